@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
@@ -50,7 +50,6 @@ from .database import (
     system_user,
 )
 from .distance import PLAIN, DistanceForm, Floats
-from .drawable import Drawable
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .features import FeatureFormat, check_size
 from .files import remove_unused, sync_folder, take_lock, write_errors
@@ -89,13 +88,8 @@ UNINDEXED = 0.2  # share of photos outside the index above which a rebuild is du
 
 
 class Gallery:
-    """A directory of photos, items and vectors. Use `create` for a new gallery and `open` for an existing one.
+    """A directory of photos, items and vectors. Use `create` for a new gallery and `open` for an existing one."""
 
-    `on_change` is called inside the transaction of each change of photos. The contents that it returns are kept in the
-    same transaction.
-    """
-
-    on_change: Callable[[Drawable], Mapping[str, bytes | None]] | None = None
     feature_format: FeatureFormat | None = None  # checks the features of added photos, if it is set
 
     @classmethod
@@ -769,14 +763,11 @@ class Gallery:
 
     @contextmanager
     def _change(self) -> Iterator[None]:
-        """Commit the enclosed statements and the contents of `on_change` as one change."""
+        """Commit the enclosed statements as one change."""
         before = self._snapshot
         try:
             with self._database.transaction():
-                version = self._database.number("version")
                 yield
-                if self.on_change is not None and self._database.number("version") != version:
-                    self._database.keep(self.on_change(self))
         except BaseException:
             self._snapshot = before  # drop the snapshot of a version that was not committed
             raise

@@ -15,10 +15,10 @@ from index.ann.recall import Probe
 
 from .database import Change
 from .distance import PLAIN, DistanceForm
-from .drawable import Drawable
 from .features import FeatureFormat
 from .maintenance import MIN_RECALL, Rebuilt
 from .neighbours import Neighbour, StoredPhoto
+from .search.leave_one_out import Drawable
 from .snapshot import Within
 from .verified import Features
 
@@ -36,19 +36,12 @@ class GalleryProtocol(Drawable, Protocol):
     def path(self) -> Path | str:
         """Return the directory or the address."""
 
-    @property
-    def version(self) -> int:
-        """Return the number of changes so far."""
-
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
 
     def close(self) -> None:
         """Release files, locks and connections."""
-
-    def lock(self) -> None:
-        """Take the write lock until `close`, if there is one."""
 
     def __len__(self) -> int:
         """Return the number of photos."""

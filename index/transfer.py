@@ -18,9 +18,9 @@ from .database import FEATURES_KEY
 from .errors import DataError, GalleryError, InvalidParameter
 from .features import FeatureFormat
 from .files import sync_folder, write_errors
-from .kept_draws import DRAWS
 from .location import exists, open_or_create
 from .protocol import GalleryProtocol
+from .search.leave_one_out import DRAWS
 
 BATCH = 5000  # photos written or read at a time
 FEATURES_BATCH = 250  # the same in a gallery with features, about 40 KB per photo

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from index.protocol import GalleryProtocol
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.bundle.served_point import RegionPoint
 from retrieval.threshold.drawn_distances import GalleryRates
 from retrieval.threshold.forecast import FpirForecast, fpir_forecast
 
@@ -22,15 +19,6 @@ class MeasuredGallery:
         self.gallery = gallery
         self._points = GalleryPoints(bundle, gallery)
         self._forecasts: dict[int, FpirForecast | None] = {}
-
-    @property
-    def region_points(self) -> Mapping[str, RegionPoint]:
-        """The operating points of regions in the newest version of the gallery, by the name of their policy."""
-        return self._points.newest_regions()
-
-    def region_rates(self, regions: str) -> GalleryRates | None:
-        """Return the rates of a region point measured in the newest version, None if they are not."""
-        return self._points.region_rates_at(self.gallery.version, self.region_points[regions])
 
     @property
     def point(self) -> OperatingPoint:

@@ -23,7 +23,7 @@ from retrieval.bundle.operating_point import OperatingPoint
 
 from .answers import Answers
 from .arguments import check_arguments, check_photos
-from .compatibility import in_gallery, require_match
+from .compatibility import require_match
 from .errors import GalleryError, ImageRefused
 from .gallery_points import measured_photos
 from .images import Source
@@ -49,7 +49,6 @@ class Retriever(MeasuredGallery):
         self, bundle: Bundle, gallery: GalleryProtocol, *, threads: int = 1, detector: Detector | None = None
     ) -> None:
         require_match(bundle, gallery)
-        bundle = in_gallery(bundle, gallery)
         super().__init__(bundle, gallery)
         self.embedder = bundle.embedder(threads=threads)
         self.detector = detector  # of searches with regions="detector"
@@ -264,7 +263,7 @@ class Retriever(MeasuredGallery):
         """
         self._check_open()
         check_arguments([image], top_k=top_k, where=where, review=review)
-        policy = policy_of(regions, self.detector, self.region_points)
+        policy = policy_of(regions, self.detector, {})
         search = RegionSearch(self.bundle, self.gallery, self.embedder, self._distance_form, self._points, policy)
         result = search.search(image, top_k=top_k, where=where, review=review)
         if self._timer is not None:

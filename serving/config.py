@@ -16,7 +16,6 @@ from retrieval.settings import setting
 GROUPS = ADDRESS, ACCESS, CAPACITY, PAGE = "Address", "Access", "Capacity", "Page and feedback"
 
 MOST_WORKERS = 256
-OFF, TIGHTEN = "off", "tighten"
 
 
 @dataclass(frozen=True)
@@ -46,11 +45,6 @@ class ServeSettings:
     )
     rate: float = setting(
         math.inf, ACCESS, "Requests per second per key, or per address without keys.", shown="no limit"
-    )
-    auto_calibrate: str = setting(
-        OFF,
-        CAPACITY,
-        "Whether adding photos may tighten the gallery's threshold, in the same transaction: off or tighten.",
     )
     detector: Path | None = setting(
         None, CAPACITY, "ONNX file of a detector, for searches with regions=detector.", shown="none"
@@ -84,8 +78,6 @@ class ServeSettings:
         for name in ("deadline_s", "body_s", "rate"):
             if not getattr(self, name) > 0:
                 raise InvalidParameter(name, "be above 0", getattr(self, name))
-        if self.auto_calibrate not in (OFF, TIGHTEN):
-            raise InvalidParameter("auto_calibrate", f"be {OFF} or {TIGHTEN}", self.auto_calibrate)
         if not 0 <= self.review <= 1:
             raise InvalidParameter("review", "lie between 0 and 1", self.review)
         if self.batch < 0:

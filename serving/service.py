@@ -25,7 +25,6 @@ from retrieval.regions.result import RegionsResult
 from retrieval.regions.search import Regions
 from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
-from retrieval.threshold.gallery_anchor import GalleryAnchor
 from retrieval.threshold.judged import parts_of
 from serving.http.callers import CALLER
 from serving.http.limits import TRY_AGAIN, Busy
@@ -34,9 +33,10 @@ from serving.ops.readiness import Readiness
 from serving.ops.telemetry import Telemetry
 from serving.workers.peers import Peers
 
-from .config import TIGHTEN, ServeSettings
+from .config import ServeSettings
 from .errors import GalleryMismatch, NoSuchThing
 from .feedback import FeedbackRecorder
+from .measuring import Measuring
 from .pool import SearchPool
 from .reloads import Reloads
 
@@ -71,11 +71,13 @@ class Service:
         self.reloads = Reloads(self, reopen)
         self._writing = Lock()
         self.judged = FeedbackRecorder(self.settings)
+        self.measuring = Measuring(self)
 
     def start(self) -> None:
         """Run one warm-up search and become ready. The first client does not pay for lazy initialization."""
         self.serve(self.reloads.ready(self.retriever))
         self.ready = True
+        self.measuring.start()
 
     def serve(self, retriever: Retriever) -> None:
         """Answer the next searches with a retriever. The first worker checks the files of its gallery."""
@@ -88,6 +90,7 @@ class Service:
     def stop(self) -> None:
         """Stop accepting searches and wait briefly for running ones."""
         self.ready = False
+        self.measuring.close()
         self.pool.close()
         self.readiness.close()
         self.peers.close()
@@ -203,8 +206,6 @@ class Service:
             served = self.retriever.gallery
             shared = is_address(served.path)  # Milvus has no write lock, and an open gallery knows its photos
             with self.peers.writing(longest), nullcontext(served) if shared else open_gallery(served.path) as gallery:
-                anchor = GalleryAnchor(self.retriever.bundle, tighten=self.settings.auto_calibrate == TIGHTEN)
-                anchor.follow(gallery, unanchored=True)
                 gallery.feature_format = PackedFeatures.of(self.retriever.bundle)
                 yield gallery
         finally:
@@ -221,11 +222,6 @@ class Service:
         with self.writer() as gallery:
             if gallery.embedding_id != retriever.gallery.embedding_id:
                 raise Busy("the gallery is being replaced", remedy="Try again in a second")
-            if retriever.bundle.searches_other:
-                raise GalleryMismatch(
-                    "the served bundle only searches this gallery: another model embeds its photos",
-                    remedy="Serve the bundle that the photos were indexed with, or index them into a new gallery",
-                )
             if gallery.features_key != retriever.bundle.features_key:
                 raise GalleryMismatch(
                     "the gallery keeps local features of its photos, which the served bundle does not compute",

@@ -60,8 +60,6 @@ class Bundle:
         self.manifest = manifest
         self.bundle_id = str(manifest["bundle_id"])
         self.embedding_id = str(manifest["embedding_id"])
-        self.compatible_with: str | None = manifest.get("compatible_with")  # embedding_id of galleries to search too
-        self.searches_other = False  # whether it serves in such a gallery (`retrieval.compatibility`)
         self.dim = int(manifest["dim"])
         self.precision = str(manifest.get("precision", FP32))
         self.provider: str | None = manifest.get("provider")  # None in bundles of versions that did not record it
@@ -161,7 +159,7 @@ class Bundle:
         return embedder
 
 
-def write_bundle(  # noqa: PLR0913 (one for each part of a bundle)
+def write_bundle(
     path: str | Path,
     *,
     model: Path,
@@ -172,7 +170,6 @@ def write_bundle(  # noqa: PLR0913 (one for each part of a bundle)
     precision: str = FP32,
     provider: str | None = CPU,
     evidence: Mapping[str, Any] | None = None,
-    compatible_with: str | None = None,
     files: Mapping[str, bytes] | None = None,
 ) -> Bundle:
     """Write a new bundle and open it. Raise BundleError if the path exists.
@@ -182,8 +179,6 @@ def write_bundle(  # noqa: PLR0913 (one for each part of a bundle)
     precision, provider:
         Precision and execution provider that the threshold was measured with. If `provider` is None, the bundle
         records no provider.
-    compatible_with:
-        Embedding id of an earlier model, whose galleries the model can search.
     """
     path = Path(path)
     check_new(path)
@@ -203,7 +198,6 @@ def write_bundle(  # noqa: PLR0913 (one for each part of a bundle)
         "distance": base.to_dict() if isinstance(base, LocalDensity) else {"form": PLAIN.key},
         "operating_point": operating_point.to_dict(),
         "evidence": dict(evidence or {}),
-        **({} if compatible_with is None else {"compatible_with": compatible_with}),
         "files": {name: _hash(data) for name, data in sorted(contents.items())},
     }
     manifest["bundle_id"] = _hash(_canonical(manifest))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.arrays import load_arrays
-from index.draws import Probes
+from index.search.leave_one_out import Probes
 from retrieval.errors import BundleError
 from retrieval.metrics.identification import SearchScores
 

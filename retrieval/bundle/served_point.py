@@ -1,14 +1,13 @@
 """Operating points that a gallery keeps, one per bundle, and the choice of the one that serves.
 
-A gallery keeps the points of several bundles of its model, so that a rollback to an earlier bundle finds its point. A
-query of several photos has an operating point of its own, and so has a search for the items in the regions of a photo.
+A gallery keeps the points of two bundles of its model, so that a rollback to the previous bundle finds its point.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from index.errors import GalleryCorrupt
@@ -17,8 +16,8 @@ from index.shell import command
 from .bundle import Bundle
 from .operating_point import EXTRAPOLATED, UNANCHORED, OperatingPoint
 
-MOST_POINTS = 8  # bundles whose points a gallery keeps
-DRAWS_ID, POINT, SEVERAL, REGIONS = "draws_id", "operating_point", "several_photos", "regions"  # keys of a kept point
+MOST_POINTS = 2  # bundles whose points a gallery keeps: the current and the previous one
+DRAWS_ID, POINT = "draws_id", "operating_point"  # keys of a kept point
 POLICY = "policy"  # key of the policy of a region point
 
 
@@ -51,34 +50,14 @@ class KeptPoint:
     bundle_id: str
     draws_id: str  # of the draws that measure it (`Bundle.draws_id`)
     point: OperatingPoint
-    several: Mapping[int, OperatingPoint] = field(default_factory=dict)  # by the number of photos of a query, from 2
-    regions: Mapping[str, RegionPoint] = field(default_factory=dict)  # by the name of the policy
 
 
-def pack_points(
-    content: bytes | None,
-    bundle: Bundle,
-    point: OperatingPoint | None,
-    several: Mapping[int, OperatingPoint] | None = None,
-    *,
-    regions: Mapping[str, RegionPoint] | None = None,
-) -> bytes | None:
-    """Return the points that a gallery keeps with those of this bundle replaced, or removed if the point is None.
-
-    `several` holds the points of queries of several photos, by their number, and `regions` those of regions, by the
-    name of their policy; None keeps the ones that the gallery has.
-    """
+def pack_points(content: bytes | None, bundle: Bundle, point: OperatingPoint | None) -> bytes | None:
+    """Return the points that a gallery keeps with that of this bundle replaced, or removed if the point is None."""
     points = _points(content)
-    before = points.pop(bundle.bundle_id, {})
+    points.pop(bundle.bundle_id, None)
     if point is not None:
         points[bundle.bundle_id] = {DRAWS_ID: bundle.draws_id, POINT: point.to_dict()}
-        if several:
-            points[bundle.bundle_id][SEVERAL] = {str(count): each.to_dict() for count, each in sorted(several.items())}
-        of_regions = (
-            before.get(REGIONS) if regions is None else {name: each.to_dict() for name, each in regions.items()}
-        )
-        if of_regions:
-            points[bundle.bundle_id][REGIONS] = of_regions
     newest = dict(list(points.items())[-MOST_POINTS:])
     return json.dumps({"points": newest}).encode() if newest else None
 
@@ -88,28 +67,11 @@ def stored_point(content: bytes | None, bundle: Bundle) -> OperatingPoint | None
     return next((kept.point for kept in read_points(content) if kept.bundle_id == bundle.bundle_id), None)
 
 
-def stored_points(content: bytes | None, bundle: Bundle) -> dict[int, OperatingPoint]:
-    """Return the operating points that a gallery keeps for this bundle, by the number of photos of a query."""
-    kept = next((kept for kept in read_points(content) if kept.bundle_id == bundle.bundle_id), None)
-    return {} if kept is None else {1: kept.point, **kept.several}
-
-
-def stored_regions(content: bytes | None, bundle: Bundle) -> Mapping[str, RegionPoint]:
-    """Return the operating points of regions that a gallery keeps for this bundle, by the name of the policy."""
-    return next((kept.regions for kept in read_points(content) if kept.bundle_id == bundle.bundle_id), {})
-
-
 def read_points(content: bytes | None) -> list[KeptPoint]:
     """Return the operating points that a gallery keeps, the newest last."""
     try:
         return [
-            KeptPoint(
-                bundle_id,
-                values[DRAWS_ID],
-                OperatingPoint.from_dict(values[POINT]),
-                {int(count): OperatingPoint.from_dict(each) for count, each in values.get(SEVERAL, {}).items()},
-                {name: RegionPoint.from_dict(each) for name, each in values.get(REGIONS, {}).items()},
-            )
+            KeptPoint(bundle_id, values[DRAWS_ID], OperatingPoint.from_dict(values[POINT]))
             for bundle_id, values in _points(content).items()
         ]
     except (ValueError, KeyError, TypeError) as error:
@@ -119,11 +81,6 @@ def read_points(content: bytes | None) -> list[KeptPoint]:
 def served_point(content: bytes | None, bundle: Bundle) -> OperatingPoint:
     """Return the operating point that serves, given the points that the gallery keeps."""
     return stored_point(content, bundle) or bundle.operating_point
-
-
-def served_points(content: bytes | None, bundle: Bundle) -> dict[int, OperatingPoint]:
-    """Return the operating points that serve, by the number of photos of a query, given what the gallery keeps."""
-    return {1: bundle.operating_point, **stored_points(content, bundle)}
 
 
 def threshold_status(point: OperatingPoint, bundle: Bundle, *, extrapolated: bool = False) -> str:

@@ -4,23 +4,91 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import click
 
 from index.shell import command
-from retrieval.files import write_file
+from retrieval.files import check_place, write_file
 
-from .calibration_options import CalibrationOptions, calibration_options
 from .lines import show_lines, show_next
-from .options import GroupedCommand, Place
-from .regions import RegionOptions, calibrate_regions, region_options
+from .options import CataloguePlace, GroupedCommand, Place, options_as
 
 if TYPE_CHECKING:
     from index.protocol import GalleryProtocol
+    from retrieval.catalogue.photos import Photo
     from retrieval.threshold.gallery_calibration import Proposal
     from retrieval.threshold.verdicts import Tally
+
+
+Folder = click.Path(path_type=Path)
+
+
+@dataclass(frozen=True)
+class CalibrationOptions:
+    """Options of `retrieval calibrate`."""
+
+    target_fpir: float | None
+    queries: Path | str | None
+    certify: bool
+    dry_run: bool
+    as_json: bool
+    feedback: Path | None
+    trust_key: tuple[str, ...]
+    report: Path | None
+
+    def photos(self) -> list[Photo] | None:
+        """Return the labelled photos of --queries, None without it."""
+        from retrieval.catalogue.photos import QUERIES
+        from retrieval.catalogue.read import read_catalogue
+
+        return None if self.queries is None else read_catalogue(self.queries, labels=QUERIES)
+
+
+def writable(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
+    """Return the path of an option; raise OSError if it cannot be written."""
+    if path is not None:
+        check_place(path)
+    return path
+
+
+OPTIONS = (
+    click.option(
+        "--target-fpir",
+        type=float,
+        help="Maximum share of searches for unknown items that return a match.  [default: the current target]",
+    ),
+    click.option(
+        "--queries",
+        type=CataloguePlace(),
+        help="Labelled photos taken by users: a folder or a table with item ids of the gallery. A photo that shows no "
+        "item of the gallery has an empty item id in the table.",
+    ),
+    click.option("--feedback", type=Folder, help="File of verdicts on answers, which can tighten the threshold."),
+    click.option(
+        "--trust-key",
+        multiple=True,
+        help="API key whose verdicts may move the threshold without other keys; '' for a server without keys.",
+    ),
+    click.option(
+        "--certify",
+        is_flag=True,
+        help="Certify the target even with fewer than 300 items, or fail; the threshold is then much stricter.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Print what would change, and leave the gallery as it is."),
+    click.option(
+        "--report",
+        type=Folder,
+        callback=writable,
+        help="HTML file to write the report on the new threshold to.",
+    ),
+    click.option(
+        "--json", "as_json", is_flag=True, help="Print the old and the new operating point and the changes as JSON."
+    ),
+)
+calibration_options = options_as("options", CalibrationOptions, OPTIONS)
 
 
 class CalibrateCommand(GroupedCommand):
@@ -28,8 +96,7 @@ class CalibrateCommand(GroupedCommand):
 
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
         "Target": ["target_fpir", "certify"],
-        "Photos": ["queries", "feedback", "trust_key", "photos_per_query"],
-        "Several items in one photo": ["regions", "scale", "max_windows", "detector", "min_score"],
+        "Photos": ["queries", "feedback", "trust_key"],
         "Output": ["dry_run", "report", "as_json"],
     }
 
@@ -38,8 +105,7 @@ class CalibrateCommand(GroupedCommand):
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("gallery", type=Place())
 @calibration_options
-@region_options(boxes=False)
-def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions, regions: RegionOptions) -> None:
+def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions) -> None:
     """Set the threshold of a gallery, from searches for items that are not in it.
 
     Each gallery item that the model was not trained on is left out in turn and searched for. The distance to the
@@ -47,24 +113,11 @@ def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions, re
     of them with their item ids as --queries to measure both error rates on them. The gallery keeps these queries.
     Photos of unknown items have an empty item id; with 20 of them, the threshold keeps the target on them too.
 
-    With --regions, only the threshold of searches for several items in one photo is set, from --queries with photos
-    like those that users send. Each line of the table names one item of a photo; all items of a photo are left out of
-    its search. The target is then the share of photos of unknown items that return a match.
-
     \b
     Example:
       retrieval calibrate bundles/shop galleries/shop --queries labelled.csv --target-fpir 0.02 --dry-run
-      retrieval calibrate bundles/shop galleries/shop --photos-per-query 2 --photos-per-query 3 --report report.html
-      retrieval calibrate bundles/shop galleries/shop --regions auto --queries shelves.csv
+      retrieval calibrate bundles/shop galleries/shop --report report.html
     """
-    if regions.regions is None:
-        calibrate_photos(bundle, gallery, options)
-    else:
-        calibrate_regions(bundle, gallery, regions, options)
-
-
-def calibrate_photos(bundle: Path, gallery: Path | str, options: CalibrationOptions) -> None:
-    """Set the threshold of whole photos, and of queries of several photos, and print what to expect of it."""
     from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle
     from retrieval.compatibility import require_match
@@ -88,7 +141,6 @@ def calibrate_photos(bundle: Path, gallery: Path | str, options: CalibrationOpti
             feedback=verdicts,
             trusted=options.trust_key,
             certify=options.certify,
-            photos_per_query=options.photos_per_query or None,
         )
         show_proposal(proposal, as_json=options.as_json)
         if options.report is not None:
@@ -131,6 +183,6 @@ def show_proposal(proposal: Proposal, *, as_json: bool) -> None:
         click.echo(json.dumps(proposal.to_dict(), indent=2))
         return
     show_lines("refused", [f"{photo_id}: {reason}" for photo_id, reason in proposal.refused])
-    for line in [*proposal.changes(), *describe(proposal.after), *proposal.of_several_photos()]:
+    for line in [*proposal.changes(), *describe(proposal.after)]:
         click.echo(line)
     show_lines("stored searches change", proposal.answers.lines())

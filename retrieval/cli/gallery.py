@@ -15,7 +15,6 @@ from retrieval.errors import GalleryError, InvalidParameter
 from .gallery_report import gallery_report
 from .lines import describe_index, describe_rebuild
 from .options import MEMORY, Place
-from .regions import describe_regions
 
 if TYPE_CHECKING:
     from index.protocol import GalleryProtocol
@@ -44,7 +43,7 @@ def describe_point(opened: GalleryProtocol) -> list[str]:
     upper = f"at most {rates.fpir_upper(point.threshold):.1%} with 95 % confidence"
     lines.append(f"An unknown item now returns a match in {rates.fpir(point.threshold):.1%} of searches ({upper}).")
     warning = rates.warning(point, gallery=opened.path)
-    return [*lines, *([f"Warning: {warning}."] if warning else []), *describe_regions(opened, newest)]
+    return [*lines, *([f"Warning: {warning}."] if warning else [])]
 
 
 @click.group()

@@ -31,7 +31,7 @@ def gallery_report(bundle: Path, path: Path | str, output: Path) -> None:
     from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle
     from retrieval.bundle.served_point import served_point
-    from retrieval.compatibility import in_gallery, require_match
+    from retrieval.compatibility import require_match
     from retrieval.threshold.gallery_report.data import GalleryReport
     from retrieval.threshold.gallery_report.page import render_gallery_report
 
@@ -39,7 +39,6 @@ def gallery_report(bundle: Path, path: Path | str, output: Path) -> None:
     opened = Bundle.open(bundle)
     with open_gallery(path, read_only=True) as gallery:
         require_match(opened, gallery)
-        opened = in_gallery(opened, gallery)
         point = served_point(gallery.kept(POINT), opened)
         write_file(output, render_gallery_report(GalleryReport.of(opened, gallery, point)))
     click.echo(f"Wrote {output}.")

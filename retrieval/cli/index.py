@@ -65,15 +65,6 @@ SYNC = (
         callback=lambda _context, _parameter, pairs: dict(pairs),
         help="Kind of a metadata column: text, number or boolean. Texts in the gallery are converted. Can be repeated.",
     ),
-    click.option(
-        "--auto-calibrate",
-        "tighten",
-        callback=lambda _context, _parameter, word: word == "tighten",
-        type=click.Choice(["off", "tighten"]),
-        default="off",
-        show_default=True,
-        help="Whether adding photos may tighten the gallery's threshold, in the same transaction.",
-    ),
 )
 
 
@@ -208,7 +199,7 @@ def show_expectations(done: IndexReport, bundle: Path, gallery: Path | str, *, b
         elif done.unanchored:
             click.echo(f"This gallery uses the bundle's threshold: {done.unanchored}.")
         return
-    for line in describe(done.point):
+    for line in [*filter(None, [done.notice]), *describe(done.point)]:
         click.echo(line)
     warning = "" if done.rates is None else done.rates.warning(done.point, bundle, gallery)
     if warning:

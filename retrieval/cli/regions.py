@@ -12,22 +12,18 @@ import click
 
 from retrieval.bundle.operating_point import UNANCHORED
 from retrieval.errors import InvalidParameter
-from retrieval.regions.calibration_command import calibration_command
 from retrieval.result import RANKED, p_value_words
 
-from .lines import show_lines
 from .options import Command, options_as
 
 if TYPE_CHECKING:
-    from index.protocol import GalleryProtocol
-    from retrieval.bundle.served_point import KeptPoint, RegionPoint
+    from retrieval.bundle.served_point import RegionPoint
     from retrieval.regions.boxes import BBox
     from retrieval.regions.detector import Detector
     from retrieval.regions.policy import RegionPolicy
     from retrieval.regions.result import RegionMatch, RegionsResult
     from retrieval.retriever import Retriever
 
-    from .calibration_options import CalibrationOptions
 
 Folder = click.Path(path_type=Path)
 AUTO, DETECTOR = NAMES = "auto", "detector"
@@ -150,13 +146,11 @@ def search_parts(
     review: float,
 ) -> RegionsResult:
     """Search with the regions of a photo, or with several given boxes."""
-    asked = regions.bboxes() or regions.policy(retriever.region_points, retriever.detector)
+    asked = regions.bboxes() or regions.policy({}, retriever.detector)
     return retriever.search_regions(image, asked, top_k=top_k, where=where, review=review)
 
 
-def show_regions(
-    result: RegionsResult, bundle: Path, gallery: Path | str, regions: RegionOptions, *, as_json: bool
-) -> None:
+def show_regions(result: RegionsResult, *, as_json: bool) -> None:
     """Print the items in a photo."""
     if as_json:
         click.echo(json.dumps(result.to_dict(), indent=2))
@@ -164,10 +158,9 @@ def show_regions(
     for line in _lines(result):
         click.echo(line)
     if result.threshold_status == UNANCHORED and result.regions in NAMES:
-        line = calibration_command(bundle, gallery, regions.detector)
         click.echo(
             "Note: the threshold was set for whole photos. The FPIR of searches by regions was not measured and is "
-            f"probably much higher. `{line}` sets a threshold for regions."
+            "probably much higher."
         )
 
 
@@ -194,51 +187,3 @@ def _lines(result: RegionsResult) -> Iterator[str]:
 def _line(match: RegionMatch) -> str:
     words = "" if match.p_value is None else f", {p_value_words(match.p_value)}"
     return f"{match.distance:.4f}  {match.item_id}  at {' '.join(f'{side:g}' for side in match.bbox)}{words}"
-
-
-def describe_regions(gallery: GalleryProtocol, kept: KeptPoint) -> Iterator[str]:
-    """Yield a line on each threshold of searches by regions that a gallery keeps."""
-    from retrieval.threshold.region_rates import region_rates
-
-    for name, region in kept.regions.items():
-        rates, point = region_rates(gallery, region, kept.draws_id), region.point
-        now = "its FPIR was not measured in this version"
-        if rates is not None:
-            now = f"a photo of unknown items now returns a match in {rates.fpir(point.threshold):.1%} of searches"
-        yield (
-            f"Searches by regions ({name}): threshold {point.threshold:.4f} for an FPIR of at most "
-            f"{point.target_fpir:.1%} ({point.status}); {now}."
-        )
-
-
-def calibrate_regions(bundle: Path, gallery: Path | str, regions: RegionOptions, options: CalibrationOptions) -> None:
-    """Set the threshold of searches by regions, and print its expected error rates."""
-    from index.contents import POINT
-    from index.location import open_gallery
-    from retrieval.bundle.bundle import Bundle
-    from retrieval.bundle.served_point import stored_regions
-    from retrieval.compatibility import require_match
-    from retrieval.regions.detector import Detector
-    from retrieval.threshold.regions import propose_regions
-
-    options.check_regions(regions.regions)
-    opened, photos = Bundle.open(bundle), options.photos()
-    detector = None if regions.detector is None else Detector(regions.detector)
-    with open_gallery(gallery, read_only=options.dry_run) as place:
-        require_match(opened, place)
-        if not options.dry_run:
-            place.lock()  # the gallery must not change while it is measured
-        policy = regions.policy(stored_regions(place.kept(POINT), opened), detector)
-        proposal = propose_regions(
-            opened, place, policy, photos=photos, target_fpir=options.target_fpir, certify=options.certify
-        )
-        if options.as_json:
-            click.echo(json.dumps(proposal.to_dict(), indent=2))
-        else:
-            show_lines("refused", [f"{photo_id}: {reason}" for photo_id, reason in proposal.refused])
-            for line in proposal.lines():
-                click.echo(line)
-        if not options.dry_run:
-            proposal.write(place)
-    if not options.as_json:
-        click.echo(f"Nothing was written to {gallery}." if options.dry_run else f"Wrote the threshold to {gallery}.")

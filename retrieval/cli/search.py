@@ -103,7 +103,7 @@ def search(  # noqa: PLR0913, PLR0917, one an option
     with Retriever.open(bundle, gallery, detector=regions.detector) as retriever:
         if regions.several:
             found = search_parts(retriever, images[0], regions, top_k=top_k, where=where, review=review)
-            show_regions(found, bundle, gallery, regions, as_json=as_json)
+            show_regions(found, as_json=as_json)
             return
         if combine:
             result = retriever.search_photos(images, top_k=top_k, where=where, review=review, explain=explain)

@@ -1,10 +1,9 @@
 """Indexing pipeline: synchronize a gallery with the photos of a catalogue.
 
 Each worker decodes, resizes and embeds one batch on its own core (on a CPU, larger batches bring almost no speedup).
-The calling thread meanwhile writes finished batches, one transaction per WRITE_S. If the gallery has an operating
-point, each transaction measures it and contains at least MEASURED photos. Photos that cannot be used are reported and
-do not stop the run. To continue an interrupted run, run it again: only what differs from the catalogue is done
-(`plan`).
+The calling thread meanwhile writes finished batches, one transaction per WRITE_S. The threshold is measured at the end.
+Photos that cannot be used are reported and do not stop the run. To continue an interrupted run, run it again: only what
+differs from the catalogue is done (`plan`).
 """
 
 from __future__ import annotations
@@ -21,23 +20,19 @@ from typing import Any
 from tqdm import tqdm
 
 from index.ann.recall import Probe
-from index.contents import POINT
 from index.location import exists, is_address, open_gallery, open_or_create
 from index.maintenance import Rebuilt
 from index.protocol import GalleryProtocol
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.bundle.served_point import stored_point
 from retrieval.catalogue.read import Photo
 from retrieval.catalogue.reading import in_order, read_ahead
 from retrieval.compatibility import require_match
 from retrieval.errors import InvalidParameter
 from retrieval.feature_format import PackedFeatures
 from retrieval.threshold.drawn_distances import GalleryRates
-from retrieval.threshold.gallery_anchor import GalleryAnchor
-from retrieval.threshold.regions import measure_regions_again
-from retrieval.threshold.several_photos import measure_again
+from retrieval.threshold.gallery_anchor import remeasure
 
 from .columns import columns_of, convert_columns, refused_metadata
 from .plan import SyncPlan, SyncSettings, Update, apply_updates, check_prune, remove_gone, sync_plan
@@ -46,10 +41,9 @@ from .worker import Batch, embed_batch, write_batch
 
 LOCAL, RAY = ENGINES = ("local", "ray")
 WRITE_S = 1.0  # seconds from one transaction to the next
-MEASURED = 256  # photos per transaction if each one measures the threshold
 PLAIN = (  # facts of a report
     *("added", "replaced", "updated", "removed", "gone", "skipped"),
-    *("seconds", "threshold_seconds", "unanchored"),
+    *("seconds", "threshold_seconds", "unanchored", "notice"),
 )
 
 
@@ -69,6 +63,7 @@ class IndexReport:
     refused: list[tuple[str, str]] = field(default_factory=list)  # photo_id, reason
     point: OperatingPoint | None = None  # the gallery's operating point, None if the bundle's serves
     unanchored: str = ""  # why the gallery has no operating point
+    notice: str = ""  # what happened to the operating point, if anything
     rates: GalleryRates | None = None  # of the point in the gallery's newest version, None if there is no point
 
     def to_dict(self) -> dict[str, Any]:
@@ -106,8 +101,8 @@ def index_catalogue(
     `kind` or `max_memory` is given (`Gallery.rebuild`). The `engine` is "local", which embeds on this machine's cores,
     or "ray", which embeds on a Ray cluster. A new gallery is removed again if every photo was refused.
 
-    A gallery without an operating point for this bundle gets one (`GalleryAnchor`); otherwise each transaction
-    measures it, and tightens it if `sync` says so and the new photos require it.
+    A gallery without an operating point for this bundle gets one; another is measured, and tightened if it no longer
+    keeps its promise (`remeasure`).
 
     Raises BundleMismatch if another model made the gallery or features, GalleryLocked if another process writes, and
     PruneRefused, before it writes, if too many photos would be removed.
@@ -126,19 +121,17 @@ def index_catalogue(
     ):
         require_match(bundle, gallery, to_add=True)
         gallery.lock()  # the gallery must not change after the plan is made
-        anchor = GalleryAnchor(bundle, tighten=sync.tighten)
-        follows = anchor.follow(gallery)
         plan = _plan(gallery, photos, sync)
         usable = _update(gallery, photos, plan, report)
         bar.update(len(photos) - len(usable))
         batches = _embedded(bundle, embedder, usable, plan.known, batch_size, threads)
-        for done in _write(gallery, _grouped(batches, MEASURED if follows else 1), plan, report):
+        for done in _write(gallery, _grouped(batches), plan, report):
             bar.update(done)
         _remove(gallery, plan, sync, report)
         report.seconds = time.perf_counter() - started
         report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
         if not bundle.operating_point.of_pairs:
-            _anchor(anchor, gallery, report)
+            _anchor(bundle, gallery, report)
         is_empty = not len(gallery)
     if is_new and is_empty and report.refused:
         shutil.rmtree(gallery_place)
@@ -218,24 +211,19 @@ def _declared(gallery: GalleryProtocol, photos: Sequence[Photo], plan: SyncPlan)
     return refused_metadata(changed, gallery.columns())
 
 
-def _anchor(anchor: GalleryAnchor, gallery: GalleryProtocol, report: IndexReport) -> None:
-    """Update the draws of a gallery, and set its operating point if it has none."""
+def _anchor(bundle: Bundle, gallery: GalleryProtocol, report: IndexReport) -> None:
+    """Measure the operating point of a gallery, and set one if it has none."""
     started = time.perf_counter()
     report.unanchored = gallery.undrawable()
     if report.unanchored:
         return
-    point, draws = stored_point(gallery.kept(POINT), anchor.bundle), anchor.draws(gallery)
-    if point is None:
-        anchored = anchor.anchored(gallery, draws)
-        point, report.unanchored = anchored.point, anchored.why_not
-        if point is not None:
-            anchor.write(gallery, anchored, action="calibrate")
-    elif GalleryRates.read(gallery, point, anchor.bundle.draws_id) is None:
-        gallery.keep(draws.pack(), "measure the threshold")
-    measure_again(anchor, gallery)
-    measure_regions_again(anchor, gallery)
-    report.point = point
-    report.rates = None if point is None else GalleryRates.read(gallery, point, anchor.bundle.draws_id)
+    found = remeasure(bundle, gallery)
+    report.point, report.rates, report.unanchored, report.notice = (
+        found.after,
+        found.rates,
+        found.why_not,
+        found.summary(),
+    )
     report.threshold_seconds = time.perf_counter() - started
 
 
@@ -246,15 +234,14 @@ def probe_of(bundle: Bundle) -> Probe:
     return Probe(threshold, bundle.base_form, queries)
 
 
-def _grouped(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
-    """Yield batches of the photos of WRITE_S, with at least `count` photos to add or none; the last may be smaller."""
-    waiting, added, written = list[Batch](), 0, time.monotonic()
+def _grouped(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Yield batches of the photos of WRITE_S; the last may be smaller."""
+    waiting, written = list[Batch](), time.monotonic()
     for batch in batches:
         waiting.append(batch)
-        added += len(batch.photos)
-        if time.monotonic() - written >= WRITE_S and (added >= count or not added):
+        if time.monotonic() - written >= WRITE_S:
             yield Batch.of(waiting)
-            waiting, added, written = [], 0, time.monotonic()
+            waiting, written = [], time.monotonic()
     yield Batch.of(waiting)
 
 

@@ -32,7 +32,6 @@ class SyncSettings:
 
     prune: bool = False  # remove the gallery's photos that are not in the catalogue
     checksum: bool = False  # read every photo, also those whose file has the same size and time
-    tighten: bool = False  # tighten the gallery's threshold if the new photos require it
     columns: Mapping[str, str] = field(default_factory=dict)  # kinds of metadata columns; stored texts are converted
     prune_at_most: float = AT_MOST  # largest share of the gallery's photos that `prune` may remove
 

@@ -17,11 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.contents import POINT
-from index.copies import CLOSE
 from index.distance import accepts, plain_distance, squared_distance
-from index.draws import NOBODY
-from index.kept_draws import OWN, KeptDraws
 from index.protocol import GalleryProtocol
+from index.search.leave_one_out import CLOSE, NOBODY, OWN, KeptDraws
 from index.shell import command
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.served_point import served_point
@@ -93,7 +91,7 @@ def audit(bundle: Bundle, gallery: GalleryProtocol) -> Audit:
 
     Raises CalibrationError if there is no threshold yet.
     """
-    require_match(bundle, gallery, to_add=gallery.embedding_id != bundle.embedding_id)  # its photos are the queries
+    require_match(bundle, gallery)
     threshold = _threshold(bundle, gallery)
     photo_ids, item_ids, vectors = gallery.contents()
     names, item_numbers = np.unique(np.array(item_ids, dtype=str), return_inverse=True)

@@ -140,18 +140,11 @@ class RegionSearch:
             vectors, top_k, where=where, distance_form=self.distance_form, within=within, features=features
         )
         point, region = self._point(kept[-1])
-        if isinstance(self.policy, list):
-            rates = self.points.rates_at(version, point)
-        else:
-            rates = None if region is None else self.points.region_rates_at(version, region)
+        rates = self.points.rates_at(version, point) if isinstance(self.policy, list) else None
         return Served(point, version, rates), region is not None, found
 
     def _point(self, stored: bytes | None) -> tuple[OperatingPoint, RegionPoint | None]:
         """Return the operating point that serves, and the region point of this policy if the gallery has one."""
-        if not isinstance(self.policy, list):
-            region = self.points.regions(stored).get(self.policy.name)
-            if region is not None and dict(region.policy) == self.policy.to_dict():
-                return region.point, region
         return self.points.served(stored)[1], None
 
     def _status(self, served: Served, *, anchored: bool) -> str:

@@ -1,11 +1,11 @@
 """Anchoring: set the threshold in the gallery that is searched, from its draws.
 
-A draw is a search of this gallery for an item that is not in it (`index.draws`). Own draws exclude items that the model
-was fitted on. The share of draws within a threshold, with items weighted equally, estimates its FPIR in this gallery.
-The estimate assumes that unknown items resemble the drawn items, so that their distances are exchangeable. A threshold
-that accepts a share of a small number of draws accepts a larger share of new items on average. An estimated threshold
-therefore accepts items that are left out of the gallery in at most the target share of searches
-(`DrawnDistances.limit`).
+A draw is a search of this gallery for an item that is not in it (`index.search.leave_one_out`). Own draws exclude items
+that the model was fitted on. The share of draws within a threshold, with items weighted equally, estimates its FPIR in
+this gallery. The estimate assumes that unknown items resemble the drawn items, so that their distances are
+exchangeable. A threshold that accepts a share of a small number of draws accepts a larger share of new items on
+average. An estimated threshold therefore accepts items that are left out of the gallery in at most the target share of
+searches (`DrawnDistances.limit`).
 
 The target is *certified* if the upper 95 % Clopper-Pearson bound over the effective number of independent items keeps
 it (`DrawnDistances.design_effect`), and *estimated* if only the observed rate does. With few items, a certified
@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from index.draws import Draws
-from index.kept_draws import OWN
+from index.search.leave_one_out import OWN, Draws
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.metrics.identification import SearchScores, identification_rates
@@ -55,7 +54,6 @@ def anchor(
     certify: bool = False,
     fitted: Collection[str] = (),
     least_items: int = LEAST_ITEMS,
-    photos_per_query: int = 1,
 ) -> OperatingPoint:
     """Return the operating point of a gallery.
 
@@ -73,8 +71,8 @@ def anchor(
         Certify the target even with fewer than 300 items, or raise.
     fitted:
         Items that the model was fitted on. Labelled queries for them tell the TPIR and set no threshold.
-    least_items, photos_per_query:
-        Minimum number of items of a source that proposes a threshold, and photos of each draw, for the error.
+    least_items:
+        Minimum number of items of a source that proposes a threshold.
 
     Raises
     ------
@@ -83,7 +81,7 @@ def anchor(
     """
     if not 0 < target_fpir < 1:
         raise InvalidParameter("target_fpir", "lie between 0 and 1", target_fpir)
-    usable = _competing(draws, shift := shift or Shift(), fitted, least_items, photos_per_query)
+    usable = _competing(draws, shift := shift or Shift(), fitted, least_items)
     labelled = LABELLED in draws and len(set(draws[LABELLED].items)) >= least_items
     mated = _mated(draws.get(LABELLED if labelled else OWN, Draws.none()), gallery_items)
     proposals = {name: _propose(drawn, target_fpir, mated, cap, certify=certify) for name, drawn in usable.items()}
@@ -140,7 +138,7 @@ def _uncertified(source: str, drawn: DrawnDistances, target_fpir: float) -> Cali
 
 
 def _competing(
-    draws: Mapping[str, Draws], shift: Shift, fitted: Collection[str], least_items: int, photos_per_query: int
+    draws: Mapping[str, Draws], shift: Shift, fitted: Collection[str], least_items: int
 ) -> dict[str, DrawnDistances]:
     """Return the sources that propose a threshold; raise CalibrationError if none has enough items."""
     distances = {
@@ -150,11 +148,9 @@ def _competing(
     usable = competing(distances, least_items=least_items)
     if not usable:
         count = max((drawn.items for drawn in distances.values()), default=0)
-        several = f" and that have {photos_per_query} photos" if photos_per_query > 1 else ""
         raise CalibrationError(
-            f"{count} items that the model was not fitted on{several} are too few to set a threshold "
-            f"(minimum {least_items})",
-            remedy="Add photos of its items to the gallery" if several else "Add items to the gallery",
+            f"{count} items that the model was not fitted on are too few to set a threshold (minimum {least_items})",
+            remedy="Add items to the gallery",
         )
     return usable
 

@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.drawable import Drawable
-from index.draws import Draws
-from index.kept_draws import OWN, KeptDraws
+from index.search.leave_one_out import OWN, Drawable, Draws, KeptDraws
 from index.shell import command
 from retrieval.bundle.operating_point import OperatingPoint
 
@@ -26,6 +24,7 @@ CERTIFIED_FROM = 300  # items of a source from which its threshold is certified
 LEAST_ITEMS = 20  # a source with fewer items sets no threshold
 SHARES = 51  # shares of accepted draws that are tried for an estimated threshold
 TOLERANCE = 1e-12  # of sums of weights
+STALE = 0.01  # share of photos that may have changed since the draws were made
 REFERENCE_SHARE, REFERENCE_ITEMS = 0.05, 20  # least accepted share and items to measure a design effect
 LEAST_EFFECT = 1.0  # lower limit of design effects: there are at most as many independent items as items
 
@@ -226,15 +225,14 @@ class GalleryRates:
     sources: Mapping[str, DrawnDistances]
 
     @classmethod
-    def read(
-        cls, gallery: Drawable, point: OperatingPoint, draws_id: str, *, photos_per_query: int = 1
-    ) -> GalleryRates | None:
-        """Return the rates of the newest version, None unless its draws are up to date and the point is from draws.
+    def read(cls, gallery: Drawable, point: OperatingPoint, draws_id: str) -> GalleryRates | None:
+        """Return the rates that the draws of a gallery show, None unless the point is from draws and they are recent.
 
-        `draws_id` identifies what the draws depend on (`Bundle.draws_id`).
+        Draws are recent if at most a share STALE of the photos has changed since. `draws_id` identifies what else the
+        draws depend on (`Bundle.draws_id`).
         """
-        kept = KeptDraws.read(gallery, photos_per_query=photos_per_query) if point.evidence.get("anchored") else None
-        if kept is None or kept.model != draws_id or not kept.covers(gallery):
+        kept = KeptDraws.read(gallery) if point.evidence.get("anchored") else None
+        if kept is None or kept.model != draws_id or kept.changed(gallery.snapshot()) > STALE * kept.photos:
             return None
         return cls.of(kept, point)
 

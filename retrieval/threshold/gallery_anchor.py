@@ -1,7 +1,8 @@
-"""Keep the operating point of a gallery and the draws behind it up to date."""
+"""Set the operating point of a gallery from its draws, and measure it anew after changes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -10,21 +11,18 @@ from typing import Any
 import numpy as np
 
 from index.contents import POINT
-from index.drawable import Drawable
-from index.draws import Probes
-from index.kept_draws import KeptDraws, draws_name, update_draws
+from index.search.leave_one_out import Drawable, KeptDraws, Probes, make_draws
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
-from retrieval.bundle.served_point import pack_points, stored_point, stored_points
+from retrieval.bundle.served_point import pack_points, stored_point
 from retrieval.errors import CalibrationError
 from retrieval.indexing.worker import CONTENT
 from retrieval.inspect.duplicates import is_copy
 
 from .anchor import anchor
 from .drawn_distances import LABELLED, LEAST_ITEMS, PROBE, REFERENCE, TOLERANCE, GalleryRates
-from .labelled_queries import by_source, kept_queries, pack_queries, queries_name
+from .labelled_queries import QUERIES, by_source, kept_queries, pack_queries
 from .query_shift import Shift, gallery_shift
-from .regions import follow_regions
 from .verdicts import FeedbackCaps
 
 FEW_FOUND = 0.5  # share of photos that find their item, below which it is said what to do
@@ -39,44 +37,98 @@ class Anchored:
     why_not: str = ""
 
 
-class GalleryAnchor:
-    """Makes the draws and the operating point of a gallery for one bundle.
+@dataclass(frozen=True)
+class Remeasured:
+    """The draws of a gallery as it is now, and the operating point that keeps its promise there."""
 
-    As `Gallery.on_change`, it updates the draws in the transaction of each change of photos. With `tighten` it also
-    lowers the threshold if the new draws require a stricter one; it never raises the threshold.
+    bundle: Bundle
+    stored: bytes | None  # the points that the gallery kept when it was measured
+    draws: KeptDraws
+    is_new: bool  # whether the draws were made now
+    before: OperatingPoint | None
+    after: OperatingPoint | None
+    why_not: str = ""  # why there is no point
+
+    @property
+    def rates(self) -> GalleryRates | None:
+        """The rates of the point, None if there is no point or there are too few draws."""
+        return None if self.after is None else GalleryRates.of(self.draws, self.after)
+
+    def summary(self) -> str:
+        """Return a sentence on a threshold that was set or tightened, "" if none was."""
+        if self.after is None or self.after == self.before:
+            return ""
+        if self.before is None:
+            return f"The gallery got its first threshold, {self.after.threshold:.4f}."
+        rates = GalleryRates.of(self.draws, self.before)
+        found = "" if rates is None else f" of {rates.fpir(self.before.threshold):.1%}"
+        return (
+            f"The threshold was tightened from {self.before.threshold:.4f} to {self.after.threshold:.4f}, because its "
+            f"FPIR{found} no longer kept the target of {self.before.target_fpir:.1%}."
+        )
+
+    def write(self, gallery: Drawable) -> bool:
+        """Keep the draws and the point as one change; return whether anything changed.
+
+        If another point was set in the meantime, the draws are kept and the point is left alone.
+        """
+        gallery.lock()
+        if self.after is None or (not self.is_new and self.after == self.before):
+            return False
+        contents, action = dict(self.draws.pack()), "measure the threshold"
+        if self.after != self.before and gallery.kept(POINT) == self.stored:
+            contents[POINT] = pack_points(self.stored, self.bundle, self.after)
+            action = "calibrate" if self.before is None else "tighten the threshold"
+        gallery.keep(contents, action)
+        return True
+
+
+def measure(bundle: Bundle, gallery: Drawable, *, cap: float = math.inf) -> Remeasured:
+    """Measure the promise of a bundle's operating point in a gallery, and tighten the point if it is broken.
+
+    Draws of the newest version that the gallery keeps are reused. A gallery without a point gets one, if it has enough
+    items, of at most the threshold `cap`. Nothing is written: see `Remeasured.write`.
     """
+    anchor = GalleryAnchor(bundle)
+    stored, known = gallery.kept(POINT), KeptDraws.read(gallery)
+    is_new = known is None or known.model != bundle.draws_id or known.changed(gallery.snapshot()) > 0
+    draws = anchor.draws(gallery) if known is None or is_new else known
+    before = stored_point(stored, bundle)
+    if before is None:
+        first = anchor.anchored(gallery, draws, cap=cap)
+        return Remeasured(bundle, stored, draws, is_new, None, first.point, first.why_not)
+    return Remeasured(bundle, stored, draws, is_new, before, anchor.stricter(gallery, draws, before) or before)
 
-    def __init__(self, bundle: Bundle, *, tighten: bool = False) -> None:
+
+def remeasure(bundle: Bundle, gallery: Drawable, *, cap: float = math.inf) -> Remeasured:
+    """Measure as `measure` does, and keep the result in the gallery as one change."""
+    found = measure(bundle, gallery, cap=cap)
+    found.write(gallery)
+    return found
+
+
+def changed_share(bundle: Bundle, gallery: Drawable) -> float:
+    """Return the share of a gallery's photos that changed since its draws were made.
+
+    It is 1 without draws, and 0 if the draws belong to another bundle, which measures the gallery itself.
+    """
+    known = KeptDraws.read(gallery)
+    if known is None:
+        return 1.0
+    return min(1.0, known.changed(gallery.snapshot()) / max(1, known.photos)) if known.model == bundle.draws_id else 0.0
+
+
+class GalleryAnchor:
+    """Makes the draws and the operating point of a gallery for one bundle."""
+
+    def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
-        self.tighten = tighten
 
-    def __call__(self, gallery: Drawable) -> Mapping[str, bytes | None]:
-        """Return the contents to keep with a change of photos."""
-        points = stored_points(gallery.kept(POINT), self.bundle)
-        contents: dict[str, bytes | None] = {}
-        stricter = {}
-        for photos_per_query in (1, *(count for count in points if count > 1)):
-            draws = self.draws(gallery, photos_per_query=photos_per_query)
-            contents |= draws.pack()
-            point = self.stricter(gallery, draws, points.get(photos_per_query)) if self.tighten else None
-            if point is not None:
-                stricter[photos_per_query] = point
-        of_regions, regions = follow_regions(self, gallery)
-        contents |= of_regions
-        if stricter or regions is not None:
-            several = {**points, **stricter}
-            contents[POINT] = pack_points(gallery.kept(POINT), self.bundle, several.pop(1), several, regions=regions)
-        return contents
-
-    def stricter(self, gallery: Drawable, draws: KeptDraws, stored: OperatingPoint | None) -> OperatingPoint | None:
+    def stricter(self, gallery: Drawable, draws: KeptDraws, stored: OperatingPoint) -> OperatingPoint | None:
         """Return a stricter operating point for one that misses its target, None if it is not needed or there is none.
 
-        A gallery without a point gets its first one as soon as it has enough items, at most at the bundle's threshold
-        if that decides. A certified point is replaced by an estimated one if the items left cannot certify the target.
+        A certified point is replaced by an estimated one if the items left cannot certify the target.
         """
-        if stored is None:
-            cap = self.bundle.threshold if self.bundle.operating_point.decides else np.inf
-            return self.anchored(gallery, draws, cap=cap).point
         if keeps_target(draws, stored):
             return None
         propose = partial(
@@ -92,39 +144,20 @@ class GalleryAnchor:
             return None
         return FeedbackCaps.of(stored).kept_with(new)
 
-    def follow(self, gallery: Drawable, *, unanchored: bool = False) -> bool:
-        """Update the draws with each change of photos, if the gallery keeps an operating point of this bundle.
-
-        With `unanchored` and `tighten`, galleries without a point are followed too, to set one. Returns whether the
-        gallery is followed.
-        """
-        if gallery.undrawable() or self.bundle.operating_point.of_pairs:
-            return False
-        if not (unanchored and self.tighten) and stored_point(gallery.kept(POINT), self.bundle) is None:
-            return False
-        gallery.on_change = self
-        return True
-
-    def draws(self, gallery: Drawable, *, labelled: Probes | None = None, photos_per_query: int = 1) -> KeptDraws:
-        """Return the draws of the newest version, with the given labelled queries or those that the gallery keeps.
-
-        Queries have `photos_per_query` photos each.
-        """
+    def draws(self, gallery: Drawable, *, labelled: Probes | None = None) -> KeptDraws:
+        """Return the draws of the newest version, with the given labelled queries or those that the gallery keeps."""
         queries = kept_queries(gallery, self.bundle) if labelled is None else labelled
         probes = {**self._probes, **({} if queries is None else by_source(queries))}
         fitted = self.bundle.fitted
         is_fitted = (lambda *_: True) if fitted is None else fitted.contains  # older bundles have no list
         some = fitted is None or len(fitted) > 0
-        draws = update_draws(
+        draws = make_draws(
             gallery,
-            KeptDraws.read(gallery, photos_per_query=photos_per_query) if labelled is None else None,
             model=self.bundle.draws_id,
             distance_form=self.bundle.distance_form,
             probes=probes,
             is_fitted=is_fitted if some else None,  # without it, not every photo is looked at
-            own=not self.bundle.searches_other,  # the gallery's photos are not embedded as queries are
             content_key=CONTENT,
-            photos_per_query=photos_per_query,
             is_copy=partial(is_copy, gallery.thumbnail),
         )
         asked = dict.fromkeys(probes[LABELLED].items) if LABELLED in probes else ()
@@ -154,34 +187,17 @@ class GalleryAnchor:
                 cap=cap,
                 certify=certify,
                 fitted=draws.fitted,
-                photos_per_query=draws.photos_per_query,
             )
         except CalibrationError as error:
             return Anchored(draws, None, str(error))
-        return Anchored(draws, replace(point, min_certainty=promised.min_certainty))
+        evidence = {**point.evidence, "gallery_version": draws.version}
+        return Anchored(draws, replace(point, evidence=evidence, min_certainty=promised.min_certainty))
 
-    def write(
-        self,
-        gallery: Drawable,
-        anchored: Anchored,
-        *,
-        several: Mapping[int, Anchored] | None = None,
-        labelled: Probes | None = None,
-        action: str,
-    ) -> None:
-        """Keep the draws, the operating points and any new labelled queries as one change.
-
-        `several` holds those of queries of several photos, by their number; other such points are removed.
-        """
-        before = gallery.kept(POINT)
-        contents: dict[str, bytes | None] = {draws_name(count): None for count in stored_points(before, self.bundle)}
-        measured = {count: each for count, each in (several or {}).items() if each.point is not None}
-        for each in (anchored, *measured.values()):
-            contents |= each.draws.pack()
-        points = {count: each.point for count, each in measured.items() if each.point is not None}
-        contents[POINT] = pack_points(before, self.bundle, anchored.point, points)
+    def write(self, gallery: Drawable, anchored: Anchored, *, labelled: Probes | None = None, action: str) -> None:
+        """Keep the draws, the operating point and any new labelled queries as one change."""
+        contents = {**anchored.draws.pack(), POINT: pack_points(gallery.kept(POINT), self.bundle, anchored.point)}
         if labelled is not None:
-            contents[queries_name(self.bundle)] = pack_queries(labelled, self.bundle.features_key)
+            contents[QUERIES] = pack_queries(labelled, self.bundle.features_key)
         gallery.keep(contents, action)
 
     @cached_property
@@ -191,7 +207,7 @@ class GalleryAnchor:
             return {}
         items = [str(label) for label in calibration.scores.labels]
         found = {PROBE: Probes(calibration.vectors, calibration.photo_ids.tolist(), items)}
-        if calibration.gallery is not None and not self.bundle.searches_other:
+        if calibration.gallery is not None:
             found[REFERENCE] = calibration.gallery
         return {name: self._with_features(probes) for name, probes in found.items()}
 

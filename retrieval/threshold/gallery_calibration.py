@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -11,14 +11,12 @@ import numpy as np
 
 from index.contents import POINT
 from index.distance import accepts
-from index.draws import Probes
-from index.kept_draws import OWN
 from index.protocol import GalleryProtocol
+from index.search.leave_one_out import OWN, Probes
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.bundle.served_point import served_point, stored_points
+from retrieval.bundle.served_point import served_point
 from retrieval.catalogue.read import Photo
-from retrieval.compatibility import in_gallery
 from retrieval.errors import CalibrationError, DataError
 from retrieval.indexing.worker import CONTENT, Batch, embed_batch
 
@@ -26,7 +24,6 @@ from .drawn_distances import LABELLED, UNKNOWN, DrawnDistances, GalleryRates
 from .feedback import Feedback
 from .gallery_anchor import Anchored, GalleryAnchor
 from .labelled_queries import kept_queries
-from .several_photos import anchored_several, describe_several
 from .stored_searches import ChangedAnswers, stored_searches
 from .verdicts import FeedbackCaps, weigh
 
@@ -43,7 +40,6 @@ class Proposal:
     labelled: Probes | None
     feedback: Sequence[Feedback] = ()
     refused: list[tuple[str, str]] = field(default_factory=list)  # photo_id and reason, of labelled photos
-    several: Mapping[int, Anchored] = field(default_factory=dict)  # of queries of several photos, by their number
 
     @property
     def after(self) -> OperatingPoint:
@@ -69,9 +65,6 @@ class Proposal:
             "fpir": {"before": old, "after": None if rates is None else rates.fpir(self.after.threshold)},
             "unknown": self._unknown(),
             "answers": self.answers.to_dict(),
-            "several_photos": {
-                str(count): None if each.point is None else each.point.to_dict() for count, each in self.several.items()
-            },
             "refused": [{"photo_id": photo_id, "reason": reason} for photo_id, reason in self.refused],
         }
 
@@ -122,13 +115,9 @@ class Proposal:
             f"{unknown['photos']} (at most {unknown['upper']:.1%} with 95 % confidence)."
         ]
 
-    def of_several_photos(self) -> list[str]:
-        """Return a line on the threshold of each number of photos per query beyond one."""
-        return list(describe_several(self.several))
-
     def write(self, gallery: GalleryProtocol) -> None:
         """Keep the new operating point in the gallery."""
-        self.anchor.write(gallery, self.anchored, several=self.several, labelled=self.labelled, action="calibrate")
+        self.anchor.write(gallery, self.anchored, labelled=self.labelled, action="calibrate")
 
 
 def propose(
@@ -140,7 +129,6 @@ def propose(
     feedback: Sequence[Feedback] = (),
     trusted: Collection[str] = (),
     certify: bool = False,
-    photos_per_query: Collection[int] | None = None,
 ) -> Proposal:
     """Return the operating point that follows from the gallery as it is now, without writing it.
 
@@ -158,8 +146,6 @@ def propose(
         Names of API keys whose verdicts count without a limit.
     certify:
         Certify the target even with few items, or raise (`anchor`).
-    photos_per_query:
-        Numbers of photos of one query, from 2, that get a threshold of their own. By default, those that have one.
 
     Raises
     ------
@@ -173,7 +159,6 @@ def propose(
             f"{bundle.path} has a threshold for pairs (1:1), which has no error rate for searches",
             remedy="Export its run without --protocol pairs",
         )
-    bundle = in_gallery(bundle, gallery)
     before = served_point(gallery.kept(POINT), bundle)
     target = before.target_fpir if target_fpir is None else target_fpir
     indexed = set(gallery.values(CONTENT).values())
@@ -188,9 +173,7 @@ def propose(
     anchored = anchor.anchored(gallery, draws, target_fpir=target, cap=caps.limit(target), certify=certify)
     if anchored.point is not None:
         anchored = replace(anchored, point=caps.kept_with(anchored.point))
-    counts = stored_points(gallery.kept(POINT), bundle) if photos_per_query is None else photos_per_query
-    several = anchored_several(anchor, gallery, counts, target_fpir=target, certify=certify, labelled=labelled)
-    return Proposal(anchor, before, anchored, labelled, feedback, refused, several)
+    return Proposal(anchor, before, anchored, labelled, feedback, refused)
 
 
 def _check_items(gallery: GalleryProtocol, labelled: Probes) -> None:

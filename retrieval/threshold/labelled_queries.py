@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from index.arrays import load_arrays
-from index.drawable import Drawable
-from index.draws import Probes
+from index.search.leave_one_out import Drawable, Probes
 from index.verified import photos_of
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.photo_features import pack_features, unpack_features
@@ -24,21 +23,16 @@ FEATURES, FEATURES_KEY = "features", "features_key"  # arrays of queries with lo
 
 def kept_queries(gallery: Drawable, bundle: Bundle) -> Probes | None:
     """Return the labelled queries that a gallery keeps for a bundle, None if there are none."""
-    return read_queries(gallery, bundle.features_key, name=queries_name(bundle))
+    return read_queries(gallery, bundle.features_key)
 
 
-def queries_name(bundle: Bundle) -> str:
-    """Return the name under which a gallery keeps the labelled queries that a bundle embedded."""
-    return f"{QUERIES} of {bundle.embedding_id[:16]}" if bundle.searches_other else QUERIES
-
-
-def read_queries(gallery: Drawable, features_key: str = "", *, name: str = QUERIES) -> Probes | None:
+def read_queries(gallery: Drawable, features_key: str = "") -> Probes | None:
     """Return the labelled queries that a gallery keeps, None if there are none.
 
     With a `features_key`, which identifies how local features are computed, queries without these features are
     ignored.
     """
-    content = gallery.kept(name)
+    content = gallery.kept(QUERIES)
     if content is None:
         return None
     arrays = load_arrays(content)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.draws import Draws
-from index.kept_draws import OWN
+from index.search.leave_one_out import OWN, Draws
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.metrics.identification import SearchScores
 

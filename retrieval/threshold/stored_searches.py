@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from index.distance import accepts
-from index.draws import Draws
-from index.kept_draws import KeptDraws
+from index.search.leave_one_out import Draws, KeptDraws
 from retrieval.bundle.bundle import Bundle
 
 from .drawn_distances import LABELLED, PROBE, UNKNOWN

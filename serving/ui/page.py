@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fastapi import FastAPI
 from starlette.applications import Starlette
 
-from index.sampling import evenly_spaced
+from index.search.leave_one_out import evenly_spaced
 from retrieval.errors import ImageRefused
 from retrieval.images import open_image, read_file
 from retrieval.places_svg import STYLE as PLACES

@@ -10,7 +10,7 @@ from anyio import to_thread
 
 from retrieval.errors import ImageRefused, ImageUnreadable, InvalidParameter
 from retrieval.images import Source, crop, open_image
-from retrieval.regions.policy import AUTO, DETECTOR
+from retrieval.regions.policy import AUTO
 from retrieval.result import RANKED, SearchResult
 from serving.api.problems import problem_response
 from serving.errors import NoSuchThing
@@ -75,18 +75,14 @@ class PageSearch:
         """Search for all items in a photo."""
         if token is None:
             return Found(WAITING)
-        event, retriever = EVENT.get(), self._service.retriever
-        points = retriever.region_points
-        name = DETECTOR if retriever.detector is not None and DETECTOR in points else AUTO
+        event = EVENT.get()
         try:
             photo = await to_thread.run_sync(self._uploads.read, token, event.client)
-            result = await self._service.search_regions(photo, name, top_k=TOP_K, request_id=event.request_id)
+            result = await self._service.search_regions(photo, AUTO, top_k=TOP_K, request_id=event.request_id)
         except (ImageRefused, InvalidParameter, NoSuchThing, Busy) as error:
             event.status = problem_response(error).status_code
             return Found(banner("refused", "This photo cannot be searched", str(error)))
-        rates = retriever.region_rates(name) if name in points else None
-        rate = None if rates is None or result.threshold is None else rates.fpir(result.threshold)
-        html = regions_html(result, token, rate)
+        html = regions_html(result, token, None)
         if result.nearest is None or result.decision == RANKED:
             return Found(html)
         shown = shown_regions(result)

@@ -248,7 +248,6 @@ def _write(path: Path, exporter: ModelExporter, items: CalibrationItems, calibra
         precision=variant.precision,
         provider=variant.provider,
         evidence=evidence,
-        compatible_with=compatible_with(run),
         files={
             CALIBRATION: items.pack(),
             FITTED: fitted_on(run).pack(),

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from index.distance import DistanceForm
 from index.features import MOST_PHOTOS
-from index.sampling import every_item_once
+from index.search.leave_one_out import every_item_once
 from index.verified import VerifiedDistance
 from retrieval.catalogue.read import Photo
 from retrieval.errors import DataError, InvalidParameter

@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from index.drawable import Photos
-from index.draws import Draws
-from index.kept_draws import OWN, KeptDraws
 from index.protocol import GalleryProtocol
+from index.search.leave_one_out import OWN, Draws, KeptDraws, Photos
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.errors import CalibrationError

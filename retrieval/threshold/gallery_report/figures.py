@@ -6,7 +6,7 @@ import html
 
 import numpy as np
 
-from index.kept_draws import OWN
+from index.search.leave_one_out import OWN
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.html import table
 from retrieval.svg import Line, chart, histogram, percent

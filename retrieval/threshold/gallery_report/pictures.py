@@ -7,10 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from index.drawable import Photos
-from index.draws import NOBODY
-from index.kept_draws import OWN
 from index.protocol import GalleryProtocol
+from index.search.leave_one_out import NOBODY, OWN, Photos
 from retrieval.html import picture
 
 from .data import GalleryReport

@@ -1,0 +1,469 @@
+"""Draws: searches of a gallery for items that are not in it, to measure how close unknown items come.
+
+An *own* draw searches with a gallery photo and leaves out all photos of its item. It also leaves out duplicates: other
+items with a copy of the query. A *probe* draw searches with a photo from elsewhere and leaves out its item if the
+gallery has it. Draws use the same search and distance form as queries; those of a verified form are made by
+`verified_draws`. `make_draws` makes all draws of a gallery version anew.
+Shapes: n draws, m probes, d = embedding size.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Protocol
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.arrays import load_arrays
+from index.distance import DistanceForm, Floats, plain_distance, squared_distance
+from index.errors import GalleryCorrupt, InvalidParameter
+from index.stored import Filter, Rows
+from index.verified import Features, VerifiedDistance, check_query_features
+
+if TYPE_CHECKING:
+    from index.verified_search import VerifiedSearch
+
+NOBODY = -1  # seq of a photo that does not exist
+OWN = "own"  # the source of draws with gallery photos
+DRAWS = "draws"  # the name under which a gallery keeps draws
+ABOUT, MARK = "about", "/"  # in the npz: the key of what all draws share, and the separator of source and field
+MOST_DRAWS = 3000  # draws of each source that a gallery keeps
+MOST_VERIFIED = 500  # the same for a verified distance form: 100 pairs per draw take about a minute on one core
+SMALLEST = 8  # photos per draw that are sorted for the sample
+READ = 4096  # photos that are read at a time
+CLOSE = 0.2  # largest plain distance at which the pixels of two photos are compared
+TRIES = 5  # to read the fitted items and the photos of one version
+
+Texts = NDArray[np.str_]
+IsCopy = Callable[[str, str], bool]  # takes two photo ids
+IsFitted = Callable[[str, str | None], bool]  # takes an item id and the hash of a photo's file
+
+
+class Photos(Protocol):
+    """The photos of one version by position, in insertion order: n of them, live or removed."""
+
+    @property
+    def seqs(self) -> Rows:
+        """Return the seq of each photo (n,), ascending."""
+
+    @property
+    def items(self) -> NDArray[np.int32]:
+        """Return the item number of each photo (n,)."""
+
+    @property
+    def live(self) -> NDArray[np.bool_]:
+        """Return which photos are live (n,)."""
+
+    def vectors(self, positions: Rows) -> NDArray[np.float32]:
+        """Return the vectors (p, d) at some positions."""
+
+    def photo(self, position: int) -> tuple[str, str, dict[str, Any]]:
+        """Return photo_id, item_id and metadata of the photo at a position."""
+
+    def nearest(
+        self,
+        vectors: NDArray[np.float32],
+        k: int,
+        distance_form: DistanceForm,
+        densities: tuple[Floats, float],
+        *,
+        only: Filter | None = None,
+    ) -> list[list[tuple[int, float]]]:
+        """Return position and distance of the k nearest items, by their nearest photo, for unit vectors (n, d)."""
+
+
+class Drawable(Protocol):
+    """A gallery that draws are made from, and that keeps them with its photos."""
+
+    embedding_id: str  # of the embedder that made the vectors
+
+    @property
+    def version(self) -> int:
+        """Return the number of changes so far."""
+
+    @property
+    def items(self) -> int:
+        """Return the number of items."""
+
+    def undrawable(self) -> str:
+        """Return the reason why no draws can be made, "" if they can."""
+
+    def snapshot(self) -> Photos:
+        """Return the photos of the newest version."""
+
+    def one_version(self) -> AbstractContextManager[None]:
+        """Return a context in which all reads are of one version."""
+
+    def densities(self, distance_form: DistanceForm) -> tuple[Floats, float]:
+        """Return the density around each photo of the newest version (n,), and their minimum."""
+
+    def verified_search(self, distance_form: VerifiedDistance) -> VerifiedSearch:
+        """Return the search of the newest version; raise GalleryError if the form cannot use its features."""
+
+    def contents_since(self, seq: int, key: str) -> Iterable[tuple[str, str | None]]:
+        """Return item id and value of a metadata key for the live photos from a seq on."""
+
+    def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
+        """Return the numbers of the items that are in the gallery."""
+
+    def thumbnail(self, photo_id: str) -> bytes | None:
+        """Return the JPEG thumbnail of a photo, or None if it has none."""
+
+    def lock(self) -> None:
+        """Take the write lock until `close`, if there is one."""
+
+    def kept(self, name: str) -> bytes | None:
+        """Return the content that is kept under a name with the newest version, None if there is none."""
+
+    def keep(self, contents: Mapping[str, bytes | None], action: str, *, actor: str | None = None) -> None:
+        """Keep named contents, such as an operating point, as one change; None removes a content."""
+
+
+@dataclass(frozen=True)
+class Draws:
+    """A sample of searches for items that are not in the gallery."""
+
+    ids: Texts  # (n,) photo ids of the queries
+    items: Texts  # (n,) item ids of the queries
+    seqs: Rows  # (n,) seqs of the query photos in the gallery, NOBODY for a probe
+    distances: Floats  # (n,) distance to the nearest other item, inf if there is none
+    nearest: Rows  # (n,) seq of the nearest photo of that item, NOBODY if there is none
+    nearest_items: Texts  # (n,) its item id, "" if there is none
+    own: Floats  # (n,) distance to the nearest other photo of the query's own item, inf if there is none
+    own_nearest: Rows  # (n,) seq of that photo, NOBODY if there is none
+    duplicates: Rows  # (n,) seq of a copy of the query in another item, NOBODY if there is none
+
+    @classmethod
+    def none(cls) -> Draws:
+        """Return an empty sample."""
+        seqs, texts, distances = np.zeros(0, np.int64), np.zeros(0, str), np.zeros(0)
+        return cls(texts, texts, seqs, distances, seqs, texts, distances, seqs, seqs)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the fields as arrays."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Photos from elsewhere, m of them, to search the gallery with."""
+
+    vectors: NDArray[np.float32]  # (m, d) of length 1
+    ids: Sequence[str]
+    items: Sequence[str]
+    features: Sequence[Features] = ()  # of each probe, for a verified distance form
+
+
+@dataclass(frozen=True)
+class Queries:
+    """The queries of n draws."""
+
+    vectors: NDArray[np.float32]  # (n, d) of length 1
+    numbers: NDArray[np.int32]  # (n,) of the items to leave out, NOBODY if the gallery does not have the item
+    positions: Rows  # (n,) of the photos in the gallery, NOBODY for a probe
+    features: Sequence[Features] = ()  # of each probe, for a verified distance form
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The results of n draws: the fields of `Draws` that come from searches."""
+
+    distances: Floats
+    nearest: Rows
+    duplicates: Rows
+    own: Floats
+    own_nearest: Rows
+
+
+@dataclass(frozen=True)
+class KeptDraws:
+    """The draws of a gallery version by source, for one model and distance form."""
+
+    model: str  # identifies what else the draws depend on: model, distance form and fitted items
+    sources: Mapping[str, Draws]
+    fitted: frozenset[str]  # items of the gallery that the model was fitted on; there are no own draws of them
+    version: int = -1  # of the gallery
+    photos: int = 0  # number of live photos that were searched
+    until: int = 0  # one more than the seq of the newest photo that was searched
+
+    def changed(self, now: Photos) -> int:
+        """Return the number of photos that were added or removed since the draws were made."""
+        start = int(np.searchsorted(now.seqs, self.until))
+        return int(now.live[start:].sum()) + self.photos - int(now.live[:start].sum())
+
+    def covers(self, gallery: Drawable) -> bool:
+        """Return whether the draws are those of exactly the photos of a gallery's newest version."""
+        return self.changed(gallery.snapshot()) == 0
+
+    def pack(self) -> dict[str, bytes | None]:
+        """Return the draws as content for `Drawable.keep`."""
+        numbers = {"version": self.version, "photos": self.photos, "until": self.until}
+        about = {"model": self.model, "fitted": sorted(self.fitted), **numbers}
+        arrays: dict[str, Any] = {ABOUT: np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}
+        for source, draws in self.sources.items():
+            arrays |= {f"{source}{MARK}{name}": value for name, value in draws.arrays().items()}
+        file = io.BytesIO()
+        np.savez(file, **arrays)
+        return {DRAWS: file.getvalue()}
+
+    @classmethod
+    def read(cls, gallery: Drawable) -> KeptDraws | None:
+        """Return the draws that a gallery keeps, None if there are none or they are damaged."""
+        try:
+            content = gallery.kept(DRAWS)
+            return None if content is None else cls._unpacked(load_arrays(content))
+        except (GalleryCorrupt, ValueError, KeyError, TypeError, EOFError, BadZipFile):
+            return None
+
+    @classmethod
+    def _unpacked(cls, arrays: dict[str, NDArray[Any]]) -> KeptDraws:
+        about = json.loads(arrays.pop(ABOUT).tobytes())
+        sources: dict[str, dict[str, Any]] = {}
+        for name, value in arrays.items():
+            source, _, key = name.rpartition(MARK)
+            sources.setdefault(source, {})[key] = value
+        draws = {source: Draws(**values) for source, values in sources.items()}
+        numbers = (int(about[name]) for name in ("version", "photos", "until"))
+        return cls(about["model"], draws, frozenset(about["fitted"]), *numbers)
+
+
+def make_draws(
+    gallery: Drawable,
+    *,
+    model: str,
+    distance_form: DistanceForm,
+    probes: Mapping[str, Probes],
+    is_fitted: IsFitted | None = None,
+    content_key: str = "",
+    is_copy: IsCopy | None = None,
+) -> KeptDraws:
+    """Return the draws of the newest version of a gallery.
+
+    Parameters
+    ----------
+    probes:
+        Photos from elsewhere to search the gallery with, by source.
+    is_fitted:
+        Whether the model was fitted on a gallery item. Such items have no own draws.
+    content_key:
+        Metadata key of the hash of a photo's file, used to find duplicates and fitted photos.
+    is_copy:
+        Whether two photos show the same picture, used to find more duplicates.
+
+    Raises
+    ------
+    InvalidParameter
+        If `is_fitted` is given without a `content_key`.
+    """
+    if is_fitted is not None and not content_key:
+        raise InvalidParameter("content_key", "name a metadata key if is_fitted is given", content_key)
+    names = {item for source in probes.values() for item in source.items}
+    for _ in range(TRIES):  # the photos of a large gallery are listed outside of the version, which stops searches
+        version = gallery.version
+        listed = gallery.contents_since(0, content_key) if is_fitted is not None else ()
+        fitted = _fitted(listed, is_fitted)
+        with gallery.one_version():
+            now, densities = gallery.snapshot(), gallery.densities(distance_form)
+            search = gallery.verified_search(distance_form) if isinstance(distance_form, VerifiedDistance) else None
+            numbers = gallery.item_numbers(sorted(fitted | names))
+            if gallery.version == version:
+                break
+    excluded = np.array(sorted(numbers[item] for item in fitted if item in numbers), dtype=np.int32)
+    drawer = Drawer(now, distance_form, densities, content_key, search, is_copy)
+    sources = {OWN: drawer.own(excluded=excluded)}
+    for name, source in probes.items():
+        sources[name] = drawer.probes(source, numbers=[numbers.get(item, NOBODY) for item in source.items])
+    present = frozenset(item for item in fitted if item in numbers)
+    until = int(now.seqs[-1]) + 1 if len(now.seqs) else 0
+    return KeptDraws(model, sources, present, version, int(now.live.sum()), until)
+
+
+def _fitted(listed: Iterable[tuple[str, str | None]], is_fitted: IsFitted | None) -> set[str]:
+    """Return the items with a photo that the model was fitted on, given item and file hash of all photos."""
+    fitted: set[str] = set()
+    for item, content in listed:
+        if item not in fitted and is_fitted is not None and is_fitted(item, content):
+            fitted.add(item)
+    return fitted
+
+
+@dataclass(frozen=True)
+class Drawer:
+    """Makes draws from one snapshot with one distance form."""
+
+    snapshot: Photos
+    distance_form: DistanceForm
+    densities: tuple[Floats, float]  # local density of each photo of the snapshot, and the minimum
+    content_key: str = ""  # metadata key of the hash of a photo's file; with "", files are not compared
+    search: VerifiedSearch | None = None  # of a verified distance form
+    is_copy: IsCopy | None = None  # compares pictures by their pixels; with None, they are not compared
+    _contents: dict[int, object] = field(default_factory=dict)  # hashes of files by position
+
+    @property
+    def most(self) -> int:
+        """The number of draws of each source that a gallery keeps."""
+        return MOST_DRAWS if self.search is None else MOST_VERIFIED
+
+    def own(self, *, excluded: NDArray[np.int32], most: int | None = None) -> Draws:
+        """Return the own draws, without those of the items with the `excluded` numbers."""
+        positions = sample(self.snapshot, excluded, most=self.most if most is None else most)
+        named = [self.snapshot.photo(position)[:2] for position in positions.tolist()]
+        ids, items = (np.array([name[column] for name in named], dtype=str) for column in (0, 1))
+        queries = Queries(self.snapshot.vectors(positions), self.snapshot.items[positions], positions)
+        return self._draws(ids, items, self.snapshot.seqs[positions], queries)
+
+    def probes(self, probes: Probes, *, numbers: Sequence[int] | NDArray[np.int32], most: int | None = None) -> Draws:
+        """Return the probe draws.
+
+        Parameters
+        ----------
+        numbers:
+            Number of each probe's item in the gallery, -1 if the item is not in the gallery.
+        """
+        labels = np.array(probes.items, dtype=str)
+        chosen = every_item_once(labels, hashed(np.arange(len(labels))))[: self.most if most is None else most]
+        given = () if self.search is None else check_query_features(probes.features, len(labels))
+        features = [given[place] for place in chosen.tolist()] if given else ()
+        nobody = np.full(len(chosen), NOBODY, np.int64)
+        queries = Queries(probes.vectors[chosen], np.array(numbers, dtype=np.int32)[chosen], nobody, features)
+        return self._draws(np.array(probes.ids, dtype=str)[chosen], labels[chosen], nobody, queries)
+
+    def _draws(self, ids: Texts, items: Texts, seqs: Rows, queries: Queries) -> Draws:
+        if self.search is not None:
+            from index.verified_draws import VerifiedDraws
+
+            found = VerifiedDraws(self.search, self.is_duplicate).measured(queries)
+        else:
+            found = Measured(*self._others(queries), *self._own(queries))
+        places = np.searchsorted(self.snapshot.seqs, found.nearest).tolist()
+        rivals = [
+            "" if seq == NOBODY else self.snapshot.photo(place)[1]
+            for seq, place in zip(found.nearest.tolist(), places, strict=True)
+        ]
+        others = (found.distances, found.nearest, np.array(rivals, dtype=str))
+        return Draws(ids, items, seqs, *others, found.own, found.own_nearest, found.duplicates)
+
+    def _others(self, queries: Queries) -> tuple[Floats, Rows, Rows]:
+        """Return the distance and seq of the nearest photo of another item, and the seq of a duplicate, each (n,)."""
+        count = len(queries.vectors)
+        distances, nearest = np.full(count, np.inf), np.full(count, NOBODY, np.int64)
+        duplicates, waiting, k = nearest.copy(), np.arange(count), 2
+        while len(waiting):
+            answers = self.snapshot.nearest(queries.vectors[waiting], k, self.distance_form, self.densities)
+            again = []
+            for row, best in zip(waiting.tolist(), answers, strict=True):
+                query = int(queries.positions[row])
+                others = [(p, distance) for p, distance in best if self.snapshot.items[p] != queries.numbers[row]]
+                other = next((near for near in others if not self.is_duplicate(query, near[0])), None)
+                if len(others) > (other is not None) and self.is_duplicate(query, others[0][0]):
+                    duplicates[row] = self.snapshot.seqs[others[0][0]]
+                if other is not None:
+                    distances[row], nearest[row] = other[1], self.snapshot.seqs[other[0]]
+                elif len(best) == k:  # the answer holds only duplicates and the own item
+                    again.append(row)
+            waiting, k = np.array(again, dtype=np.int64), 4 * k
+        return distances, nearest, duplicates
+
+    def _own(self, queries: Queries) -> tuple[Floats, Rows]:
+        """Return the distance and seq of the nearest photo of the own item, except the query itself."""
+        snapshot, numbers = self.snapshot, queries.numbers
+        items = np.where(snapshot.live, snapshot.items, NOBODY)
+        order = np.argsort(items, kind="stable")
+        starts, stops = (np.searchsorted(items[order], numbers, side=side) for side in ("left", "right"))
+        starts = np.where(numbers == NOBODY, stops, starts)  # empty range: the item is not in the gallery
+        distances, seqs = np.full(len(numbers), np.inf), np.full(len(numbers), NOBODY, np.int64)
+        around = self.distance_form.densities(queries.vectors)
+        others = {row: order[starts[row] : stops[row]] for row in range(len(numbers))}
+        others = {row: found[found != queries.positions[row]] for row, found in others.items()}
+        for group, stacked in _by_size({row: found for row, found in others.items() if len(found)}):
+            read = snapshot.vectors(stacked)
+            for row in group:
+                found, part, read = others[row], read[: len(others[row])], read[len(others[row]) :]
+                squared = squared_distance(queries.vectors[[row]], part)
+                apart = self.distance_form.transform(squared, around[row], self.densities[0][found])
+                best = int(apart.argmin())
+                distances[row], seqs[row] = apart[best], snapshot.seqs[found[best]]
+        return distances, seqs
+
+    def is_duplicate(self, query: int, position: int) -> bool:
+        """Return whether the photo at a position is a copy of the query at another, which is NOBODY for a probe."""
+        if query == NOBODY:
+            return False
+        content = self._content(query)
+        if content is not None and content == self._content(position):
+            return True
+        if self.is_copy is None:
+            return False
+        near = plain_distance(*self.snapshot.vectors(np.array([query, position]))[:, None])[0] <= CLOSE
+        return bool(near) and self.is_copy(self.snapshot.photo(query)[0], self.snapshot.photo(position)[0])
+
+    def _content(self, position: int) -> object:
+        """Return the hash of the file of the photo at a position, None if it is unknown."""
+        if not self.content_key:
+            return None
+        if position not in self._contents:
+            self._contents[position] = self.snapshot.photo(position)[2].get(self.content_key)
+        return self._contents[position]
+
+
+def _by_size(positions: Mapping[int, Rows]) -> Iterator[tuple[list[int], Rows]]:
+    """Yield groups of rows with their positions in one array, of at least READ positions except in the last group."""
+    rows: list[int] = []
+    count = 0
+    for row, found in positions.items():
+        rows, count = [*rows, row], count + len(found)
+        if count >= READ:
+            yield rows, np.concatenate([positions[r] for r in rows])
+            rows, count = [], 0
+    if rows:
+        yield rows, np.concatenate([positions[r] for r in rows])
+
+
+def sample(snapshot: Photos, excluded: NDArray[np.int32], *, most: int) -> Rows:
+    """Return the positions of up to `most` live photos, with every item once before any item twice.
+
+    The sample depends only on the seqs of the photos, not on the order of changes.
+    """
+    positions = np.flatnonzero(snapshot.live)
+    if len(excluded):
+        positions = positions[~np.isin(snapshot.items[positions], excluded)]
+    keys = hashed(snapshot.seqs[positions])
+    if len(keys) > SMALLEST * most:  # sort only the smallest keys if they belong to enough items
+        smallest = np.argpartition(keys, SMALLEST * most)[: SMALLEST * most]
+        if len(np.unique(snapshot.items[positions[smallest]])) >= most:
+            positions, keys = positions[smallest], keys[smallest]
+    return np.asarray(positions[every_item_once(snapshot.items[positions], keys)[:most]])
+
+
+def evenly_spaced(snapshot: Photos, count: int) -> Rows:
+    """Return the positions of up to `count` live photos, evenly spaced in insertion order."""
+    positions = np.flatnonzero(snapshot.live)
+    count = min(count, len(positions))
+    return np.asarray(positions[(2 * np.arange(count) + 1) * len(positions) // max(1, 2 * count)])
+
+
+def every_item_once(items: NDArray[np.generic], keys: NDArray[np.generic]) -> Rows:
+    """Return an order of n photos, by `keys` (n,), with every item once before any item twice."""
+    order = np.lexsort((keys, items))
+    ordered = items[order]
+    first = np.r_[True, ordered[1:] != ordered[:-1]] if len(items) else np.zeros(0, bool)
+    starts = np.maximum.accumulate(np.where(first, np.arange(len(items)), 0))
+    turn = np.arange(len(items)) - starts  # number of photos of the same item before this one
+    return np.asarray(order[np.lexsort((keys[order], turn))])
+
+
+def hashed(numbers: Rows) -> NDArray[np.uint64]:
+    """Return a pseudo-random hash of each integer (SplitMix64)."""
+    mixed = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(mixed ^ (mixed >> np.uint64(31)))

@@ -1,0 +1,88 @@
+"""Measure the promise of the served gallery in the background, and tighten a threshold that no longer keeps it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+from index.location import is_address
+from index.lock import take_lock
+from retrieval.errors import GalleryLocked, RetrievalError
+from retrieval.threshold.drawn_distances import STALE
+from retrieval.threshold.gallery_anchor import changed_share, measure
+
+if TYPE_CHECKING:
+    from .service import Service
+
+CHECK_S = 1.0  # between looks at the gallery's version
+LONGEST_S = 3600.0  # after which any change is measured
+PAUSE = 10  # times the length of a measurement until the next one may begin
+LOCK = "measure.lock"  # file in the gallery's directory, locked by the process that measures
+LOG = logging.getLogger("serving")
+
+
+class Measuring:
+    """One thread that makes the draws of the served gallery anew after enough changes; searches never wait for it.
+
+    Of several processes that serve a gallery, one measures at a time.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._stop = Event()
+        self._seen: tuple[object, int] | None = None  # the retriever and gallery version that need no measurement
+        self._changed = 0.0  # time of the first change that was not measured, 0 if there is none
+        self._thread = Thread(target=self._run, name="measuring", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread after a measurement that may be running."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.wait(CHECK_S):
+            started = time.monotonic()
+            try:
+                self.measure_if_due()
+            except (RetrievalError, OSError) as error:
+                LOG.warning("the threshold could not be measured: %s", error)
+            except Exception:
+                LOG.exception("the threshold could not be measured")
+            self._stop.wait(PAUSE * (time.monotonic() - started))
+
+    def measure_if_due(self) -> None:
+        """Measure the gallery if 1 % of its photos changed, or any photo more than an hour ago."""
+        retriever = self._service.retriever
+        bundle, gallery = retriever.bundle, retriever.gallery
+        version = gallery.version
+        if self._seen == (retriever, version) or bundle.operating_point.of_pairs or gallery.undrawable():
+            return
+        share, now = changed_share(bundle, gallery), time.monotonic()
+        self._changed = (self._changed or now) if share else 0.0
+        if share <= STALE and (not share or now - self._changed < LONGEST_S):
+            self._seen = None if share else (retriever, version)
+            return
+        try:
+            lock = None if is_address(gallery.path) else take_lock(gallery.path / LOCK)  # type: ignore[operator]
+        except GalleryLocked:
+            return
+        try:
+            cap = bundle.threshold if bundle.operating_point.decides else math.inf
+            found = measure(bundle, gallery, cap=cap)
+            with self._service.writer() as writable:
+                if self._service.retriever is not retriever:
+                    return
+                found.write(writable)
+        finally:
+            if lock is not None:
+                os.close(lock)
+        self._seen, self._changed = (retriever, version), 0.0
+        if found.summary():
+            LOG.warning(found.summary())
