@@ -60,6 +60,10 @@ class Photos(Protocol):
     def live(self) -> NDArray[np.bool_]:
         """Return which photos are live (n,)."""
 
+    @property
+    def fingerprint(self) -> tuple[int, int]:
+        """Return the number of live photos and a number that changes with them, which identify them."""
+
     def vectors(self, positions: Rows) -> NDArray[np.float32]:
         """Return the vectors (p, d) at some positions."""
 
@@ -111,6 +115,9 @@ class Drawable(Protocol):
 
     def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
         """Return the numbers of the items that are in the gallery."""
+
+    def fingerprint(self) -> tuple[int, int]:
+        """Return the `Photos.fingerprint` of the newest version."""
 
     def thumbnail(self, photo_id: str) -> bytes | None:
         """Return the JPEG thumbnail of a photo, or None if it has none."""
@@ -192,21 +199,29 @@ class KeptDraws:
     sources: Mapping[str, Draws]
     fitted: frozenset[str]  # items of the gallery that the model was fitted on; there are no own draws of them
     version: int = -1  # of the gallery
-    photos: int = 0  # number of live photos that were searched
+    fingerprint: tuple[int, int] = 0, 0  # of the photos that were searched (`Photos.fingerprint`)
     until: int = 0  # one more than the seq of the newest photo that was searched
 
-    def changed(self, now: Photos) -> int:
+    def changed(self, gallery: Drawable) -> int:
         """Return the number of photos that were added or removed since the draws were made."""
+        if gallery.fingerprint() == self.fingerprint:
+            return 0
+        now = gallery.snapshot()
         start = int(np.searchsorted(now.seqs, self.until))
-        return int(now.live[start:].sum()) + self.photos - int(now.live[:start].sum())
+        return max(1, int(now.live[start:].sum()) + self.photos - int(now.live[:start].sum()))
+
+    @property
+    def photos(self) -> int:
+        """The number of live photos that were searched."""
+        return self.fingerprint[0]
 
     def covers(self, gallery: Drawable) -> bool:
         """Return whether the draws are those of exactly the photos of a gallery's newest version."""
-        return self.changed(gallery.snapshot()) == 0
+        return self.changed(gallery) == 0
 
     def pack(self) -> dict[str, bytes | None]:
         """Return the draws as content for `Drawable.keep`."""
-        numbers = {"version": self.version, "photos": self.photos, "until": self.until}
+        numbers = {"version": self.version, "until": self.until, "fingerprint": self.fingerprint}
         about = {"model": self.model, "fitted": sorted(self.fitted), **numbers}
         arrays: dict[str, Any] = {ABOUT: np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}
         for source, draws in self.sources.items():
@@ -232,8 +247,9 @@ class KeptDraws:
             source, _, key = name.rpartition(MARK)
             sources.setdefault(source, {})[key] = value
         draws = {source: Draws(**values) for source, values in sources.items()}
-        numbers = (int(about[name]) for name in ("version", "photos", "until"))
-        return cls(about["model"], draws, frozenset(about["fitted"]), *numbers)
+        photos, state = map(int, about["fingerprint"])
+        fitted = frozenset(about["fitted"])
+        return cls(about["model"], draws, fitted, int(about["version"]), (photos, state), int(about["until"]))
 
 
 def make_draws(
@@ -284,7 +300,7 @@ def make_draws(
         sources[name] = drawer.probes(source, numbers=[numbers.get(item, NOBODY) for item in source.items])
     present = frozenset(item for item in fitted if item in numbers)
     until = int(now.seqs[-1]) + 1 if len(now.seqs) else 0
-    return KeptDraws(model, sources, present, version, int(now.live.sum()), until)
+    return KeptDraws(model, sources, present, version, now.fingerprint, until)
 
 
 def _fitted(listed: Iterable[tuple[str, str | None]], is_fitted: IsFitted | None) -> set[str]:

@@ -21,9 +21,8 @@ import numpy as np
 import torch
 
 from index.distance import PLAIN, DistanceForm, accepts
-from index.draws import Probes
 from index.gallery import Gallery
-from index.kept_draws import OWN, KeptDraws, update_draws
+from index.search.leave_one_out import OWN, KeptDraws, Probes, make_draws
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import CalibrationError
@@ -77,9 +76,8 @@ class Data:
             Gallery.create(Path(folder) / "g", dim=self.vectors.shape[1], embedding_id="model") as gallery,
         ):
             gallery.add(_names(shown), self.items[shown].tolist(), self.vectors[shown])
-            return update_draws(
+            return make_draws(
                 gallery,
-                None,
                 model="model",
                 distance_form=self.distance_form,
                 probes=probes,

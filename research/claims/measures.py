@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.kept_draws import KeptDraws
+from index.search.leave_one_out import KeptDraws
 from research.benchmarks.anchoring import Data, limit, threshold_of
 from retrieval.metrics.consistency import opis, utility_curves
 from retrieval.metrics.identification import SearchScores

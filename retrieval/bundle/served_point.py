@@ -98,11 +98,7 @@ def _points(content: bytes | None) -> dict[str, Any]:
     if content is None:
         return {}
     try:
-        values = json.loads(content)
-        if "points" in values:
-            return dict(values["points"])
-        bundle_id = values["bundle_id"]  # galleries of earlier versions keep one point
-        return {bundle_id: {DRAWS_ID: bundle_id, POINT: values[POINT]}}
+        return dict(json.loads(content)["points"])
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(error) from error
 

@@ -232,7 +232,7 @@ class GalleryRates:
         draws depend on (`Bundle.draws_id`).
         """
         kept = KeptDraws.read(gallery) if point.evidence.get("anchored") else None
-        if kept is None or kept.model != draws_id or kept.changed(gallery.snapshot()) > STALE * kept.photos:
+        if kept is None or kept.model != draws_id or kept.changed(gallery) > STALE * kept.photos:
             return None
         return cls.of(kept, point)
 

@@ -91,7 +91,7 @@ def measure(bundle: Bundle, gallery: Drawable, *, cap: float = math.inf) -> Reme
     """
     anchor = GalleryAnchor(bundle)
     stored, known = gallery.kept(POINT), KeptDraws.read(gallery)
-    is_new = known is None or known.model != bundle.draws_id or known.changed(gallery.snapshot()) > 0
+    is_new = known is None or known.model != bundle.draws_id or known.changed(gallery) > 0
     draws = anchor.draws(gallery) if known is None or is_new else known
     before = stored_point(stored, bundle)
     if before is None:
@@ -115,7 +115,7 @@ def changed_share(bundle: Bundle, gallery: Drawable) -> float:
     known = KeptDraws.read(gallery)
     if known is None:
         return 1.0
-    return min(1.0, known.changed(gallery.snapshot()) / max(1, known.photos)) if known.model == bundle.draws_id else 0.0
+    return min(1.0, known.changed(gallery) / max(1, known.photos)) if known.model == bundle.draws_id else 0.0
 
 
 class GalleryAnchor:

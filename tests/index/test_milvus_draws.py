@@ -10,14 +10,12 @@ import pytest
 
 from index.contents import POINT
 from index.distance import PLAIN, DistanceForm
-from index.drawable import Drawable
-from index.draws import Draws, Probes
 from index.errors import GalleryCorrupt
 from index.gallery import Gallery
-from index.kept_draws import OWN, KeptDraws, update_draws
 from index.milvus import PART, TEXTS, MilvusGallery
+from index.search.leave_one_out import OWN, Drawable, Draws, KeptDraws, Probes, make_draws
 
-from .test_draws import CONTENT, additive
+from .search.test_leave_one_out import CONTENT, additive
 from .vectors import DIM, unit
 
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
@@ -34,13 +32,11 @@ def probes() -> dict[str, Probes]:
     return {"probe": Probes(unit(6, 77), [f"q{i}" for i in range(6)], ["i0", "i1", "x", "x", "i2", "y"])}
 
 
-def updated(gallery: Drawable, known: KeptDraws | None, form: DistanceForm) -> KeptDraws:
+def made_from(gallery: Drawable, form: DistanceForm) -> KeptDraws:
     def is_fitted(item: str, content: str | None) -> bool:
         return item == "i3" or content == "fitted"
 
-    return update_draws(
-        gallery, known, model="m", distance_form=form, probes=probes(), is_fitted=is_fitted, content_key=CONTENT
-    )
+    return make_draws(gallery, model="m", distance_form=form, probes=probes(), is_fitted=is_fitted, content_key=CONTENT)
 
 
 def facts(draws: Draws) -> list[tuple[object, ...]]:
@@ -68,7 +64,7 @@ def test_draws_equal_those_of_a_local_gallery_through_any_history(
         if step == 4:
             milvus.close()
             milvus = MilvusGallery.open(address)
-        made = updated(milvus, None, form), updated(local, None, form)
+        made = made_from(milvus, form), made_from(local, form)
         assert made[0].sources.keys() == {OWN, "probe"}
         for source in made[0].sources:
             assert facts(made[0].sources[source]) == facts(made[1].sources[source])
@@ -115,7 +111,7 @@ def test_draws_do_not_cover_photos_of_a_change_that_was_not_finished(
 ) -> None:
     gallery = MilvusGallery.create(address, dim=DIM, embedding_id="e")
     gallery.add(["a", "b"], ["x", "y"], unit(2))
-    draws = updated(gallery, None, PLAIN)
+    draws = made_from(gallery, PLAIN)
     gallery.keep(draws.pack(), "measure")
     assert draws.covers(gallery)
 

@@ -15,7 +15,7 @@ from index.contents import POINT
 from index.distance import PLAIN, Floats, plain_distance
 from index.errors import GalleryCorrupt, GalleryError
 from index.gallery import Gallery
-from index.kept_draws import DRAWS
+from index.search.leave_one_out import DRAWS
 from index.transfer import export_photos, import_photos
 
 from .vectors import DIM, filled, unit

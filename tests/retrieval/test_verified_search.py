@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from index.gallery import Gallery
-from index.kept_draws import OWN, KeptDraws
+from index.search.leave_one_out import OWN, KeptDraws
 from index.transfer import export_photos, import_photos
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import read_catalogue
@@ -102,27 +102,6 @@ def test_photos_of_one_vector_count_once_with_the_same_features_in_any_order() -
     assert different_photos(vectors, photos) == [1, 2]
     turned = different_photos(vectors[::-1], photos[::-1])
     assert [photos[3 - row].features for row in turned] == [b"a", b"b"]
-
-
-@pytest.mark.slow
-def test_a_gallery_gets_a_threshold_for_several_photos(shop: Path, tmp_path: Path) -> None:
-    bundle = Bundle.open(shop / "bundle")
-    copytree(shop / "gallery", tmp_path / "gallery")
-    labelled = read_catalogue(write_covers(tmp_path / "labelled", items=ITEMS, photos=range(7, 9)))
-    with Gallery.open(tmp_path / "gallery") as gallery:
-        proposal = propose(bundle, gallery, photos=labelled, photos_per_query=[2])
-        proposal.write(gallery)
-        drawn = proposal.several[2].draws.sources
-        assert drawn[OWN].seqs.shape == (24, 2)
-        asked = drawn["labelled"]
-        assert len(asked) == 24
-        assert float((asked.own < asked.distances).mean()) > 0.9
-    with Retriever.open(bundle.path, tmp_path / "gallery") as retriever:
-        found = retriever.search_photos([encode(draw_cover(3, 5)), encode(draw_cover(3, 6))])
-        unknown = retriever.search_photos([encode(draw_cover(203, 5)), encode(draw_cover(203, 6))])
-    assert (found.threshold_status, found.threshold_photos, found.matches[0].item_id) == ("estimated", 2, "cover-03")
-    assert found.matches[0].p_value is not None
-    assert unknown.decision == "no_match"
 
 
 def test_a_batch_has_the_answers_of_single_searches(retriever: Retriever) -> None:

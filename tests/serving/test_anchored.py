@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from fastapi.testclient import TestClient
 
-from index.contents import POINT
+from index.lock import take_lock
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
@@ -22,13 +22,22 @@ from retrieval.errors import InvalidParameter
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
 from retrieval.threshold.feedback import read_feedback
+from serving import measuring
 from serving.app import create_app
-from serving.config import TIGHTEN, ServeSettings
+from serving.config import ServeSettings
+from serving.measuring import Measuring
+from serving.service import Service
 from serving.ui.page_html import header_html
 
 from ..world import draw, encode, make_bundle, write_folder
 
 JPEG = {"content-type": "image/jpeg"}
+
+
+@pytest.fixture(autouse=True)
+def measured_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread of the server does not measure by itself."""
+    monkeypatch.setattr(measuring, "CHECK_S", 3600.0)
 
 
 @pytest.fixture
@@ -106,47 +115,6 @@ def test_the_report_is_that_of_the_gallery(retriever: Retriever) -> None:
     assert "report/bundle" not in report.text
 
 
-@pytest.mark.parametrize("choice", [pytest.param("off", marks=pytest.mark.slow), TIGHTEN])
-def test_photos_over_http_are_measured_and_tighten_if_asked(retriever: Retriever, choice: str) -> None:
-    before = retriever.point.threshold
-    with serving(retriever, auto_calibrate=choice) as client:
-        for item in range(24, 60):
-            path = f"/v1/photos/new-{item}?item_id=item-{item}"
-            assert client.put(path, content=encode(draw(item, 0)), headers=JPEG).status_code in (200, 201)
-        info = client.get("/v1/info").json()
-    assert info["in_gallery"]["items"] == {"own": 60}
-    assert any("retrieval calibrate" in warning for warning in info["warnings"]) == info["in_gallery"]["broken"]
-    if choice == TIGHTEN:
-        assert info["threshold"] < before
-        assert not info["in_gallery"]["broken"]
-    else:
-        assert info["threshold"] == before
-        assert info["in_gallery"]["fpir"] > retriever.point.evidence["fpir"]
-    assert retriever.gallery.kept(POINT) is not None
-
-
-@pytest.mark.slow
-def test_photos_that_another_process_indexes_are_measured(retriever: Retriever, tmp_path: Path) -> None:
-    photos = write_folder(tmp_path / "more", items=range(24, 60), photos=range(1))
-    before = retriever.point
-    with serving(retriever) as client:
-        assert client.get("/v1/info").json()["in_gallery"]["items"] == {"own": 24}
-        words = ["index", str(retriever.bundle.path), str(photos), "-o", str(tmp_path / "gallery")]
-        subprocess.run([sys.executable, "-m", "retrieval", *words], check=True, capture_output=True)
-        info, metrics = client.get("/v1/info").json(), client.get("/metrics").text
-        answer = client.post("/v1/search", content=encode(draw(50, 5)), headers=JPEG).json()
-    assert (info["threshold"], info["in_gallery"]["items"]) == (before.threshold, {"own": 60})
-    assert answer["nearest"]["p_value"] == pytest.approx(1 / 61)
-    assert info["in_gallery"]["broken"] is True
-    assert "retrieval calibrate" in info["in_gallery"]["warning"]
-    assert f"retrieval_fpir {info['in_gallery']['fpir']}" in metrics
-    assert "retrieval_threshold_broken 1.0" in metrics
-    assert 'role="alert"' in header_html(retriever)
-    told = CliRunner().invoke(group, ["gallery", "info", str(tmp_path / "gallery")], catch_exceptions=False).output
-    assert f"{info['in_gallery']['fpir']:.1%} of searches" in told
-    assert "Warning: The gallery has changed" in told
-
-
 def test_a_change_that_was_not_measured_is_told(retriever: Retriever, tmp_path: Path) -> None:
     place = str(tmp_path / "gallery")
     with serving(retriever) as client:
@@ -159,24 +127,6 @@ def test_a_change_that_was_not_measured_is_told(retriever: Retriever, tmp_path: 
     assert "has changed since this was measured" in header_html(retriever)
     told = CliRunner().invoke(group, ["gallery", "info", place], catch_exceptions=False).output
     assert "Warning: The gallery has changed" in told
-
-
-def test_a_gallery_that_grows_over_http_gets_a_threshold_of_its_own(tmp_path: Path) -> None:
-    point = OperatingPoint(1.9, "estimated", 0.2, {"fpir": 0.05})
-    bundle = make_bundle(tmp_path, point=point, files={FITTED: Fitted.of([], []).pack()})
-    photos = write_folder(tmp_path / "photos", items=range(12), photos=range(1))
-    index_catalogue(bundle, read_catalogue(photos), tmp_path / "gallery", progress=False)
-    with (
-        Retriever.open(bundle.path, tmp_path / "gallery") as retriever,
-        serving(retriever, auto_calibrate=TIGHTEN) as client,
-    ):
-        for item in range(12, 24):
-            path = f"/v1/photos/new-{item}?item_id=item-{item}"
-            client.put(path, content=encode(draw(item, 0)), headers=JPEG)
-            info = client.get("/v1/info").json()
-            assert info["threshold_status"] == ("estimated" if item >= 19 else "unanchored")
-        assert info["threshold"] < 1.9
-        assert info["in_gallery"]["items"] == {"own": 24}
 
 
 def test_bundle_and_threshold_move_together_in_a_reload_and_a_rollback(retriever: Retriever, tmp_path: Path) -> None:
@@ -243,3 +193,80 @@ def test_a_reload_to_another_gallery_takes_its_threshold(retriever: Retriever, t
     assert told["gallery_version"] == {"before": retriever.gallery.version, "after": larger.gallery.version}
     assert (info["threshold"], info["gallery"]["version"]) == (larger.point.threshold, larger.gallery.version)
     assert larger.point.threshold != retriever.point.threshold
+
+
+def put(client: TestClient, items: range) -> None:
+    for item in items:
+        path = f"/v1/photos/new-{item}?item_id=item-{item}"
+        assert client.put(path, content=encode(draw(item, 0)), headers=JPEG).status_code in (200, 201)
+
+
+def test_photos_over_http_are_measured_in_the_background_and_a_broken_promise_tightens(
+    retriever: Retriever, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = retriever.point.threshold
+    with serving(retriever) as client:
+        put(client, range(24, 60))
+        info = client.get("/v1/info").json()
+        assert (info["threshold"], info["in_gallery"]) == (before, None)
+        version = info["gallery"]["version"]
+        work = Measuring(Service(retriever))
+        work.measure_if_due()
+        info = client.get("/v1/info").json()
+        assert info["gallery"]["version"] == version + 1  # one transaction
+        assert info["in_gallery"]["items"] == {"own": 60}
+        assert info["threshold"] < before
+        assert not info["in_gallery"]["broken"]
+        assert f"from {before:.4f} to {info['threshold']:.4f}" in caplog.text
+        work.measure_if_due()
+        assert client.get("/v1/info").json()["gallery"]["version"] == version + 1
+
+
+def test_a_small_change_is_measured_after_an_hour(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "STALE", 0.5)
+    with serving(retriever) as client:
+        put(client, range(24, 25))
+        work = Measuring(Service(retriever))
+        version = retriever.gallery.version
+        work.measure_if_due()
+        assert retriever.gallery.version == version
+        monkeypatch.setattr(measuring, "LONGEST_S", 0.0)
+        work.measure_if_due()
+        assert retriever.gallery.version == version + 1
+
+
+def test_one_process_measures_at_a_time(retriever: Retriever) -> None:
+    with serving(retriever) as client:
+        put(client, range(24, 30))
+        version = retriever.gallery.version
+        held = take_lock(Path(retriever.gallery.path) / measuring.LOCK)
+        Measuring(Service(retriever)).measure_if_due()
+        assert retriever.gallery.version == version
+        os.close(held)
+        Measuring(Service(retriever)).measure_if_due()
+        assert retriever.gallery.version == version + 1
+
+
+def test_the_thread_of_the_server_measures(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "CHECK_S", 0.05)
+    with serving(retriever) as client:
+        put(client, range(24, 30))
+        end = time.monotonic() + 30
+        while retriever.rates() is None and time.monotonic() < end:
+            time.sleep(0.05)
+        assert client.get("/v1/info").json()["in_gallery"]["items"] == {"own": 30}
+
+
+def test_a_gallery_that_grows_over_http_gets_a_threshold_of_its_own(tmp_path: Path) -> None:
+    point = OperatingPoint(1.9, "estimated", 0.2, {"fpir": 0.05})
+    bundle = make_bundle(tmp_path, point=point, files={FITTED: Fitted.of([], []).pack()})
+    photos = write_folder(tmp_path / "photos", items=range(12), photos=range(1))
+    index_catalogue(bundle, read_catalogue(photos), tmp_path / "gallery", progress=False)
+    with Retriever.open(bundle.path, tmp_path / "gallery") as retriever, serving(retriever) as client:
+        for items, status in ((range(12, 19), "unanchored"), (range(19, 24), "estimated")):
+            put(client, items)
+            Measuring(Service(retriever)).measure_if_due()
+            info = client.get("/v1/info").json()
+            assert info["threshold_status"] == status
+        assert info["threshold"] < 1.9
+        assert info["in_gallery"]["items"] == {"own": 24}

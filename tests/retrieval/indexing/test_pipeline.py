@@ -29,6 +29,6 @@ def test_batches_without_photos_to_add_are_not_held_back(monkeypatch: pytest.Mon
     photo = Photo("p", Path("p.jpg"), "i")
     same, new = Batch(unchanged=[photo]), Batch(photos=[photo])
     sizes = [
-        (len(group.photos), len(group.unchanged)) for group in pipeline._grouped([same, same, new, same, new, same], 2)
+        (len(group.photos), len(group.unchanged)) for group in pipeline._grouped([same, same, new, same, new, same])
     ]
-    assert sizes == [(0, 1), (0, 1), (2, 1), (0, 1), (0, 0)]
+    assert sizes == [(0, 1), (0, 1), (1, 0), (0, 1), (1, 0), (0, 1), (0, 0)]

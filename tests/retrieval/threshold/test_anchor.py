@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from index.draws import NOBODY, Draws
-from index.kept_draws import OWN, KeptDraws
+from index.search.leave_one_out import NOBODY, OWN, Draws, KeptDraws
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.threshold.anchor import anchor, precision
@@ -28,7 +27,7 @@ def draws(
     names = np.array([f"i{item}" for item in items], dtype=str)
     ids = np.arange(count).astype(str)
     rivals = np.array([""] * count if nearest is None else [f"i{item}" for item in nearest], dtype=str)
-    return Draws(ids, names, nobody, np.asarray(distances, dtype=float), nobody, rivals, apart, nobody, nobody, count)
+    return Draws(ids, names, nobody, np.asarray(distances, dtype=float), nobody, rivals, apart, nobody, nobody)
 
 
 def test_items_count_alike_however_many_photos_they_have() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from index.draws import NOBODY, Draws
+from index.search.leave_one_out import NOBODY, Draws
 from retrieval.threshold.drawn_distances import TOLERANCE, DrawnDistances
 
 
@@ -91,7 +91,7 @@ def test_draws_whose_file_another_item_has_are_left_out() -> None:
     names, nobody = np.arange(30).astype(str), np.full(30, NOBODY)
     copies = np.where(np.arange(30) < 4, 7, NOBODY)
     distances = np.where(np.arange(30) < 4, 0.01, 0.9)
-    draws = Draws(names, names, nobody, distances, nobody, names[::-1], distances, nobody, copies, 30)
+    draws = Draws(names, names, nobody, distances, nobody, names[::-1], distances, nobody, copies)
     assert DrawnDistances.of(draws).items == 26
     assert DrawnDistances.of(draws).fpir(0.5) == 0
     assert DrawnDistances.of(draws, duplicates=True).fpir(0.5) == pytest.approx(4 / 30)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -14,26 +13,23 @@ import pytest
 from click.testing import CliRunner
 
 from index.contents import POINT
-from index.draws import NOBODY
 from index.gallery import Gallery
-from index.kept_draws import DRAWS, OWN, KeptDraws
+from index.search.leave_one_out import DRAWS, NOBODY, OWN, KeptDraws
 from retrieval.bundle.bundle import CALIBRATION, FITTED, Bundle
 from retrieval.bundle.calibration_set import CalibrationSet
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.operating_point import PAIRS, OperatingPoint
-from retrieval.bundle.served_point import MOST_POINTS, pack_points, read_points, served_point, stored_point
+from retrieval.bundle.served_point import pack_points, read_points, served_point, stored_point
 from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import CalibrationError, DataError, GalleryCorrupt
-from retrieval.indexing import pipeline
 from retrieval.indexing.pipeline import IndexReport, index_catalogue
-from retrieval.indexing.plan import SyncSettings
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever
 from retrieval.threshold.drawn_distances import LABELLED, GalleryRates
-from retrieval.threshold.gallery_anchor import Anchored, GalleryAnchor
+from retrieval.threshold.gallery_anchor import GalleryAnchor, changed_share, measure, remeasure
 from retrieval.threshold.gallery_calibration import propose
 from retrieval.threshold.labelled_queries import read_queries
 from retrieval.threshold.stored_searches import NOTHING, ChangedAnswers, stored_searches
@@ -47,11 +43,9 @@ def bundle_of(folder: Path, *items: str, name: str = "bundle", point: OperatingP
     return make_bundle(folder, name=name, point=point, files={FITTED: Fitted.of(items, []).pack()})
 
 
-def fill(bundle: Bundle, folder: Path, items: range, *, tighten: bool = False, photos: range = range(3)) -> IndexReport:
+def fill(bundle: Bundle, folder: Path, items: range, *, photos: range = range(3)) -> IndexReport:
     place = write_folder(folder / f"photos-{items.start}-{items.stop}", items=items, photos=photos)
-    return index_catalogue(
-        bundle, read_catalogue(place), folder / "g", progress=False, sync=SyncSettings(tighten=tighten)
-    )
+    return index_catalogue(bundle, read_catalogue(place), folder / "g", progress=False)
 
 
 def test_indexing_sets_a_threshold_in_the_gallery_and_searches_use_it(tmp_path: Path) -> None:
@@ -156,24 +150,6 @@ def test_a_gallery_keeps_the_points_of_several_bundles(tmp_path: Path) -> None:
             assert GalleryRates.read(gallery, served_point(gallery.kept(POINT), bundle), bundle.draws_id) is not None
 
 
-def test_the_newest_points_are_kept_and_one_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    bundles = [
-        bundle_of(tmp_path, name=f"b{i}", point=replace(TARGET, threshold=i / 10)) for i in range(MOST_POINTS + 1)
-    ]
-    first = TARGET.to_dict()
-    content: bytes | None = json.dumps({"bundle_id": bundles[0].bundle_id, "operating_point": first}).encode()
-    assert stored_point(content, bundles[0]) == TARGET
-    assert stored_point(content, bundles[1]) is None
-    for bundle in bundles[1:]:
-        content = pack_points(content, bundle, TARGET)
-    assert [stored_point(content, bundle) is None for bundle in bundles] == [True, *[False] * MOST_POINTS]
-    for bundle in bundles[1:]:
-        content = pack_points(content, bundle, None)
-    assert content is None
-    with pytest.raises(GalleryCorrupt, match="cannot be read"):
-        stored_point(b"{}", bundles[0])
-
-
 def test_an_imported_gallery_serves_its_threshold_and_measures_it_again(tmp_path: Path) -> None:
     bundle = bundle_of(tmp_path)
     point = fill(bundle, tmp_path, range(30)).point
@@ -191,139 +167,6 @@ def test_an_imported_gallery_serves_its_threshold_and_measures_it_again(tmp_path
         assert retriever.search(encode(draw(3, 9))).matches[0].p_value is not None
     again = run(["gallery", "import", str(tmp_path / "g.parquet"), str(tmp_path / "copy")]).output
     assert "No threshold was imported" in again
-
-
-def test_added_photos_leave_the_threshold_and_tell_what_it_does_now(tmp_path: Path) -> None:
-    bundle = bundle_of(tmp_path)
-    before = fill(bundle, tmp_path, range(24)).point
-    report = fill(bundle, tmp_path, range(24, 90))
-    assert before is not None
-    assert report.point == before
-    assert report.rates is not None
-    assert report.rates.fpir(before.threshold) > before.evidence["fpir"]
-    assert report.rates.broken(before) == bool(report.rates.warning(before))
-
-
-def test_tightening_follows_growth_in_the_same_transaction_and_never_loosens(tmp_path: Path) -> None:
-    bundle = bundle_of(tmp_path)
-    first = fill(bundle, tmp_path, range(24), photos=range(1)).point  # the greatest threshold serves
-    report = fill(bundle, tmp_path, range(24, 90), tighten=True, photos=range(1))
-    assert first is not None
-    assert report.point is not None
-    assert report.point.threshold < first.threshold
-    assert report.rates is not None
-    assert not report.rates.broken(report.point)
-    tight = report.point.threshold
-    with Gallery.open(tmp_path / "g") as gallery:
-        gallery.on_change = GalleryAnchor(bundle, tighten=True)
-        versions = gallery.version
-        gallery.remove(item_ids=[f"item-{i:02d}" for i in range(30, 90)])
-        assert gallery.version == versions + 1
-        kept = stored_point(gallery.kept(POINT), bundle)
-        assert kept is not None
-        assert kept.threshold == tight
-        draws = KeptDraws.read(gallery)
-        assert draws is not None
-        assert (
-            GalleryAnchor(bundle).draws(gallery).sources[OWN].distances.tolist()
-            == draws.sources[OWN].distances.tolist()
-        )
-
-
-def test_a_certified_threshold_is_tightened_even_if_too_few_items_are_left_to_certify_one(tmp_path: Path) -> None:
-    bundle = bundle_of(tmp_path)
-    fill(bundle, tmp_path, range(30))
-    with Gallery.open(tmp_path / "g") as gallery:
-        certified = OperatingPoint(1.9, "certified", 0.05, {"anchored": True, "certified": [OWN]})
-        gallery.keep({POINT: pack_points(None, bundle, certified)}, "calibrate")
-        gallery.on_change = GalleryAnchor(bundle, tighten=True)
-        gallery.remove(item_ids=["item-00"])
-        point = stored_point(gallery.kept(POINT), bundle)
-        assert point is not None
-        assert point.threshold < 1.9
-        assert point.status == "estimated"  # 29 items cannot certify 5 %
-        assert point.evidence["fpir"] <= 0.05
-
-
-def test_indexing_tightens_once_for_many_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "MEASURED", 40)
-    monkeypatch.setattr(pipeline, "WRITE_S", 0.0)
-    bundle = bundle_of(tmp_path)
-    fill(bundle, tmp_path, range(24))
-    with Gallery.open(tmp_path / "g") as gallery:
-        before = len(gallery.changes(-1))
-    report = fill(bundle, tmp_path, range(24, 90), tighten=True)
-    with Gallery.open(tmp_path / "g") as gallery:
-        changes = gallery.changes(-1)[:-before]
-        assert len(gallery) == 270
-    assert report.added == 198
-    assert [(change.action, change.photos) for change in changes] == [("add", 6), *[("add", 48)] * 4]
-
-
-def test_a_threshold_that_keeps_its_target_is_not_set_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = bundle_of(tmp_path)
-    fill(bundle, tmp_path, range(24))
-    proposed: list[object] = []
-    none = KeptDraws("", {}, frozenset())
-
-    def propose_nothing(*_: object, **options: object) -> Anchored:
-        proposed.append(options)
-        return Anchored(none, None)
-
-    monkeypatch.setattr(GalleryAnchor, "anchored", propose_nothing)
-    with Gallery.open(tmp_path / "g") as gallery:
-        before = gallery.kept(POINT)
-        vectors, point = gallery.contents()[2], stored_point(before, bundle)
-        assert point is not None
-        gallery.on_change = GalleryAnchor(bundle, tighten=True)
-        gallery.add(["far"], ["far"], -vectors.mean(axis=0, keepdims=True) / np.linalg.norm(vectors.mean(axis=0)))
-        assert (gallery.kept(POINT), proposed) == (before, [])
-        names = [f"near-{i}" for i in range(24)]
-        gallery.add(names, names, vectors[::3])  # a duplicate of each item
-        assert len(proposed) == 1
-
-
-def test_a_gallery_that_grows_large_enough_gets_a_threshold_below_the_bundles(tmp_path: Path) -> None:
-    loose = bundle_of(tmp_path, point=replace(TARGET, threshold=1.9), name="loose")
-    strict = bundle_of(tmp_path, point=replace(TARGET, threshold=0.05), name="strict")
-    none = bundle_of(tmp_path, point=OperatingPoint.uncalibrated(0.2), name="none")
-    for bundle in (loose, strict, none):
-        photos = read_catalogue(write_folder(tmp_path / bundle.path.name / "photos", items=range(24), photos=range(1)))
-        place = tmp_path / bundle.path.name / "g"
-        index_catalogue(bundle, photos[:15], place, progress=False)
-        with Gallery.open(place) as gallery:
-            assert gallery.kept(POINT) is None
-            GalleryAnchor(bundle).follow(gallery, unanchored=True)
-            assert gallery.on_change is None
-            GalleryAnchor(bundle, tighten=True).follow(gallery)
-            assert gallery.on_change is None
-            GalleryAnchor(bundle, tighten=True).follow(gallery, unanchored=True)
-            batch = [embed_batch(bundle.embedder(), [photo], {}) for photo in photos[15:]]
-            for number, each in enumerate(batch, start=16):
-                write_batch(gallery, each)
-                assert (gallery.kept(POINT) is not None) == (number >= 20)
-            point = stored_point(gallery.kept(POINT), bundle)
-            assert point is not None
-            assert point.threshold <= bundle.threshold or bundle is none
-            assert (point.threshold == bundle.threshold) == (bundle is strict)
-
-
-def test_a_change_that_cannot_be_measured_is_not_made(tmp_path: Path) -> None:
-    bundle = bundle_of(tmp_path)
-    fill(bundle, tmp_path, range(24))
-    with Gallery.open(tmp_path / "g") as gallery:
-        version, photos = gallery.version, len(gallery)
-
-        def fail(_: object) -> dict[str, bytes | None]:
-            raise RuntimeError("no")
-
-        gallery.on_change = fail
-        with pytest.raises(RuntimeError):
-            gallery.add(["new"], ["new"], np.eye(48, dtype=np.float32)[:1])
-        gallery.on_change = None
-        assert (gallery.version, len(gallery)) == (version, photos)
-        assert gallery.search(np.eye(48, dtype=np.float32)[:1], 1)[0][0].photo_id != "new"
-        assert gallery.verify() == []
 
 
 def test_labelled_queries_are_measured_kept_and_used_again(tmp_path: Path) -> None:
@@ -433,21 +276,6 @@ def test_a_damaged_point_is_found(tmp_path: Path) -> None:
         assert any("operating point" in problem for problem in gallery.verify())
 
 
-def test_a_photo_that_no_draw_has_seen_leaves_the_rates_unknown(tmp_path: Path) -> None:
-    bundle = bundle_of(tmp_path)
-    fill(bundle, tmp_path, range(30))
-    with Retriever.open(bundle.path, tmp_path / "g") as retriever:
-        assert retriever.rates() is not None
-        with Gallery.open(tmp_path / "g") as gallery:
-            gallery.add(["new"], ["new"], np.eye(48, dtype=np.float32)[:1])  # by a process without the bundle
-        assert retriever.rates() is None
-        answer = retriever.search(encode(draw(3, 9)))
-        assert (answer.threshold_status, answer.matches[0].p_value) == ("estimated", None)
-        with Gallery.open(tmp_path / "g") as gallery:
-            GalleryAnchor(bundle).write(gallery, propose(bundle, gallery).anchored, action="calibrate")
-        assert retriever.rates() is not None
-
-
 def test_a_removal_without_the_bundle_leaves_the_rates_unknown(tmp_path: Path) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
@@ -458,17 +286,6 @@ def test_a_removal_without_the_bundle_leaves_the_rates_unknown(tmp_path: Path) -
     fill(bundle, tmp_path, range(30, 31))  # measures them again
     with Retriever.open(bundle.path, tmp_path / "g") as retriever:
         assert retriever.rates() is not None
-
-
-def test_a_change_that_changes_nothing_keeps_nothing(tmp_path: Path) -> None:
-    bundle = bundle_of(tmp_path)
-    fill(bundle, tmp_path, range(24))
-    fill(bundle, tmp_path, range(24, 90))
-    with Gallery.open(tmp_path / "g") as gallery:
-        version, kept = gallery.version, gallery.kept(POINT)
-        gallery.on_change = GalleryAnchor(bundle, tighten=True)
-        assert gallery.remove(photo_ids=["nobody"]) == 0
-        assert (gallery.version, gallery.kept(POINT)) == (version, kept)
 
 
 def test_draws_of_another_bundle_tell_nothing(tmp_path: Path) -> None:
@@ -526,3 +343,124 @@ def test_gallery_info_tells_what_the_threshold_does_now(tmp_path: Path) -> None:
     with Gallery.open(tmp_path / "g") as gallery:
         gallery.remove(item_ids=["item-03"])
     assert "was not measured" in CliRunner().invoke(group, words, catch_exceptions=False).output
+
+
+def test_points_of_two_bundles_are_kept(tmp_path: Path) -> None:
+    bundles = [bundle_of(tmp_path, name=f"b{i}", point=replace(TARGET, threshold=i / 10)) for i in range(3)]
+    content = None
+    for bundle in bundles:
+        content = pack_points(content, bundle, TARGET)
+    assert [stored_point(content, bundle) is None for bundle in bundles] == [True, False, False]
+    for bundle in bundles[1:]:
+        content = pack_points(content, bundle, None)
+    assert content is None
+    with pytest.raises(GalleryCorrupt, match="cannot be read"):
+        stored_point(b"{}", bundles[0])
+
+
+def test_added_photos_that_keep_the_promise_leave_the_threshold(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    before = fill(bundle, tmp_path, range(30))
+    report = fill(bundle, tmp_path, range(30, 32))
+    assert report.point == before.point
+    assert report.notice == ""
+    assert report.rates is not None
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert [change.action for change in gallery.changes(2)] == ["measure the threshold", "add"]
+
+
+def test_a_broken_promise_is_tightened_with_both_numbers_and_never_loosened(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    first = fill(bundle, tmp_path, range(24), photos=range(1)).point  # the greatest threshold serves
+    report = fill(bundle, tmp_path, range(24, 90), photos=range(1))
+    assert first is not None
+    assert report.point is not None
+    assert report.point.threshold < first.threshold
+    assert f"from {first.threshold:.4f} to {report.point.threshold:.4f}" in report.notice
+    assert report.rates is not None
+    assert not report.rates.broken(report.point)
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert gallery.changes(1)[0].action == "tighten the threshold"
+        assert report.point.evidence["gallery_version"] == gallery.version - 1
+        gallery.remove(item_ids=[f"item-{i:02d}" for i in range(30, 90)])
+        version = gallery.version
+        again = remeasure(bundle, gallery)
+        assert again.after == again.before == report.point
+        assert gallery.version == version + 1
+        assert not remeasure(bundle, gallery).is_new  # the kept draws are those of this version
+        assert gallery.version == version + 1
+
+
+def test_a_certified_threshold_is_tightened_even_if_too_few_items_are_left_to_certify_one(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, range(30))
+    with Gallery.open(tmp_path / "g") as gallery:
+        certified = OperatingPoint(1.9, "certified", 0.05, {"anchored": True, "certified": [OWN]})
+        gallery.keep({POINT: pack_points(None, bundle, certified)}, "calibrate")
+        gallery.remove(item_ids=["item-00"])
+        point = remeasure(bundle, gallery).after
+        assert point is not None
+        assert point == stored_point(gallery.kept(POINT), bundle)
+        assert point.threshold < 1.9
+        assert point.status == "estimated"  # 29 items cannot certify 5 %
+        assert point.evidence["fpir"] <= 0.05
+
+
+def test_a_point_that_was_set_while_the_gallery_was_measured_is_left_alone(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, range(30))
+    with Gallery.open(tmp_path / "g") as gallery:
+        loose = OperatingPoint(1.9, "estimated", 0.05, {"anchored": True})
+        gallery.keep({POINT: pack_points(None, bundle, loose)}, "calibrate")
+        found = measure(bundle, gallery)
+        assert found.after != found.before
+        asked = pack_points(None, bundle, replace(loose, threshold=0.01))
+        gallery.keep({POINT: asked}, "calibrate")
+        found.write(gallery)
+        assert gallery.kept(POINT) == asked
+
+
+def test_a_gallery_that_grows_large_enough_gets_a_threshold_below_the_cap(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    assert fill(bundle, tmp_path, range(15), photos=range(1)).point is None
+    photos = read_catalogue(write_folder(tmp_path / "more", items=range(15, 24), photos=range(1)))
+    with Gallery.open(tmp_path / "g") as gallery:
+        write_batch(gallery, embed_batch(bundle.embedder(), photos, {}))
+        free = measure(bundle, gallery)
+        assert (free.before, free.after is None) == (None, False)
+        capped = remeasure(bundle, gallery, cap=0.05).after
+        assert capped is not None
+        assert capped.threshold == 0.05
+        assert stored_point(gallery.kept(POINT), bundle) == capped
+
+
+def test_the_changed_share_counts_photos_since_the_draws(tmp_path: Path) -> None:
+    bundle, other = bundle_of(tmp_path), bundle_of(tmp_path, "item-01", name="other")
+    fill(bundle, tmp_path, range(30))
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert changed_share(bundle, gallery) == 0
+        gallery.remove(photo_ids=["item-03/0.png"])
+        assert changed_share(bundle, gallery) == pytest.approx(1 / 90)
+        assert changed_share(other, gallery) == 0
+        gallery.keep({DRAWS: None}, "forget")
+        assert changed_share(bundle, gallery) == 1
+
+
+def test_rates_hold_for_a_small_change_and_are_unknown_after_a_larger_one(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, range(40))
+    with Retriever.open(bundle.path, tmp_path / "g") as retriever:
+        before = retriever.rates()
+        assert before is not None
+        with Gallery.open(tmp_path / "g") as gallery:
+            gallery.add(["new"], ["new"], np.eye(48, dtype=np.float32)[:1])  # 1 of 120 photos
+        assert retriever.rates() is not None
+        assert retriever.search(encode(draw(3, 9))).matches[0].p_value is not None
+        with Gallery.open(tmp_path / "g") as gallery:
+            gallery.add(["newer"], ["new"], np.eye(48, dtype=np.float32)[1:2])
+        assert retriever.rates() is None
+        answer = retriever.search(encode(draw(3, 9)))
+        assert (answer.threshold_status, answer.matches[0].p_value) == ("estimated", None)
+        with Gallery.open(tmp_path / "g") as gallery:
+            remeasure(bundle, gallery)
+        assert retriever.rates() is not None

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from index.contents import POINT
 from index.gallery import Gallery
-from index.kept_draws import OWN
+from index.search.leave_one_out import OWN
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint

@@ -15,7 +15,6 @@ from retrieval.bundle.served_point import stored_point
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
 from retrieval.indexing.pipeline import index_catalogue
-from retrieval.indexing.plan import SyncSettings
 from retrieval.retriever import Retriever
 from serving.config import ServeSettings
 from serving.service import Service
@@ -32,11 +31,8 @@ def test_a_gallery_on_milvus_is_anchored_tightened_and_calibrated(tmp_path: Path
     bundle, address = bundle_of(tmp_path), f"milvus+{tmp_path}/lite.db/shop"
     places = (address, tmp_path / "g")
     few, many = (read_catalogue(write_folder(tmp_path / f"p{n}", items=range(n), photos=range(2))) for n in (24, 50))
-    for photos, tighten in ((few, False), (many, True)):
-        milvus, local = (
-            index_catalogue(bundle, photos, place, progress=False, sync=SyncSettings(tighten=tighten), batch_size=32)
-            for place in places
-        )
+    for photos in (few, many):
+        milvus, local = (index_catalogue(bundle, photos, place, progress=False, batch_size=32) for place in places)
         assert milvus.unanchored == ""
         assert milvus.point == local.point is not None
         assert milvus.rates is not None

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from index.draws import Probes
 from index.gallery import Gallery
+from index.search.leave_one_out import Probes
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
@@ -115,7 +115,7 @@ def test_the_command_tells_the_rate_writes_a_report_and_keeps_the_queries(made: 
     text = page.read_text()
     assert "photos of users that show no item of this catalogue" in text
     assert f"{after.threshold:.3f} (in use)" in text
-    values = json.loads(run(made, *queries, "--json", "--report", str(page), "--photos-per-query", "2"))
+    values = json.loads(run(made, *queries, "--json", "--report", str(page)))
     assert values["after"]["threshold"] == after.threshold
     assert values["unknown"]["photos"] == 22
     assert json.loads(run(made, "--json", "--dry-run"))["unknown"]["photos"] == 22  # the gallery keeps the queries

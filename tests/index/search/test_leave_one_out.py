@@ -1,4 +1,4 @@
-"""Draws that are kept: what an update searches again, what it leaves alone, and how draws are stored."""
+"""Draws: each item once before any twice, exact distances without the own item, and how draws are stored."""
 
 from __future__ import annotations
 
@@ -9,20 +9,43 @@ import numpy as np
 import pytest
 
 from index.contents import POINT
-from index.distance import PLAIN
-from index.draws import NOBODY, Drawer, Draws, Probes
+from index.distance import PLAIN, DistanceForm, squared_distance
 from index.errors import InvalidParameter
 from index.gallery import Gallery
-from index.kept_draws import DRAWS, OWN, KeptDraws, update_draws
-from index.photo_groups import rows_of
-from index.sampling import every_item_once, hashed, sample
-from index.snapshot import Snapshot
-
-from .vectors import DIM, filled
+from index.search import leave_one_out
+from index.search.leave_one_out import (
+    DRAWS,
+    NOBODY,
+    OWN,
+    Drawer,
+    Draws,
+    KeptDraws,
+    Probes,
+    every_item_once,
+    hashed,
+    make_draws,
+    sample,
+)
+from retrieval.bundle.local_density import ADDITIVE, Cohort, LocalDensity
+from tests.index.vectors import DIM, filled, unit
 
 CONTENT = "content"
 NONE = np.zeros(0, np.int32)
 AXES = np.eye(DIM, dtype=np.float32)
+LINE = {"a0": ("a", 0.0), "a1": ("a", 3.0), "b0": ("b", 10.0), "c0": ("c", 24.0), "d0": ("d", 40.0)}
+
+
+def drawer(gallery: Gallery, form: DistanceForm = PLAIN) -> Drawer:
+    return Drawer(gallery.snapshot(), form, gallery.densities(form), CONTENT)
+
+
+def kept(gallery: Gallery, **options: Any) -> KeptDraws:
+    values: dict[str, Any] = {"model": "m", "distance_form": PLAIN, "probes": {}, "content_key": CONTENT, **options}
+    return make_draws(gallery, **values)
+
+
+def additive() -> LocalDensity:
+    return LocalDensity.fit(ADDITIVE, 4, Cohort(unit(60, 9), np.arange(60) // 2))
 
 
 def at(angle: float) -> np.ndarray:
@@ -33,10 +56,6 @@ def at(angle: float) -> np.ndarray:
 def distance(angle: float) -> float:
     """Return the plain distance between two unit vectors at an angle in degrees."""
     return float(2 * np.sin(np.radians(angle) / 2))
-
-
-def drawer(gallery: Gallery) -> Drawer:
-    return Drawer(gallery.snapshot(), PLAIN, gallery.densities(PLAIN), CONTENT)
 
 
 def shop(path: Path, photos: dict[str, tuple[str, float]], contents: dict[str, str] | None = None) -> Gallery:
@@ -57,64 +76,93 @@ def by_id(found: Draws, field: str) -> dict[str, Any]:
     return dict(zip(found.ids.tolist(), getattr(found, field).tolist(), strict=True))
 
 
-@pytest.fixture
-def searched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
-    """Collect how many queries each search has, and whether it is of new photos only."""
-    calls: list[tuple[int, bool]] = []
-    nearest = Snapshot.nearest
-
-    def noted(self: Snapshot, vectors: np.ndarray, *arguments: Any, only: Any = None, **options: Any) -> Any:
-        if len(vectors):
-            calls.append((len(vectors), only is not None))
-        return nearest(self, vectors, *arguments, only=only, **options)
-
-    monkeypatch.setattr(Snapshot, "nearest", noted)
-    return calls
-
-
-LINE = {"a0": ("a", 0.0), "a1": ("a", 3.0), "b0": ("b", 10.0), "c0": ("c", 24.0), "d0": ("d", 40.0)}
-
-
-def test_an_update_searches_only_what_a_change_may_affect(tmp_path: Path, searched: list[tuple[int, bool]]) -> None:
-    with shop(tmp_path / "g", LINE) as gallery:
-        first = drawer(gallery).own(None, excluded=NONE)
-        assert searched == [(5, False)]
-        assert by_id(first, "nearest") == {"a0": 2, "a1": 2, "b0": 1, "c0": 2, "d0": 3}
-        searched.clear()
-        again = drawer(gallery).own(first, excluded=NONE)  # nothing has changed
-        assert searched == []
-        assert by_id(again, "distances") == by_id(first, "distances")
-        gallery.remove(photo_ids=["c0"])  # only d0 had it as its nearest
-        second = drawer(gallery).own(again, excluded=NONE)
-        assert searched == [(1, False)]
-        assert by_id(second, "nearest") == {"a0": 2, "a1": 2, "b0": 1, "d0": 2}
-        assert by_id(second, "distances")["d0"] == pytest.approx(distance(30), abs=1e-6)
-        searched.clear()
-        put(gallery, {"e0": ("e", 45.0)})
-        third = drawer(gallery).own(second, excluded=NONE)
-        assert sorted(searched) == [(1, False), (4, True)]  # the new photo asks, and is asked for by all others
-        assert by_id(third, "nearest_items") == {"a0": "b", "a1": "b", "b0": "a", "d0": "e", "e0": "d"}
-        assert third.until == gallery.snapshot().seqs[-1] + 1 == 6
+@pytest.mark.parametrize("form", [PLAIN, additive()], ids=["plain", "additive"])
+def test_a_draw_is_the_nearest_photo_of_another_item(tmp_path: Path, form: DistanceForm) -> None:
+    vectors, items = unit(40), np.arange(40) % 10
+    with filled(tmp_path / "g") as gallery:
+        draws = drawer(gallery, form).own(excluded=NONE)
+        around = form.densities(vectors)
+    assert sorted(draws.ids) == sorted(f"p{i}" for i in range(40))
+    for row, name in enumerate(draws.ids.tolist()):
+        photo = int(name[1:])
+        squared = squared_distance(vectors[[photo]], vectors)
+        apart = form.transform(squared, around[photo], around)
+        others = np.where(items == items[photo], np.inf, apart)
+        own = np.where((items != items[photo]) | (np.arange(40) == photo), np.inf, apart)
+        assert draws.items[row] == f"i{items[photo]}"
+        assert (draws.distances[row], draws.nearest[row]) == (others.min(), others.argmin())
+        assert draws.nearest_items[row] == f"i{items[others.argmin()]}"
+        assert (draws.own[row], draws.own_nearest[row]) == (own.min(), own.argmin())
 
 
-def test_a_photo_that_is_as_near_does_not_replace_the_one_that_was_there(tmp_path: Path) -> None:
-    with shop(tmp_path / "g", {"a0": ("a", 0.0), "b0": ("b", 10.0)}) as gallery:
-        first = drawer(gallery).own(None, excluded=NONE)
-        put(gallery, {"c0": ("c", 10.0)})
-        assert by_id(drawer(gallery).own(first, excluded=NONE), "nearest")["a0"] == 1
+def test_items_that_the_model_was_fitted_on_are_not_drawn_but_found(tmp_path: Path) -> None:
+    with filled(tmp_path / "g") as gallery:
+        numbers = gallery.item_numbers(["i0", "i1"])
+        draws = drawer(gallery).own(excluded=np.array(list(numbers.values()), dtype=np.int32))
+        everything = drawer(gallery).own(excluded=NONE)
+    assert set(draws.items) == {f"i{i}" for i in range(2, 10)}
+    kept = dict(zip(everything.ids, everything.distances, strict=True))
+    assert all(kept[name] == distance for name, distance in zip(draws.ids, draws.distances, strict=True))
+
+
+def test_a_sample_holds_every_item(tmp_path: Path) -> None:
+    with filled(tmp_path / "g", count=60, items=20) as gallery:
+        draws = drawer(gallery).own(excluded=NONE, most=25)
+    items, counts = np.unique(draws.items, return_counts=True)
+    assert (len(items), counts.max(), len(draws)) == (20, 2, 25)
+
+
+def test_a_sample_of_a_large_gallery_is_that_of_all_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with filled(tmp_path / "g", count=400, items=40) as gallery:
+        now, excluded = gallery.snapshot(), np.arange(3, dtype=np.int32)
+        short = [sample(now, chosen, most=most).tolist() for chosen in (NONE, excluded) for most in (5, 20, 39)]
+        monkeypatch.setattr(leave_one_out, "SMALLEST", 400)  # sorts all photos
+        full = [sample(now, chosen, most=most).tolist() for chosen in (NONE, excluded) for most in (5, 20, 39)]
+    assert short == full
+
+
+def test_an_only_item_has_no_other(tmp_path: Path) -> None:
+    with filled(tmp_path / "g", count=1, items=1) as gallery:
+        draws = drawer(gallery).own(excluded=NONE)
+        assert (draws.distances[0], draws.nearest[0], draws.own[0], draws.own_nearest[0]) == (
+            *(np.inf, NOBODY),
+            *(np.inf, NOBODY),
+        )
+        gallery.add(["new"], ["other"], unit(1, 5))
+        again = drawer(gallery).own(excluded=NONE)
+        assert np.isfinite(again.distances).all()
+        gallery.remove(photo_ids=["p0", "new"])
+        assert len(drawer(gallery).own(excluded=NONE)) == 0
+
+
+def test_probes_leave_their_own_item_out(tmp_path: Path) -> None:
+    vectors = unit(40)
+    with filled(tmp_path / "g") as gallery:
+        probes = Probes(vectors[:12], [f"q{i}" for i in range(12)], [f"i{i % 10}" for i in range(11)] + ["elsewhere"])
+        known = gallery.item_numbers(list(dict.fromkeys(probes.items)))
+        draws = drawer(gallery).probes(probes, numbers=[known.get(item, -1) for item in probes.items])
+    by_id = dict(zip(draws.ids.tolist(), draws.distances.tolist(), strict=True))
+    assert by_id["q11"] == 0  # photo 11 is in the gallery, under another item
+    items = np.arange(40) % 10
+    for photo in range(11):
+        squared = squared_distance(vectors[[photo]], vectors)
+        assert by_id[f"q{photo}"] == np.sqrt(squared[items != photo % 10].min())
+    own = dict(zip(draws.ids.tolist(), draws.own.tolist(), strict=True))
+    assert own.pop("q11") == np.inf  # its item is not in the gallery
+    assert set(own.values()) == {0.0}  # the photo itself is in the gallery
 
 
 def test_the_nearest_photo_of_the_own_item_follows_its_photos(tmp_path: Path) -> None:
     with shop(tmp_path / "g", LINE) as gallery:
-        now = drawer(gallery).own(None, excluded=NONE)
+        now = drawer(gallery).own(excluded=NONE)
         assert by_id(now, "own_nearest") == {"a0": 1, "a1": 0, "b0": NOBODY, "c0": NOBODY, "d0": NOBODY}
         assert by_id(now, "own")["b0"] == np.inf
         assert by_id(now, "own")["a0"] == pytest.approx(distance(3), abs=1e-6)
         put(gallery, {"a2": ("a", 1.0), "b1": ("b", 90.0)})
-        now = drawer(gallery).own(now, excluded=NONE)
+        now = drawer(gallery).own(excluded=NONE)
         assert by_id(now, "own_nearest") == {"a0": 5, "a1": 5, "a2": 0, "b0": 6, "b1": 2, "c0": NOBODY, "d0": NOBODY}
         gallery.remove(photo_ids=["a2", "b1"])
-        now = drawer(gallery).own(now, excluded=NONE)
+        now = drawer(gallery).own(excluded=NONE)
         assert by_id(now, "own_nearest") == {"a0": 1, "a1": 0, "b0": NOBODY, "c0": NOBODY, "d0": NOBODY}
 
 
@@ -128,7 +176,7 @@ SAME = {
 def test_the_same_file_under_many_items_is_passed_over(tmp_path: Path) -> None:
     contents = dict.fromkeys([f"{item}0" for item in "abcdefghij"], "one file")
     with shop(tmp_path / "g", SAME, contents) as gallery:
-        found = drawer(gallery).own(None, excluded=NONE)
+        found = drawer(gallery).own(excluded=NONE)
         assert by_id(found, "distances")["b0"] == pytest.approx(distance(30), abs=1e-6)  # item a is left out with a1
         assert by_id(found, "distances")["a0"] == pytest.approx(distance(30), abs=1e-6)
         assert by_id(found, "distances")["a1"] == pytest.approx(distance(1), abs=1e-6)  # another file
@@ -137,7 +185,7 @@ def test_the_same_file_under_many_items_is_passed_over(tmp_path: Path) -> None:
         assert by_id(found, "duplicates")["b0"] == 0
         assert by_id(found, "duplicates")["k0"] == by_id(found, "duplicates")["a1"] == NOBODY
         gallery.remove(photo_ids=["k0", "a1"])
-        alone = drawer(gallery).own(found, excluded=NONE)
+        alone = drawer(gallery).own(excluded=NONE)
         assert set(alone.distances.tolist()) == {np.inf}
         assert set(alone.nearest.tolist()) == {NOBODY}
         assert set(alone.nearest_items.tolist()) == {""}
@@ -146,53 +194,18 @@ def test_the_same_file_under_many_items_is_passed_over(tmp_path: Path) -> None:
 def test_an_item_counts_again_when_its_copy_is_removed(tmp_path: Path) -> None:
     places = {"a0": ("a", 0.0), "b0": ("b", 0.0), "c0": ("c", 0.0), "c1": ("c", 20.0), "k0": ("k", 30.0)}
     with shop(tmp_path / "g", places, dict.fromkeys(["a0", "b0", "c0"], "one file")) as gallery:
-        found = drawer(gallery).own(None, excluded=NONE)
+        found = drawer(gallery).own(excluded=NONE)
         for photo_id in ("c0", "b0"):  # one of them is the duplicate that the draw of a0 keeps
             gallery.remove(photo_ids=[photo_id])
-            found = drawer(gallery).own(found, excluded=NONE)
-            again = drawer(gallery).own(None, excluded=NONE)
-            assert by_id(found, "nearest_items") == by_id(again, "nearest_items")
+            found = drawer(gallery).own(excluded=NONE)
         assert by_id(found, "nearest_items")["a0"] == "c"
 
 
 def test_without_a_key_for_contents_a_copy_counts_as_any_photo(tmp_path: Path) -> None:
     with shop(tmp_path / "g", {"a0": ("a", 0.0), "b0": ("b", 0.0)}, {"a0": "x", "b0": "x"}) as gallery:
-        plain = Drawer(gallery.snapshot(), PLAIN, gallery.densities(PLAIN)).own(None, excluded=NONE)
+        plain = Drawer(gallery.snapshot(), PLAIN, gallery.densities(PLAIN)).own(excluded=NONE)
     assert plain.distances.tolist() == [0, 0]
     assert plain.duplicates.tolist() == [NOBODY, NOBODY]
-
-
-def test_an_item_that_is_removed_and_added_again_is_another_one(tmp_path: Path) -> None:
-    with shop(tmp_path / "g", LINE) as gallery:
-        probes = Probes(np.stack([at(11.0)]), ["q"], ["b"])
-        number = gallery.item_numbers(["b"])["b"]
-        known = drawer(gallery).probes(None, probes, numbers=[number])
-        assert (known.nearest_items.tolist(), known.own_nearest.tolist()) == (["a"], [2])
-        gallery.remove(item_ids=["b"])
-        gone = drawer(gallery).probes(known, probes, numbers=[-1])
-        assert (gone.own.tolist(), gone.own_nearest.tolist()) == ([np.inf], [NOBODY])
-        assert gone.nearest_items.tolist() == ["a"]
-
-
-def test_lives(tmp_path: Path) -> None:
-    with filled(tmp_path / "g") as gallery:
-        gallery.remove(photo_ids=["p3"])
-        asked = np.array([0, 3, 39, 40, 1000, NOBODY])
-        assert drawer(gallery)._lives(asked).tolist() == [True, False, True, False, False, False]
-        gallery.remove(item_ids=[f"i{i}" for i in range(10)])
-        gallery.rebuild()
-        assert drawer(gallery)._lives(asked).tolist() == [False] * 6
-        nothing = drawer(gallery).own(None, excluded=NONE)
-    assert (len(nothing), nothing.until) == (0, 0)
-    assert {name: value.dtype.kind for name, value in nothing.arrays().items()} == {
-        name: value.dtype.kind for name, value in Draws.none().arrays().items()
-    }
-
-
-def test_rows_of_known_draws() -> None:
-    rows = rows_of(np.array([5, 2, 9]), np.array([9, 1, 5, 10, 2]))
-    assert rows.tolist() == [2, -1, 0, -1, 1]
-    assert rows_of(np.zeros(0, np.int64), np.array([9, 1])).tolist() == [-1, -1]
 
 
 def test_the_hash_is_splitmix64() -> None:
@@ -221,14 +234,6 @@ def test_a_sample_depends_on_the_photos_only(tmp_path: Path) -> None:
         assert (keys[1:] > keys[:-1]).all()  # the first photo of each item, by its hash
 
 
-# as a gallery keeps them
-
-
-def kept(gallery: Gallery, known: KeptDraws | None = None, model: str = "m", **options: Any) -> KeptDraws:
-    values: dict[str, Any] = {"distance_form": PLAIN, "probes": {}, "content_key": CONTENT, **options}
-    return update_draws(gallery, known, model=model, **values)
-
-
 def test_fitted_items_need_the_key_of_the_hashes(tmp_path: Path) -> None:
     with shop(tmp_path / "g", LINE) as gallery, pytest.raises(InvalidParameter, match="content_key must name"):
         kept(gallery, is_fitted=lambda *_: False, content_key="")
@@ -239,12 +244,12 @@ def test_draws_are_kept_and_read(tmp_path: Path) -> None:
     with shop(tmp_path / "g", LINE) as gallery:
         assert KeptDraws.read(gallery) is None
         made = kept(gallery, probes=probes, is_fitted=lambda item, _: item == "c")
-        assert (made.photos, made.seqs, made.until) == (5, 10, 5)
+        assert (made.photos, made.until) == (5, 5)
         assert made.covers(gallery)
         gallery.keep(made.pack(), "measure")
         read = KeptDraws.read(gallery)
         assert read is not None
-        assert (read.model, read.fitted, read.photos, read.seqs, read.until) == ("m", {"c"}, 5, 10, 5)
+        assert (read.model, read.fitted, read.version, read.photos, read.until) == ("m", {"c"}, 1, 5, 5)
         assert set(read.sources) == {OWN, "probe"}
         for name, source in made.sources.items():
             for field, value in source.arrays().items():
@@ -258,51 +263,11 @@ def test_draws_are_kept_and_read(tmp_path: Path) -> None:
         assert KeptDraws.read(gallery) is None
 
 
-def test_other_photos_are_not_covered_although_they_are_as_many(tmp_path: Path) -> None:
-    with shop(tmp_path / "g", LINE) as gallery:
-        made = kept(gallery)
-        gallery.remove(photo_ids=["a0"])
-        put(gallery, {"e0": ("e", 80.0)})
-        assert gallery.snapshot().photos == made.photos
-        assert not made.covers(gallery)
-
-
 @pytest.mark.parametrize("about", [b"{", b"{}", b'{"model": 1}'])
 def test_content_that_makes_no_sense_is_none(tmp_path: Path, about: bytes) -> None:
     with shop(tmp_path / "g", LINE) as gallery:
         gallery.keep({DRAWS: about, POINT: None}, "measure")
         assert KeptDraws.read(gallery) is None
-
-
-def test_draws_of_another_model_are_made_anew(tmp_path: Path, searched: list[tuple[int, bool]]) -> None:
-    with shop(tmp_path / "g", LINE) as gallery:
-        first = kept(gallery, is_fitted=lambda item, _: item == "a")
-        assert searched == [(3, False)]
-        searched.clear()
-        same = kept(gallery, first)  # what was fitted stays so
-        assert (same.fitted, searched) == ({"a"}, [])
-        other = kept(gallery, first, model="n")
-        assert (other.fitted, other.model, searched) == (set(), "n", [(5, False)])
-
-
-def test_only_new_photos_are_asked_whether_the_model_was_fitted_on_them(tmp_path: Path) -> None:
-    asked: list[tuple[str, str | None]] = []
-
-    def is_fitted(item: str, content: str | None) -> bool:
-        asked.append((item, content))
-        return content == "b0"
-
-    with shop(tmp_path / "g", LINE) as gallery:
-        first = kept(gallery, is_fitted=is_fitted)
-        assert set(asked) == {("a", "a0"), ("a", "a1"), ("b", "b0"), ("c", "c0"), ("d", "d0")}
-        assert first.fitted == {"b"}
-        asked.clear()
-        put(gallery, {"e0": ("e", 80.0)})
-        second = kept(gallery, first, is_fitted=is_fitted)
-        assert asked == [("e", "e0")]
-        assert (second.fitted, set(second.sources[OWN].items)) == ({"b"}, {"a", "c", "d", "e"})
-        gallery.remove(item_ids=["b"])
-        assert kept(gallery, second, is_fitted=is_fitted).fitted == set()
 
 
 def test_an_update_is_of_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,14 +287,6 @@ def test_an_update_is_of_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert not made.covers(reader)
 
 
-def test_what_every_source_has_searched() -> None:
-    none = Draws.none()
-    assert KeptDraws("m", {}, frozenset()).until == 0
-    some = Draws(*[getattr(none, name) for name in list(none.arrays())[:-1]], until=7)
-    assert KeptDraws("m", {"one": some, "two": none}, frozenset()).until == 0
-    assert KeptDraws("m", {"one": some}, frozenset()).until == 7
-
-
 def test_a_copy_by_its_pixels_is_passed_over_only_if_it_is_close(tmp_path: Path) -> None:
     asked = []
 
@@ -339,9 +296,34 @@ def test_a_copy_by_its_pixels_is_passed_over_only_if_it_is_close(tmp_path: Path)
 
     places = {"a0": ("a", 0.0), "b0": ("b", 2.0), "c0": ("c", 40.0), "d0": ("d", 44.0)}
     with shop(tmp_path / "g", places) as gallery:
-        found = update_draws(
-            gallery, None, model="m", distance_form=PLAIN, probes={}, content_key=CONTENT, is_copy=is_copy
-        ).sources[OWN]
+        found = kept(gallery, is_copy=is_copy).sources[OWN]
     assert by_id(found, "duplicates") == {"a0": 1, "b0": 0, "c0": NOBODY, "d0": NOBODY}
     assert by_id(found, "nearest_items") == {"a0": "c", "b0": "c", "c0": "d", "d0": "c"}
     assert {"a0", "c0"} not in asked  # 40 degrees apart: no copy, whatever the pixels say
+
+
+def test_changed_counts_added_and_removed_photos(tmp_path: Path) -> None:
+    with shop(tmp_path / "g", LINE) as gallery:
+        made = kept(gallery)
+        assert made.changed(gallery) == 0
+        gallery.remove(photo_ids=["a0"])
+        put(gallery, {"e0": ("e", 80.0)})
+        assert gallery.snapshot().photos == made.photos
+        assert made.changed(gallery) == 2
+        assert not made.covers(gallery)
+        gallery.remove(photo_ids=["e0"])
+        assert made.changed(gallery) == 1
+
+
+def test_all_photos_are_asked_whether_the_model_was_fitted_on_them(tmp_path: Path) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    def is_fitted(item: str, content: str | None) -> bool:
+        asked.append((item, content))
+        return content == "b0"
+
+    with shop(tmp_path / "g", LINE) as gallery:
+        assert kept(gallery, is_fitted=is_fitted).fitted == {"b"}
+        assert set(asked) == {("a", "a0"), ("a", "a1"), ("b", "b0"), ("c", "c0"), ("d", "d0")}
+        gallery.remove(item_ids=["b"])
+        assert kept(gallery, is_fitted=is_fitted).fitted == set()
