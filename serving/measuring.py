@@ -9,8 +9,8 @@ import time
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
+from index.files import take_lock
 from index.location import is_address
-from index.lock import take_lock
 from retrieval.errors import GalleryLocked, RetrievalError
 from retrieval.threshold.drawn_distances import STALE
 from retrieval.threshold.gallery_anchor import changed_share, measure
