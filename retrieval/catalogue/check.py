@@ -121,31 +121,8 @@ def readiness(photos: Sequence[Photo]) -> Readiness:
         f"Training fits {len(splits.fit)} items ({len(fit)} photos) and validates on {len(splits.validation)}; "
         f"{len(splits.calibration)} are left for calibration and {len(splits.test)} for the test"
     )
-    warnings = [*_few_photos(fit), *_few_batches(fit), *_few_items(splits, _groups(photos))]
-    return Readiness(parts, None, tuple(warnings))
-
-
-def _few_photos(fit: Sequence[Photo]) -> list[str]:
-    counts = Counter(photo.item_id for photo in fit)
-    single = sum(count == 1 for count in counts.values())
-    if not single:
-        return []
-    return [
-        f"{single} of the {len(counts)} items to fit have one photo: losses that compare photos of an item learn "
-        "little from them. Add a second photo of these items"
-    ]
-
-
-def _few_batches(fit: Sequence[Photo]) -> list[str]:
-    items = len({photo.item_id for photo in fit})
-    size = min(ITEMS_PER_BATCH, items) * PHOTOS_PER_ITEM
-    if batches_per_epoch(len(fit), size) > 1:
-        return []
-    return [
-        f"{len(fit)} photos to fit fill at most one batch of {size} ({min(ITEMS_PER_BATCH, items)} items, "
-        f"{PHOTOS_PER_ITEM} photos of each), so that an epoch is a single step. "
-        "Train with `--items-per-batch 4`, or longer epochs with `--epoch-steps 20`"
-    ]
+    group_of = {photo.item_id: photo.group for photo in photos if photo.group}
+    return Readiness(parts, None, tuple(_few_items(splits, group_of)))
 
 
 def _few_items(splits: Splits, group_of: Mapping[str, str]) -> list[str]:
@@ -166,8 +143,3 @@ def _few_items(splits: Splits, group_of: Mapping[str, str]) -> list[str]:
             f"certificate of FPIR {TARGET_FPIR:g} needs at least {needed}. Add more {named}"
         )
     return warnings
-
-
-def _groups(photos: Sequence[Photo]) -> dict[str, str]:
-    """Return the group of each item that has one."""
-    return {photo.item_id: photo.group for photo in photos if photo.group}

@@ -13,13 +13,12 @@ from index.shell import command
 from retrieval.catalogue.check import PHOTOS_EACH, TRAINS_FROM, can_train, describe_catalogue
 from retrieval.catalogue.photos import QUERIES
 from retrieval.catalogue.read import Photo, read_catalogue
-from retrieval.errors import DataError, ImageRefused
+from retrieval.errors import DataError
 from retrieval.files import check_place
 from retrieval.process import check_port
 
 Folder = click.Path(path_type=Path)
 CHECKED_WITH = 50  # labelled photos of users that the output suggests
-COMPARED = 20  # photos of an earlier run that are read to recognise it
 
 
 @click.command()
@@ -127,29 +126,18 @@ def _run(verb: str, *arguments: object) -> None:
 def _check_same_photos(place: Path, photos: Sequence[Photo], bundle: Path, gallery: Path) -> None:
     """Raise DataError if the gallery of an earlier run has none of some photos: they are probably another catalogue."""
     from index.gallery import Gallery
-    from retrieval.indexing.worker import CONTENT
+    from retrieval.indexing.worker import FILE
 
     if not gallery.exists():
         return
     with Gallery.open(gallery, read_only=True) as opened:
-        known = opened.values(CONTENT)
-    present = [photo for photo in photos if photo.photo_id in known][:COMPARED]
-    if known and not any(_content(photo) == known[photo.photo_id] for photo in present):
+        sizes = {photo_id: state.partition(" ")[0] for photo_id, state in opened.values(FILE).items()}
+    if sizes and not any(photo.state().partition(" ")[0] == sizes.get(photo.photo_id) for photo in photos):
         raise DataError(
             f"{gallery} has the photos of another catalogue, and none of {place}",
             remedy="Choose another directory with -o, or add these photos to the gallery: "
             f"`{command('index', bundle, place, '-o', gallery)}`",
         )
-
-
-def _content(photo: Photo) -> str | None:
-    """Return the hash of a photo's content, None if it cannot be read; indexing reports it."""
-    from retrieval.bundle.fitted import content_hash
-
-    try:
-        return content_hash(photo.read(), photo.bbox)
-    except ImageRefused:
-        return None
 
 
 def _about_training(bundle: Path, photos: Path, backbone: str, output: Path) -> str:

@@ -50,8 +50,6 @@ def test_what_training_refuses_is_a_problem(counts: list[int], groups: int, told
 @pytest.mark.parametrize(
     ("counts", "groups", "told"),
     [
-        ([4, 4, 4, 1] * 100, 0, "of the 192 items to fit have one photo"),
-        ([2] * 40, 0, "38 photos to fit fill at most one batch of 64 (16 items, 4 photos of each)"),
         ([8] * 40, 0, "8 items for calibration give only an estimated threshold"),
         ([8] * 400, 40, "8 groups for calibration give only an estimated threshold"),
         ([8] * 400, 40, "needs at least 59. Add more groups"),
