@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,6 @@ from .worker import Batch, embed_batch, write_batch
 
 LOCAL, RAY = ENGINES = ("local", "ray")
 WRITE_S = 1.0  # seconds from one transaction to the next
-PLAIN = (  # facts of a report
-    *("added", "replaced", "updated", "removed", "gone", "skipped"),
-    *("seconds", "threshold_seconds", "unanchored", "notice"),
-)
 
 
 @dataclass
@@ -58,7 +54,6 @@ class IndexReport:
     gone: list[str] = field(default_factory=list)  # photos that the catalogue does not have and that were kept
     skipped: int = 0  # photos already in the gallery
     seconds: float = 0.0
-    threshold_seconds: float = 0.0  # to set the threshold afterwards, or to measure it
     rebuilt: Rebuilt | None = None  # the new index, if it was rebuilt
     refused: list[tuple[str, str]] = field(default_factory=list)  # photo_id, reason
     point: OperatingPoint | None = None  # the gallery's operating point, None if the bundle's serves
@@ -67,15 +62,14 @@ class IndexReport:
     rates: GalleryRates | None = None  # of the point in the gallery's newest version, None if there is no point
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain JSON values."""
-        point = self.point
-        return {
-            **{name: getattr(self, name) for name in PLAIN},
-            "rebuilt": None if self.rebuilt is None else asdict(self.rebuilt),
-            "refused": [{"photo_id": photo_id, "reason": reason} for photo_id, reason in self.refused],
-            "point": None if point is None else point.to_dict(),
-            "in_gallery": None if point is None or self.rates is None else self.rates.to_dict(point),
+        """Return the counts, the photos that were refused or are gone, and the threshold, as plain JSON values."""
+        counts = {
+            name: getattr(self, name) for name in ("added", "replaced", "updated", "removed", "skipped", "seconds")
         }
+        refused = [{"photo_id": photo_id, "reason": reason} for photo_id, reason in self.refused]
+        point = None if self.point is None else self.point.to_dict()
+        told = {"unanchored": self.unanchored, "notice": self.notice}
+        return {**counts, "gone": self.gone, "refused": refused, "point": point, **told}
 
 
 def index_catalogue(
@@ -116,9 +110,12 @@ def index_catalogue(
     is_new = not is_address(gallery_place) and not Path(gallery_place).exists()
     report, started = IndexReport(), time.perf_counter()
     with (
-        _opened(bundle, gallery_place) as gallery,
+        open_or_create(
+            gallery_place, dim=bundle.dim, embedding_id=bundle.embedding_id, features_key=bundle.features_key
+        ) as gallery,
         tqdm(total=len(photos), desc="indexing", unit="photo", disable=not progress) as bar,
     ):
+        gallery.feature_format = PackedFeatures.of(bundle)
         require_match(bundle, gallery, to_add=True)
         gallery.lock()  # the gallery must not change after the plan is made
         plan = _plan(gallery, photos, sync)
@@ -127,7 +124,10 @@ def index_catalogue(
         batches = _embedded(bundle, embedder, usable, plan.known, batch_size, threads)
         for done in _write(gallery, _grouped(batches), plan, report):
             bar.update(done)
-        _remove(gallery, plan, sync, report)
+        if sync.prune and (plan.kept or report.added):  # not if no other photo would remain
+            report.removed = remove_gone(gallery, plan.gone)
+        else:
+            report.gone = plan.gone
         report.seconds = time.perf_counter() - started
         report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
         if not bundle.operating_point.of_pairs:
@@ -136,14 +136,6 @@ def index_catalogue(
     if is_new and is_empty and report.refused:
         shutil.rmtree(gallery_place)
     return report
-
-
-def _opened(bundle: Bundle, place: str | Path) -> GalleryProtocol:
-    """Open or create a gallery; one for a bundle that verifies matches keeps the local features of its photos."""
-    ids = {"embedding_id": bundle.embedding_id, "features_key": bundle.features_key}
-    gallery = open_or_create(place, dim=bundle.dim, **ids)
-    gallery.feature_format = PackedFeatures.of(bundle)
-    return gallery
 
 
 def plan_catalogue(
@@ -168,8 +160,14 @@ def _plan(gallery: GalleryProtocol, photos: Sequence[Photo], sync: SyncSettings)
 
 
 def _update(gallery: GalleryProtocol, photos: Sequence[Photo], plan: SyncPlan, report: IndexReport) -> list[Photo]:
-    """Apply the updates of a plan, and return the photos to read."""
-    refused = _declared(gallery, photos, plan)
+    """Declare columns for filters, apply the updates of a plan, and return the photos to read.
+
+    Photos whose metadata cannot be stored are refused.
+    """
+    declared = gallery.columns()
+    gallery.declare({name: kind for name, kind in columns_of(photos).items() if name not in declared})
+    changed = [*plan.new, *plan.read, *(update.photo for update in plan.updates)]
+    refused = refused_metadata(changed, gallery.columns())
     report.refused += refused.items()
     report.skipped = plan.unchanged
     report.updated = apply_updates(gallery, [each for each in plan.updates if each.photo.photo_id not in refused])
@@ -195,36 +193,13 @@ def _write(gallery: GalleryProtocol, batches: Iterable[Batch], plan: SyncPlan, r
     apply_updates(gallery, touched)
 
 
-def _remove(gallery: GalleryProtocol, plan: SyncPlan, sync: SyncSettings, report: IndexReport) -> None:
-    """Remove or report the photos that the catalogue does not have; none is removed if no other would remain."""
-    if sync.prune and (plan.kept or report.added):
-        report.removed = remove_gone(gallery, plan.gone)
-    else:
-        report.gone = plan.gone
-
-
-def _declared(gallery: GalleryProtocol, photos: Sequence[Photo], plan: SyncPlan) -> dict[str, str]:
-    """Declare columns for filters; return the reason per photo_id, for photos whose metadata cannot be stored."""
-    declared = gallery.columns()
-    gallery.declare({name: column_kind for name, column_kind in columns_of(photos).items() if name not in declared})
-    changed = [*plan.new, *plan.read, *(update.photo for update in plan.updates)]
-    return refused_metadata(changed, gallery.columns())
-
-
 def _anchor(bundle: Bundle, gallery: GalleryProtocol, report: IndexReport) -> None:
     """Measure the operating point of a gallery, and set one if it has none."""
-    started = time.perf_counter()
     report.unanchored = gallery.undrawable()
-    if report.unanchored:
-        return
-    found = remeasure(bundle, gallery)
-    report.point, report.rates, report.unanchored, report.notice = (
-        found.after,
-        found.rates,
-        found.why_not,
-        found.summary(),
-    )
-    report.threshold_seconds = time.perf_counter() - started
+    if not report.unanchored:
+        found = remeasure(bundle, gallery)
+        report.point, report.rates = found.after, found.rates
+        report.unanchored, report.notice = found.why_not, found.summary()
 
 
 def probe_of(bundle: Bundle) -> Probe:
