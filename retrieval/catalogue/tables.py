@@ -1,4 +1,4 @@
-"""Rows of tables: CSV as spreadsheets write it, JSON lines, and parquet.
+"""Tables: reading CSV as spreadsheets write it and JSON lines, and writing CSV.
 
 A CSV may have commas, semicolons, tabs or vertical bars, spaces around cells, a byte order mark and upper case.
 """
@@ -6,6 +6,7 @@ A CSV may have commas, semicolons, tabs or vertical bars, spaces around cells, a
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.errors import DataError
+from retrieval.files import write_file
 
-from .photos import CATALOGUE, LABELS, OPTIONAL, Labels
+from .photos import CATALOGUE, LABELS, OPTIONAL, Labels, Photo
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 CSV, PARQUET, JSON_LINES, TAR = (".csv", ".tsv"), (".parquet", ".pq"), (".jsonl", ".ndjson"), ".tar"
@@ -110,3 +112,34 @@ def json_objects(path: Path) -> Iterator[dict[str, Any]]:
                     yield row
     except (ValueError, RecursionError) as error:  # invalid UTF-8 or JSON
         raise DataError(f"{path}, line {number} is not JSON: {error}") from error
+
+
+def write_catalogue(photos: Sequence[Photo], path: Path) -> Path:
+    """Write photos as a CSV file for `retrieval.catalogue.read.read_catalogue`; return its path.
+
+    Paths are relative to the CSV if the photos are below its folder, and absolute otherwise. Raise DataError for photos
+    in tar shards or parquet files, which are not separate files.
+    """
+    if any(photo.span is not None for photo in photos):
+        raise DataError(
+            "photos in tar shards or parquet files are not separate files",
+            remedy="Unpack them, or use them as they are",
+        )
+    known = [name for name in ("group", "source") if any(getattr(photo, name) for photo in photos)]
+    boxes = ["bbox"] * any(photo.bbox is not None for photo in photos)
+    home = path.resolve().parent
+    extra = list(dict.fromkeys(name for photo in photos for name in photo.metadata))
+    home.mkdir(parents=True, exist_ok=True)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(["photo_id", "path", "item_id", "partition", "role", *known, *boxes, *extra])
+    for photo in photos:
+        where = photo.path.resolve()
+        place = where.relative_to(home).as_posix() if where.is_relative_to(home) else where.as_posix()
+        place = getattr(photo, "url", place)  # of a remote photo
+        values = [getattr(photo, name) for name in known]
+        values += [" ".join(map(str, photo.bbox or ())) for _ in boxes]
+        values += [photo.metadata.get(name, "") for name in extra]
+        writer.writerow([photo.photo_id, place, photo.item_id, photo.partition, photo.role, *values])
+    write_file(path, text.getvalue())
+    return path

@@ -71,7 +71,7 @@ def export(files: Sequence[Path], photos: Path, output: Path, trust_key: Sequenc
       retrieval train reviewed.csv --from runs/shop -o runs/shop-2
     """
     from retrieval.catalogue.embedded import write_embedded
-    from retrieval.catalogue.write import write_catalogue
+    from retrieval.catalogue.tables import write_catalogue
     from retrieval.threshold.feedback import read_feedback
     from retrieval.threshold.reviewed_photos import reviewed_photos
 

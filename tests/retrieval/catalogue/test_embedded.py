@@ -12,7 +12,7 @@ import pytest
 from retrieval.catalogue import embedded
 from retrieval.catalogue.check import describe_catalogue
 from retrieval.catalogue.read import read_catalogue
-from retrieval.catalogue.write import write_catalogue
+from retrieval.catalogue.tables import write_catalogue
 from retrieval.errors import DataError, ImageUnreadable
 from retrieval.images import Preprocessing
 from retrieval.indexing.pipeline import index_catalogue

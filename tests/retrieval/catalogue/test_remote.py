@@ -16,7 +16,7 @@ from retrieval.catalogue import remote as remote_photos
 from retrieval.catalogue.photos import UNLABELLED
 from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.remote import ALLOWED, RemotePhoto, check_allowed, is_url, shown
-from retrieval.catalogue.write import write_catalogue
+from retrieval.catalogue.tables import write_catalogue
 from retrieval.errors import DataError, ImageUnreadable, MissingDependency
 from retrieval.images import MAX_BYTES
 from retrieval.indexing.pipeline import index_catalogue

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from retrieval.catalogue.read import Photo, read_catalogue
-from retrieval.catalogue.write import write_catalogue
+from retrieval.catalogue.tables import write_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import DataError, InvalidParameter, MissingDependency
 from retrieval.images import open_image

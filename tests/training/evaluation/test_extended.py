@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from retrieval.catalogue.read import Photo
-from retrieval.catalogue.write import write_catalogue
+from retrieval.catalogue.tables import write_catalogue
 from retrieval.cli.main import group
 from training.data.datasets import read_dataset, set_aside
 from training.evaluation.evaluate import EvaluationSplit
