@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import load_array
+from .files import load_array
 from .segments import OpenSegment
 
 KEYS = 2  # keys whose values are kept in memory at a time: the current one and its successor

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from .database import Database
 from .errors import InvalidParameter
 from .features import FeatureFormat, check_features
-from .filters import BOOLEAN, NUMBER, TEXT, kind_of
+from .search.filters import BOOLEAN, NUMBER, TEXT, kind_of
 
 MAX_METADATA = 64 * 1024  # bytes of JSON per photo; each search reads and returns the metadata of its matches
 LENGTH_TOLERANCE = 1e-3  # maximum deviation of a vector's length from one

@@ -21,7 +21,7 @@ from typing import Any
 from index.ann.kinds import AUTO
 
 from .errors import GalleryCorrupt, GalleryError
-from .filters import column_sql
+from .search.filters import column_sql
 
 DATABASE, SEGMENTS, INDEXES = "gallery.sqlite", "segments", "indexes"  # file and folders of a gallery
 FORMAT = 5  # of what a gallery writes; every change of it is a new number

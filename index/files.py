@@ -1,16 +1,24 @@
-"""Files of a gallery: names, hashes, syncs, the write lock, and what an interrupted write has left."""
+"""Files: arrays without pickles, names, hashes, syncs, the write lock, and what an interrupted write has left."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import io
 import os
+import threading
 import uuid
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .errors import GalleryError, GalleryLocked
+
+_HEADER = threading.Lock()  # CPython 3.11 can raise SystemError if threads parse the headers of arrays at once
 
 
 @contextmanager
@@ -72,3 +80,16 @@ def remove_unused(folder: Path, names: Set[str], endings: tuple[str, ...]) -> No
     for file in folder.iterdir():
         if file.name.split(".")[0] not in names and file.name.endswith(endings):
             file.unlink()
+
+
+def load_array(file: Path | BinaryIO, *, mapped: bool = False) -> NDArray[Any]:
+    """Read a .npy file, or map it into memory."""
+    with _HEADER:
+        array: NDArray[Any] = np.load(file, mmap_mode="r" if mapped else None, allow_pickle=False)
+    return array
+
+
+def load_arrays(data: bytes) -> dict[str, NDArray[Any]]:
+    """Read the arrays of a .npz file by name."""
+    with _HEADER, np.load(io.BytesIO(data), allow_pickle=False) as file:
+        return dict(file)

@@ -49,11 +49,9 @@ from .database import (
     Segment,
     system_user,
 )
-from .distance import PLAIN, DistanceForm, Floats
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .features import FeatureFormat, check_size
 from .files import remove_unused, sync_folder, take_lock, write_errors
-from .filters import check_columns, parse_where, to_sql
 from .maintenance import (
     INDEX_ENDINGS,
     MIN_RECALL,
@@ -66,10 +64,20 @@ from .maintenance import (
     verify,
     verify_files,
 )
-from .neighbours import Neighbour, StoredPhoto, neighbours_of
+from .search.distance import PLAIN, DistanceForm, Floats
+from .search.filters import Filter, check_columns, parse_where, to_sql
 from .segments import ENDINGS, Part, encode_row, write_segment
-from .snapshot import TAIL, Snapshot, Within, in_file, read_snapshot, without_replaced
-from .stored import Filter
+from .snapshot import (
+    TAIL,
+    Neighbour,
+    Snapshot,
+    StoredPhoto,
+    Within,
+    in_file,
+    neighbours_of,
+    read_snapshot,
+    without_replaced,
+)
 from .verified import Features, VerifiedDistance, check_query_features
 
 if TYPE_CHECKING:
@@ -219,11 +227,6 @@ class Gallery:
         with self._guard:
             return self._database.changes(limit)
 
-    def photo_ids(self) -> set[str]:
-        """Return the ids of all live photos."""
-        with self._guard:
-            return {row[0] for row in self._database.rows("SELECT photo_id FROM photos")}
-
     def values(self, key: str) -> dict[str, Any]:
         """Return a mapping from photo_id to the value of a metadata key, for the photos that have one."""
         query = "SELECT photo_id, json_extract(metadata, ?) AS v FROM photos WHERE v IS NOT NULL"
@@ -299,13 +302,13 @@ class Gallery:
     ) -> list[list[Neighbour]]:
         """Return the k nearest items for each of the vectors (n, d), by their nearest photo, best first.
 
-        Distances are exact (`index.distance`). Fewer than k items are returned only if the gallery has no more.
+        Distances are exact (`index.search.distance`). Fewer than k items are returned only if the gallery has no more.
 
         Parameters
         ----------
         where:
-            Filter over declared columns, such as "brand = 'x' and price < 10" (`index.filters`). It is applied before
-            the nearest k are taken.
+            Filter over declared columns, such as "brand = 'x' and price < 10" (`index.search.filters`). It is applied
+            before the nearest k are taken.
         distance_form:
             Distance function: plain, or corrected by density. The first search with a form computes the density
             around every photo.
@@ -601,10 +604,6 @@ class Gallery:
 
     # for draws
 
-    def undrawable(self) -> str:
-        """Return "": draws can be made of every local gallery."""
-        return ""
-
     @contextmanager
     def one_version(self) -> Iterator[None]:
         """Return a context in which all reads are of one version."""
@@ -620,10 +619,10 @@ class Gallery:
         """Return the number of live photos and the sum of their seqs, which identify them."""
         return self._current().fingerprint
 
-    def contents_since(self, seq: int, key: str) -> Iterable[tuple[str, str | None]]:
-        """Return item id and value of a metadata key for the live photos from a seq on."""
-        query = "SELECT item_id, json_extract(metadata, ?) FROM photos JOIN items ON number = item WHERE seq >= ?"
-        return self._database.rows(query, (f"$.{key}", seq))
+    def item_values(self, key: str) -> Iterable[tuple[str, str | None]]:
+        """Return item id and value of a metadata key for each live photo."""
+        query = "SELECT item_id, json_extract(metadata, ?) FROM photos JOIN items ON number = item"
+        return self._database.rows(query, (f"$.{key}",))
 
     def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
         """Return the numbers of the items that are in the gallery."""

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 from .database import DATABASE
 from .errors import GalleryError
 from .gallery import Gallery
-from .protocol import GalleryProtocol
 
+if TYPE_CHECKING:
+    from .milvus import MilvusGallery, MilvusPhotos
+    from .snapshot import Snapshot
+
+AnyGallery: TypeAlias = "Gallery | MilvusGallery"
+AnyPhotos: TypeAlias = "Snapshot | MilvusPhotos"  # of one version
 SCHEME = "milvus+"  # scheme of an address: milvus+http://host:19530/name, or milvus+/folder/lite.db/name
 
 
@@ -17,7 +23,7 @@ def is_address(place: str | Path) -> bool:
     return isinstance(place, str) and place.startswith(SCHEME)
 
 
-def open_gallery(place: str | Path, *, read_only: bool = False) -> GalleryProtocol:
+def open_gallery(place: str | Path, *, read_only: bool = False) -> AnyGallery:
     """Open a gallery; raise GalleryError if there is none."""
     if is_address(place):
         from .milvus import MilvusGallery
@@ -35,11 +41,10 @@ def exists(place: str | Path) -> bool:
     return (Path(place) / DATABASE).exists()
 
 
-def open_or_create(place: str | Path, *, dim: int, embedding_id: str, features_key: str = "") -> GalleryProtocol:
+def open_or_create(place: str | Path, *, dim: int, embedding_id: str, features_key: str = "") -> AnyGallery:
     """Open a gallery, or create it if there is none, with features if there is a `features_key`.
 
-    Raise GalleryError
-    if the place is on a Milvus cluster, which keeps no features, and there is a `features_key`.
+    Raise GalleryError if there is a `features_key` and the place is on a Milvus cluster, which keeps no features.
     """
     if is_address(place):
         if features_key:

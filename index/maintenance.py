@@ -20,9 +20,9 @@ from index.ann.recall import Probe, Recall, reference_search, settings_of, tune
 
 from .cached import SegmentCache
 from .database import DATABASE, FEATURES_KEY, INDEXES, SEGMENTS, Database, IndexFile, Segment
-from .distance import Floats
 from .errors import GalleryCorrupt, GalleryError
 from .files import new_file, sha256, sync_folder
+from .search.distance import Floats
 from .segments import OpenSegment, Part, encode_row, open_segment, segment_paths, write_segment
 from .snapshot import Snapshot, removed_seqs
 

@@ -41,13 +41,11 @@ from .checks import (
     refuse_present,
 )
 from .database import FORMAT, POINT, RESTORE, Change, system_user
-from .distance import PLAIN, DistanceForm, Floats, squared_distance
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter, MissingDependency
 from .features import FeatureFormat
-from .filters import check_columns, parse_where, to_milvus
-from .neighbours import Neighbour, StoredPhoto
-from .snapshot import FIRST_FETCH, Within
-from .stored import Filter, Rows
+from .search.distance import PLAIN, DistanceForm, Floats, Rows, squared_distance
+from .search.filters import Filter, check_columns, parse_where, to_milvus
+from .snapshot import FIRST_FETCH, Neighbour, StoredPhoto, Within
 from .verified import Features, VerifiedDistance
 
 if TYPE_CHECKING:
@@ -76,7 +74,6 @@ class MilvusGallery:
     read_only = False
     features_key = ""  # Milvus keeps no features
     feature_format: FeatureFormat | None = None
-    on_change: Any = None  # not called: draws are made anew after changes
 
     def __init__(self, client: MilvusClient, name: str, address: str) -> None:
         self._client, self._name, self.path = client, name, address
@@ -301,10 +298,6 @@ class MilvusGallery:
             ids = list(photo_ids[start : start + BATCH])
             rows += self._client.get(self._name, ids=ids, output_fields=["photo_id", *fields])
         return {row["photo_id"]: row for row in rows}
-
-    def photo_ids(self) -> set[str]:
-        """Return the ids of all photos."""
-        return {row["photo_id"] for row in self._walk(["photo_id"])}
 
     def values(self, key: str) -> dict[str, Any]:
         """Return a mapping from photo_id to the value of a metadata key, for the photos that have one."""
@@ -540,10 +533,6 @@ class MilvusGallery:
             )
             yield from map(list, found)
 
-    def undrawable(self) -> str:
-        """Return "": draws can be made of a gallery on Milvus."""
-        return ""
-
     @contextmanager
     def one_version(self) -> Iterator[None]:
         """Let no other thread change the gallery."""
@@ -575,8 +564,8 @@ class MilvusGallery:
             remedy=f"{LOCAL}, or a bundle without verification",
         )
 
-    def contents_since(self, seq: int, key: str) -> Iterator[tuple[str, str | None]]:  # noqa: ARG002
-        """Yield item id and value of a metadata key for all photos."""
+    def item_values(self, key: str) -> Iterator[tuple[str, str | None]]:
+        """Yield item id and value of a metadata key for each photo."""
         for row in self._walk(["item_id", "metadata"]):
             yield row["item_id"], row["metadata"].get(key)
 

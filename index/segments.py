@@ -29,11 +29,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import load_array
 from .database import RESTORE, Segment
 from .errors import GalleryCorrupt, GalleryError
 from .features import FEATURES, FeatureWriter, OpenFeatures, open_features
-from .files import new_file, sha256, sync_folder
+from .files import load_array, new_file, sha256, sync_folder
 
 VECTORS, ROWS, PARTIAL = ".npy", ".rows", ".partial"
 ENDINGS = (VECTORS, ROWS, FEATURES, PARTIAL)  # of the files of segments

@@ -21,16 +21,14 @@ from numpy.typing import NDArray
 from index.ann.faiss_index import REBUILD, Candidates
 from index.ann.kinds import FLAT, FP16, IVF
 
-from .arrays import load_array
 from .cached import SegmentCache
 from .database import FEATURES_KEY, INDEXES, POINT, RESTORE, SEGMENTS, Database, IndexFile
-from .distance import PLAIN, DistanceForm, Floats, Queries, squared_from
 from .errors import GalleryCorrupt
-from .files import sha256
-from .filters import Value
+from .files import load_array, sha256
+from .search.distance import PLAIN, DistanceForm, Floats, Queries, Rows, squared_from
 from .search.exact_search import MANY, contenders, first_places, sweep
+from .search.filters import Filter, Value
 from .segments import OpenSegment, open_segment
-from .stored import Filter, Rows
 from .verified import base_form
 
 FIRST_FETCH = 16  # candidate photos in the first fetch, in addition to 1.5 times the average number for k items
@@ -47,6 +45,27 @@ FILTERS = 32  # filters kept in the cache
 FETCHED = 2**18  # candidates fetched at a time, for all queries together
 
 Within = float | Callable[[bytes | None], float] | None  # a distance, or a function of the kept operating point
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """An item near a query, by its nearest photo."""
+
+    item_id: str
+    photo_id: str
+    distance: float
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StoredPhoto:
+    """A photo stored in the gallery."""
+
+    photo_id: str
+    item_id: str
+    metadata: dict[str, Any]
+    vector: NDArray[np.float32]  # (d,)
+    features: bytes | None = None  # if they were asked for and the gallery keeps them
 
 
 @dataclass(frozen=True)
@@ -529,3 +548,19 @@ def _gather(segments: list[OpenSegment], start: int, stop: int, dim: int) -> NDA
             vectors[first - start : last - start] = segment.read(slice(first - place, last - place))
         place += rows
     return vectors
+
+
+def neighbours_of(
+    nearest: Sequence[Sequence[tuple[int, float]]],
+    photos_at: Callable[[NDArray[np.int64]], list[tuple[str, str, dict[str, Any]]]],
+) -> list[list[Neighbour]]:
+    """Return photos at positions and distances, for each query, as search results.
+
+    `photos_at` returns photo_id, item_id and metadata of some positions. It is called once for all queries.
+    """
+    photos = iter(photos_at(np.array([position for best in nearest for position, _ in best], dtype=np.int64)))
+    answers = []
+    for best in nearest:
+        facts = zip(best, photos, strict=False)  # each query takes its photos from those of all
+        answers.append([Neighbour(item, photo, distance, data) for (_, distance), (photo, item, data) in facts])
+    return answers

@@ -18,8 +18,7 @@ from .database import FEATURES_KEY
 from .errors import DataError, GalleryError, InvalidParameter
 from .features import FeatureFormat
 from .files import sync_folder, write_errors
-from .location import exists, open_or_create
-from .protocol import GalleryProtocol
+from .location import AnyGallery, exists, open_or_create
 from .search.leave_one_out import DRAWS
 
 BATCH = 5000  # photos written or read at a time
@@ -39,7 +38,7 @@ class Imported:
     kept: frozenset[str]  # names of the contents, such as the operating point
 
 
-def export_photos(gallery: GalleryProtocol, path: Path) -> int:
+def export_photos(gallery: AnyGallery, path: Path) -> int:
     """Write all live photos of one version and return their number; raise GalleryError if the file exists.
 
     A .parquet file contains the photos, the operating points and the labelled queries, but no draws. A .csv file is a
@@ -64,7 +63,7 @@ def export_photos(gallery: GalleryProtocol, path: Path) -> int:
     return count
 
 
-def _write_parquet(gallery: GalleryProtocol, path: Path) -> int:
+def _write_parquet(gallery: AnyGallery, path: Path) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -105,7 +104,7 @@ def _write_parquet(gallery: GalleryProtocol, path: Path) -> int:
     return count
 
 
-def _write_table(gallery: GalleryProtocol, path: Path) -> int:
+def _write_table(gallery: AnyGallery, path: Path) -> int:
     """Write one line per photo, with one column per metadata key; keys that start with _ are internal and left out."""
     with gallery.one_version():
         first, second = gallery.walk(BATCH), gallery.walk(BATCH)
@@ -154,7 +153,7 @@ def import_photos(path: Path, place: Path | str, *, feature_format: FeatureForma
     return Imported(count, frozenset(kept if is_new else ()))
 
 
-def _add(gallery: GalleryProtocol, rows: Any) -> int:
+def _add(gallery: AnyGallery, rows: Any) -> int:
     """Add the photos of a table."""
     return gallery.add(
         rows["photo_id"].to_pylist(),

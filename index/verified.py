@@ -21,8 +21,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .distance import DistanceForm, Floats
 from .errors import InvalidParameter
+from .search.distance import DistanceForm, Floats
 
 Features = bytes | tuple[bytes, ...]  # of a query, a tuple if it has several photos
 

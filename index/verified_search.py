@@ -16,9 +16,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .distance import Floats, squared_distance
+from .search.distance import Floats, Rows, squared_distance
+from .search.filters import Filter
 from .snapshot import Snapshot
-from .stored import Filter, Rows
 from .verified import Features, Points, VerifiedDistance, photos_of
 from .votes import InvertedLists
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from .cached import SegmentCache, read_cached, write_cached
 from .database import RESTORE
-from .distance import Floats
 from .errors import GalleryCorrupt
+from .search.distance import Floats
 from .segments import OpenSegment
 from .verified import Points, Verifier, Voting
 

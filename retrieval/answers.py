@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from index.neighbours import Neighbour
-from index.protocol import GalleryProtocol
+from index.location import AnyGallery
+from index.snapshot import Neighbour
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embeddings
 from retrieval.bundle.local_density import LocalDensity
@@ -37,7 +37,7 @@ class Answers:
     """Makes the results of searches in a gallery."""
 
     bundle: Bundle
-    gallery: GalleryProtocol
+    gallery: AnyGallery
     where: str | None  # filter of the searches
     explain: bool  # whether to add explanations
     review: float  # largest p-value of the items for review

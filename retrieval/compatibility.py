@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from index.protocol import GalleryProtocol
-from index.shell import command
+from index.location import AnyGallery
 from retrieval.bundle.bundle import Bundle
+from retrieval.errors import command
 
 from .errors import BundleMismatch
 
 
-def require_match(bundle: Bundle, gallery: GalleryProtocol, *, to_add: bool = False) -> None:
+def require_match(bundle: Bundle, gallery: AnyGallery, *, to_add: bool = False) -> None:
     """Raise BundleMismatch if a bundle cannot search a gallery or, with `to_add`, cannot add photos to it.
 
     A bundle that does not verify matches can search a gallery with local features, but cannot add photos, because they

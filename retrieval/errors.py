@@ -22,6 +22,8 @@ RetrievalError
 Those that the index raises are defined in `index.errors`.
 """
 
+import shlex
+
 from index.errors import (
     DataError,
     GalleryCorrupt,
@@ -52,6 +54,7 @@ __all__ = [
     "PruneRefused",
     "RetrievalError",
     "RunError",
+    "command",
     "extra_of",
     "install_command",
 ]
@@ -122,3 +125,11 @@ MODULES = {
 def extra_of(module: str) -> str:
     """Return the extra that installs a module; `serve` for indirect dependencies."""
     return next((extra for extra, modules in MODULES.items() if module in modules), SERVE)
+
+
+def command(*words: object) -> str:
+    """Return a `retrieval` command line with shell quoting.
+
+    Words in capitals, such as PHOTOS, are placeholders for the user.
+    """
+    return shlex.join(["retrieval", *map(str, words)])

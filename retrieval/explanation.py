@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.neighbours import Neighbour
-from index.protocol import GalleryProtocol
+from index.location import AnyGallery
+from index.snapshot import Neighbour
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.local_density import LocalDensity
 
@@ -42,7 +42,7 @@ class VerifiedPhoto:
 
 
 def explanation_of(
-    bundle: Bundle, gallery: GalleryProtocol, vectors: NDArray[np.float32], where: str | None
+    bundle: Bundle, gallery: AnyGallery, vectors: NDArray[np.float32], where: str | None
 ) -> dict[str, Any]:
     """Return the details behind the result for one vector (1, d), as plain JSON values."""
     form = bundle.base_form
@@ -59,7 +59,7 @@ def explanation_of(
 
 
 def verified_photos(
-    bundle: Bundle, gallery: GalleryProtocol, features: Mapping[int, bytes] | None, neighbours: Sequence[Neighbour]
+    bundle: Bundle, gallery: AnyGallery, features: Mapping[int, bytes] | None, neighbours: Sequence[Neighbour]
 ) -> list[dict[str, Any]] | None:
     """Return the places where a query agrees with the photos of its nearest items.
 

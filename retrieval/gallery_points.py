@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from index.contents import POINT
-from index.protocol import GalleryProtocol
+from index.database import POINT
+from index.location import AnyGallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.served_point import served_point
@@ -15,7 +15,7 @@ from .served import Served
 class GalleryPoints:
     """Reads the operating points of a gallery for a bundle, and caches the last ones. Thread-safe."""
 
-    def __init__(self, bundle: Bundle, gallery: GalleryProtocol) -> None:
+    def __init__(self, bundle: Bundle, gallery: AnyGallery) -> None:
         self._bundle, self._gallery = bundle, gallery
         self._last: tuple[bytes | None, dict[int, OperatingPoint]] = None, {1: bundle.operating_point}
         self._rates: dict[int, GalleryRates | None] = {}  # by version

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from index.protocol import GalleryProtocol
+from index.location import AnyGallery
 from retrieval.verification.verifier import GeometricVerifier, MatchedPoints
 
 from .html import picture
@@ -32,7 +32,7 @@ class MatchedPlaces:
     """Compares queries with gallery photos by local features, and draws the places that agree."""
 
     verifier: GeometricVerifier
-    gallery: GalleryProtocol
+    gallery: AnyGallery
 
     def of(self, query: Image.Image, photos: Mapping[str, Sequence[str]]) -> str:
         """Return a pair of pictures for each caption as HTML: the query and the photo that agrees most.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from index.protocol import GalleryProtocol
+from index.location import AnyGallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.threshold.drawn_distances import GalleryRates
@@ -14,7 +14,7 @@ from .gallery_points import GalleryPoints
 class MeasuredGallery:
     """A gallery that is searched with a bundle, its operating points and rates."""
 
-    def __init__(self, bundle: Bundle, gallery: GalleryProtocol) -> None:
+    def __init__(self, bundle: Bundle, gallery: AnyGallery) -> None:
         self.bundle = bundle
         self.gallery = gallery
         self._points = GalleryPoints(bundle, gallery)

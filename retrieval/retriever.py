@@ -12,10 +12,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from index.location import open_gallery
-from index.neighbours import Neighbour
+from index.location import AnyGallery, open_gallery
 from index.photo_groups import mean_vectors
-from index.protocol import GalleryProtocol
+from index.snapshot import Neighbour
 from index.verified import Features, VerifiedDistance
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embeddings
@@ -46,7 +45,7 @@ class Retriever(MeasuredGallery):
     """
 
     def __init__(
-        self, bundle: Bundle, gallery: GalleryProtocol, *, threads: int = 1, detector: Detector | None = None
+        self, bundle: Bundle, gallery: AnyGallery, *, threads: int = 1, detector: Detector | None = None
     ) -> None:
         require_match(bundle, gallery)
         super().__init__(bundle, gallery)
@@ -121,7 +120,7 @@ class Retriever(MeasuredGallery):
         top_k:
             Maximum number of matches and candidates for review together, 1 to 100.
         where:
-            Filter over the gallery's declared columns (`index.filters`).
+            Filter over the gallery's declared columns (`index.search.filters`).
         explain:
             Add an explanation to the result: a second search by the plain distance and, if the bundle verifies matches,
             the places where the photo agrees with those of the nearest items.

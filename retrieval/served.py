@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from index.distance import accepts
-from index.neighbours import Neighbour
+from index.search.distance import accepts
+from index.snapshot import Neighbour
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.threshold.drawn_distances import GalleryRates
 

@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 
 import click
 
-from index.shell import command
 from retrieval.cli.options import GroupedCommand, Place, settings_groups, settings_options
-from retrieval.errors import InvalidParameter
+from retrieval.errors import InvalidParameter, command
 from retrieval.images.formats import SUFFIXES
 from serving.http.keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
 

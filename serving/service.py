@@ -13,8 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-from index.location import is_address, open_gallery
-from index.protocol import GalleryProtocol
+from index.location import AnyGallery, is_address, open_gallery
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import GalleryLocked
 from retrieval.feature_format import PackedFeatures
@@ -194,7 +193,7 @@ class Service:
     # the gallery
 
     @contextmanager
-    def writer(self) -> Iterator[GalleryProtocol]:
+    def writer(self) -> Iterator[AnyGallery]:
         """Open the gallery for writing, one request at a time.
 
         Raises GalleryLocked when another request or process is writing.

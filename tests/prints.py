@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageEnhance
 
-from index.distance import PLAIN, DistanceForm
+from index.search.distance import PLAIN, DistanceForm
 from index.verified import VerifiedDistance
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted

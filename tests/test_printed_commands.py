@@ -15,9 +15,9 @@ import click
 import pytest
 import uvicorn
 
-from index.shell import command
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import COMMANDS, group, main
+from retrieval.errors import command
 from retrieval.indexing.pipeline import index_catalogue
 from serving.http.keys import add_key, read_keys
 
@@ -79,7 +79,7 @@ def test_every_printed_command_exists_with_its_options_and_arguments() -> None:
 
 
 def test_no_command_is_printed_that_is_not_quoted_for_the_shell() -> None:
-    """Commands with arguments, in any text that is no docstring and no help, are made by `index.shell.command`."""
+    """Commands with arguments, in any text that is no docstring and no help, are made by `retrieval.errors.command`."""
     verbs = "|".join(re.escape(name) for name in COMMANDS)
     written = re.compile(rf"\bretrieval ({verbs}) [^`,.;:)]")
     wrong = []

@@ -12,7 +12,7 @@ import onnx
 from onnx import TensorProto, helper
 from PIL import Image
 
-from index.distance import PLAIN, DistanceForm
+from index.search.distance import PLAIN, DistanceForm
 from retrieval.bundle.bundle import Bundle, write_bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.images import Preprocessing

@@ -10,10 +10,9 @@ from typing import Any, ClassVar, TypeVar
 
 import click
 
-from index.shell import command
 from retrieval.catalogue.remote import is_url
 from retrieval.cli.options import GroupedCommand
-from retrieval.errors import DataError, InvalidParameter
+from retrieval.errors import DataError, InvalidParameter, command
 
 from .config import AUTO, DATA, EVALUATION, OUTPUT, Settings
 from .options import SettingsCommand, training_groups, training_options

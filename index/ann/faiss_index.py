@@ -1,8 +1,8 @@
 """Candidate search with faiss; no other module imports faiss.
 
-A candidate is a row that may be near the query; the decision is made by `index.distance`. Searches use `search(k)` and
-never `range_search`: its radius is strict, and its result has no size limit. An index is never modified once it is
-searched, because adding during a search crashes. Shapes: n vectors, d = embedding size.
+A candidate is a row that may be near the query; the decision is made by `index.search.distance`. Searches use
+`search(k)` and never `range_search`: its radius is strict, and its result has no size limit. An index is never modified
+once it is searched, because adding during a search crashes. Shapes: n vectors, d = embedding size.
 """
 
 from __future__ import annotations

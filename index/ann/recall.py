@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.distance import PLAIN, DistanceForm, Floats, accepts
+from index.search.distance import PLAIN, DistanceForm, Floats, accepts
+from index.search.filters import Filter
 from index.snapshot import Base, Snapshot
-from index.stored import Filter
 
 from .faiss_index import Candidates
 

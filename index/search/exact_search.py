@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.ann.faiss_index import Candidates
-from index.distance import Floats
+from index.search.distance import Floats
 
 MANY = 100  # queries from which a pass over the stored vectors is faster than a scan of an fp16 index for each query
 BLOCK = 16_384  # vectors compared at a time

@@ -12,21 +12,20 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from index.arrays import load_arrays
-from index.distance import DistanceForm, Floats, plain_distance, squared_distance
 from index.errors import GalleryCorrupt, InvalidParameter
-from index.stored import Filter, Rows
+from index.files import load_arrays
+from index.search.distance import DistanceForm, Floats, Rows, plain_distance, squared_distance
 from index.verified import Features, VerifiedDistance, check_query_features
 
 if TYPE_CHECKING:
+    from index.location import AnyGallery, AnyPhotos
     from index.verified_search import VerifiedSearch
 
 NOBODY = -1  # seq of a photo that does not exist
@@ -43,93 +42,6 @@ TRIES = 5  # to read the fitted items and the photos of one version
 Texts = NDArray[np.str_]
 IsCopy = Callable[[str, str], bool]  # takes two photo ids
 IsFitted = Callable[[str, str | None], bool]  # takes an item id and the hash of a photo's file
-
-
-class Photos(Protocol):
-    """The photos of one version by position, in insertion order: n of them, live or removed."""
-
-    @property
-    def seqs(self) -> Rows:
-        """Return the seq of each photo (n,), ascending."""
-
-    @property
-    def items(self) -> NDArray[np.int32]:
-        """Return the item number of each photo (n,)."""
-
-    @property
-    def live(self) -> NDArray[np.bool_]:
-        """Return which photos are live (n,)."""
-
-    @property
-    def fingerprint(self) -> tuple[int, int]:
-        """Return the number of live photos and a number that changes with them, which identify them."""
-
-    def vectors(self, positions: Rows) -> NDArray[np.float32]:
-        """Return the vectors (p, d) at some positions."""
-
-    def photo(self, position: int) -> tuple[str, str, dict[str, Any]]:
-        """Return photo_id, item_id and metadata of the photo at a position."""
-
-    def nearest(
-        self,
-        vectors: NDArray[np.float32],
-        k: int,
-        distance_form: DistanceForm,
-        densities: tuple[Floats, float],
-        *,
-        only: Filter | None = None,
-    ) -> list[list[tuple[int, float]]]:
-        """Return position and distance of the k nearest items, by their nearest photo, for unit vectors (n, d)."""
-
-
-class Drawable(Protocol):
-    """A gallery that draws are made from, and that keeps them with its photos."""
-
-    embedding_id: str  # of the embedder that made the vectors
-
-    @property
-    def version(self) -> int:
-        """Return the number of changes so far."""
-
-    @property
-    def items(self) -> int:
-        """Return the number of items."""
-
-    def undrawable(self) -> str:
-        """Return the reason why no draws can be made, "" if they can."""
-
-    def snapshot(self) -> Photos:
-        """Return the photos of the newest version."""
-
-    def one_version(self) -> AbstractContextManager[None]:
-        """Return a context in which all reads are of one version."""
-
-    def densities(self, distance_form: DistanceForm) -> tuple[Floats, float]:
-        """Return the density around each photo of the newest version (n,), and their minimum."""
-
-    def verified_search(self, distance_form: VerifiedDistance) -> VerifiedSearch:
-        """Return the search of the newest version; raise GalleryError if the form cannot use its features."""
-
-    def contents_since(self, seq: int, key: str) -> Iterable[tuple[str, str | None]]:
-        """Return item id and value of a metadata key for the live photos from a seq on."""
-
-    def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
-        """Return the numbers of the items that are in the gallery."""
-
-    def fingerprint(self) -> tuple[int, int]:
-        """Return the `Photos.fingerprint` of the newest version."""
-
-    def thumbnail(self, photo_id: str) -> bytes | None:
-        """Return the JPEG thumbnail of a photo, or None if it has none."""
-
-    def lock(self) -> None:
-        """Take the write lock until `close`, if there is one."""
-
-    def kept(self, name: str) -> bytes | None:
-        """Return the content that is kept under a name with the newest version, None if there is none."""
-
-    def keep(self, contents: Mapping[str, bytes | None], action: str, *, actor: str | None = None) -> None:
-        """Keep named contents, such as an operating point, as one change; None removes a content."""
 
 
 @dataclass(frozen=True)
@@ -199,10 +111,10 @@ class KeptDraws:
     sources: Mapping[str, Draws]
     fitted: frozenset[str]  # items of the gallery that the model was fitted on; there are no own draws of them
     version: int = -1  # of the gallery
-    fingerprint: tuple[int, int] = 0, 0  # of the photos that were searched (`Photos.fingerprint`)
+    fingerprint: tuple[int, int] = 0, 0  # of the photos that were searched (`Snapshot.fingerprint`)
     until: int = 0  # one more than the seq of the newest photo that was searched
 
-    def changed(self, gallery: Drawable) -> int:
+    def changed(self, gallery: AnyGallery) -> int:
         """Return the number of photos that were added or removed since the draws were made."""
         if gallery.fingerprint() == self.fingerprint:
             return 0
@@ -215,12 +127,12 @@ class KeptDraws:
         """The number of live photos that were searched."""
         return self.fingerprint[0]
 
-    def covers(self, gallery: Drawable) -> bool:
+    def covers(self, gallery: AnyGallery) -> bool:
         """Return whether the draws are those of exactly the photos of a gallery's newest version."""
         return self.changed(gallery) == 0
 
     def pack(self) -> dict[str, bytes | None]:
-        """Return the draws as content for `Drawable.keep`."""
+        """Return the draws as content for `Gallery.keep`."""
         numbers = {"version": self.version, "until": self.until, "fingerprint": self.fingerprint}
         about = {"model": self.model, "fitted": sorted(self.fitted), **numbers}
         arrays: dict[str, Any] = {ABOUT: np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}
@@ -231,7 +143,7 @@ class KeptDraws:
         return {DRAWS: file.getvalue()}
 
     @classmethod
-    def read(cls, gallery: Drawable) -> KeptDraws | None:
+    def read(cls, gallery: AnyGallery) -> KeptDraws | None:
         """Return the draws that a gallery keeps, None if there are none or they are damaged."""
         try:
             content = gallery.kept(DRAWS)
@@ -253,7 +165,7 @@ class KeptDraws:
 
 
 def make_draws(
-    gallery: Drawable,
+    gallery: AnyGallery,
     *,
     model: str,
     distance_form: DistanceForm,
@@ -285,7 +197,7 @@ def make_draws(
     names = {item for source in probes.values() for item in source.items}
     for _ in range(TRIES):  # the photos of a large gallery are listed outside of the version, which stops searches
         version = gallery.version
-        listed = gallery.contents_since(0, content_key) if is_fitted is not None else ()
+        listed = gallery.item_values(content_key) if is_fitted is not None else ()
         fitted = _fitted(listed, is_fitted)
         with gallery.one_version():
             now, densities = gallery.snapshot(), gallery.densities(distance_form)
@@ -316,7 +228,7 @@ def _fitted(listed: Iterable[tuple[str, str | None]], is_fitted: IsFitted | None
 class Drawer:
     """Makes draws from one snapshot with one distance form."""
 
-    snapshot: Photos
+    snapshot: AnyPhotos
     distance_form: DistanceForm
     densities: tuple[Floats, float]  # local density of each photo of the snapshot, and the minimum
     content_key: str = ""  # metadata key of the hash of a photo's file; with "", files are not compared
@@ -444,7 +356,7 @@ def _by_size(positions: Mapping[int, Rows]) -> Iterator[tuple[list[int], Rows]]:
         yield rows, np.concatenate([positions[r] for r in rows])
 
 
-def sample(snapshot: Photos, excluded: NDArray[np.int32], *, most: int) -> Rows:
+def sample(snapshot: AnyPhotos, excluded: NDArray[np.int32], *, most: int) -> Rows:
     """Return the positions of up to `most` live photos, with every item once before any item twice.
 
     The sample depends only on the seqs of the photos, not on the order of changes.
@@ -460,7 +372,7 @@ def sample(snapshot: Photos, excluded: NDArray[np.int32], *, most: int) -> Rows:
     return np.asarray(positions[every_item_once(snapshot.items[positions], keys)[:most]])
 
 
-def evenly_spaced(snapshot: Photos, count: int) -> Rows:
+def evenly_spaced(snapshot: AnyPhotos, count: int) -> Rows:
     """Return the positions of up to `count` live photos, evenly spaced in insertion order."""
     positions = np.flatnonzero(snapshot.live)
     count = min(count, len(positions))

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from index.distance import PLAIN, DistanceForm, accepts
 from index.gallery import Gallery
+from index.search.distance import PLAIN, DistanceForm, accepts
 from index.search.leave_one_out import OWN, KeptDraws, Probes, make_draws
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import Photo, read_catalogue

@@ -18,7 +18,7 @@ import numpy as np
 from tqdm import tqdm
 
 from index.ann.faiss_index import Candidates
-from index.distance import plain_distance
+from index.search.distance import plain_distance
 from retrieval.bundle.operating_point import CERTIFIED
 from retrieval.errors import CalibrationError
 from retrieval.metrics.identification import SearchScores, identification_rates, search_scores, threshold_at_fpir

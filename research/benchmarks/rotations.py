@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from index.distance import DistanceForm, accepts
+from index.search.distance import DistanceForm, accepts
 from retrieval.bundle.local_density import LocalDensity
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.metrics.consistency import opis

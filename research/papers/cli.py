@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from index.shell import command
-from retrieval.errors import InvalidParameter
+from retrieval.errors import InvalidParameter, command
 
 
 @click.group()

@@ -6,8 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from index.shell import command
-from retrieval.errors import InvalidParameter
+from retrieval.errors import InvalidParameter, command
 
 from . import contextual, mean_field, tcm, vmf
 from .configuration import Configuration

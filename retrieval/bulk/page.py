@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from PIL import Image
 
-from index.protocol import GalleryProtocol
+from index.location import AnyGallery
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import ImageRefused
 from retrieval.html import document, picture
@@ -34,7 +34,7 @@ SHOWN = 24  # cards per section
 def answers_page(
     outcome: Outcome,
     photos: Sequence[Photo],
-    gallery: GalleryProtocol,
+    gallery: AnyGallery,
     *,
     target_fpir: float | None,
     verifier: GeometricVerifier | None = None,
@@ -93,7 +93,7 @@ def _told(match: Mapping[str, object]) -> str:
 
 
 def _card(
-    line: Line, text: str, photos: Mapping[str, Photo], gallery: GalleryProtocol, matched: MatchedPlaces | None
+    line: Line, text: str, photos: Mapping[str, Photo], gallery: AnyGallery, matched: MatchedPlaces | None
 ) -> str:
     """Return a card with the query, the photo that was found and one of the right item."""
     found = line["matches"][0] if line["matches"] else line["nearest"]

@@ -28,11 +28,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from index.distance import PLAIN, DistanceForm
 from index.files import sync_folder
-from index.shell import command
+from index.search.distance import PLAIN, DistanceForm
 from index.verified import VerifiedDistance
-from retrieval.errors import BundleCorrupt, BundleError
+from retrieval.errors import BundleCorrupt, BundleError, command
 from retrieval.images import Preprocessing
 from retrieval.verification.opencv import import_opencv
 from retrieval.verification.verifier import GeometricVerifier

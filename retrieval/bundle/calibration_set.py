@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from index.arrays import load_arrays
+from index.files import load_arrays
 from index.search.leave_one_out import Probes
 from retrieval.errors import BundleError
 from retrieval.metrics.identification import SearchScores

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from index.shell import command
-from retrieval.errors import BundleError, InvalidParameter, RetrievalError
+from retrieval.errors import BundleError, InvalidParameter, RetrievalError, command
 from retrieval.images import Preprocessing, Source, center_crop_resize, open_image, to_tensor
 
 from .providers import CPU, FP32, PROVIDERS, Provider, engines_of, find_provider, import_onnxruntime, missing

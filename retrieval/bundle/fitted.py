@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from index.arrays import load_arrays
+from index.files import load_arrays
 
 
 def content_hash(data: bytes, bbox: object) -> str:

@@ -11,7 +11,7 @@ import io
 import numpy as np
 from numpy.typing import NDArray
 
-from index.arrays import load_arrays
+from index.files import load_arrays
 from retrieval.errors import BundleError
 
 from .embedder import Embedder

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from index.arrays import load_arrays
-from index.distance import PLAIN, DistanceForm, Floats
+from index.files import load_arrays
+from index.search.distance import PLAIN, DistanceForm, Floats
 from retrieval.errors import BundleCorrupt, InvalidParameter
 
 ADDITIVE, LOCAL_SCALING = "additive", "local_scaling"

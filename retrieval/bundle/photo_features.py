@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from index.arrays import load_arrays
+from index.files import load_arrays
 from retrieval.errors import BundleCorrupt
 
 

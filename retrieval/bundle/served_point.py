@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from index.errors import GalleryCorrupt
-from index.shell import command
+from retrieval.errors import command
 
 from .bundle import Bundle
 from .operating_point import EXTRAPOLATED, UNANCHORED, OperatingPoint

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from index.filters import BOOLEAN, NUMBER, TEXT
+from index.search.filters import BOOLEAN, NUMBER, TEXT
 from retrieval.errors import DataError, InvalidParameter
 
 from .photos import Photo

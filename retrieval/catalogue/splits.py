@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from index.shell import command
-from retrieval.errors import DataError
+from retrieval.errors import DataError, command
 
 from .photos import Photo
 

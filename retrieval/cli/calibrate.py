@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import click
 
-from index.shell import command
+from retrieval.errors import command
 from retrieval.files import check_place, write_file
 
 from .lines import show_lines, show_next
 from .options import CataloguePlace, GroupedCommand, Place, options_as
 
 if TYPE_CHECKING:
-    from index.protocol import GalleryProtocol
+    from index.location import AnyGallery
     from retrieval.catalogue.photos import Photo
     from retrieval.threshold.gallery_calibration import Proposal
     from retrieval.threshold.verdicts import Tally
@@ -167,7 +167,7 @@ def show_written(bundle: Path, gallery: Path | str, options: CalibrationOptions)
         show_next(command("serve", bundle, gallery))
 
 
-def write_report(path: Path, gallery: GalleryProtocol, proposal: Proposal) -> None:
+def write_report(path: Path, gallery: AnyGallery, proposal: Proposal) -> None:
     """Write the report of a gallery with its proposed operating point."""
     from retrieval.threshold.gallery_report.data import GalleryReport
     from retrieval.threshold.gallery_report.page import render_gallery_report

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
-from index.shell import command
 from retrieval.catalogue.check import CatalogueReport, check_catalogue, describe_catalogue, readiness
 from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.tables import write_catalogue
+from retrieval.errors import command
 
 from .lines import show_lines
 from .main import Entry, LazyGroup

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from index.shell import command
-from retrieval.errors import InvalidParameter
+from retrieval.errors import InvalidParameter, command
 from retrieval.files import check_place, naming
 
 from .lines import show_lines, show_next

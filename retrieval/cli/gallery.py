@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING
 import click
 
 from index.ann.kinds import KINDS
-from index.shell import command
-from retrieval.errors import GalleryError, InvalidParameter
+from retrieval.errors import GalleryError, InvalidParameter, command
 
 from .gallery_report import gallery_report
 from .lines import describe_index, describe_rebuild
 from .options import MEMORY, Place
 
 if TYPE_CHECKING:
-    from index.protocol import GalleryProtocol
+    from index.location import AnyGallery
 
 Folder = click.Path(path_type=Path)
 
 
-def describe_point(opened: GalleryProtocol) -> list[str]:
+def describe_point(opened: AnyGallery) -> list[str]:
     """Return lines on the gallery's operating point and its FPIR in the newest version, none if it has no point."""
-    from index.contents import POINT
+    from index.database import POINT
     from retrieval.bundle.served_point import read_points
     from retrieval.threshold.drawn_distances import GalleryRates, unmeasured_warning
 
@@ -56,7 +55,7 @@ def gallery() -> None:
     """
 
 
-def _open(path: Path | str, *, read_only: bool = False) -> GalleryProtocol:
+def _open(path: Path | str, *, read_only: bool = False) -> AnyGallery:
     from index.location import open_gallery
 
     return open_gallery(path, read_only=read_only)
@@ -226,7 +225,7 @@ def import_(source: Path, path: Path | str) -> None:
     Example:
       retrieval gallery import shop.parquet galleries/copy
     """
-    from index.contents import POINT
+    from index.database import POINT
     from index.transfer import import_photos
     from retrieval.feature_format import PackedFeatures
 

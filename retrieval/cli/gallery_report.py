@@ -27,7 +27,7 @@ def gallery_report(bundle: Path, path: Path | str, output: Path) -> None:
     Example:
       retrieval gallery report bundles/shop galleries/shop -o report.html
     """
-    from index.contents import POINT
+    from index.database import POINT
     from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle
     from retrieval.bundle.served_point import served_point

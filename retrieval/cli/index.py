@@ -12,9 +12,9 @@ import click
 
 from index.ann.kinds import KINDS
 from index.location import exists, open_gallery
-from index.shell import command
 from retrieval.catalogue.kinds import COLUMN_KINDS
 from retrieval.catalogue.read import read_catalogue
+from retrieval.errors import command
 from retrieval.files import check_place, write_file
 from retrieval.indexing.plan import SyncPlan, SyncSettings
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from index.location import open_gallery
-from index.shell import command
+from retrieval.errors import command
 from retrieval.files import check_place, write_file
 
 from .lines import SHOWN

@@ -13,7 +13,7 @@ from retrieval.text import printable
 if TYPE_CHECKING:
     from index.ann.kinds import Choice
     from index.gallery import Rebuilt
-    from index.protocol import GalleryProtocol
+    from index.location import AnyGallery
 
 EXACT = "it is exact"
 SEVERAL = "quickstart"  # the command that runs others, and says itself what comes next
@@ -37,7 +37,7 @@ def show_next(line: str) -> None:
         click.echo(f"Next: {line}")
 
 
-def describe_index(gallery: GalleryProtocol) -> str:
+def describe_index(gallery: AnyGallery) -> str:
     """Return a sentence on the current index: kind, memory and recall."""
     index = gallery.index()
     if index["kind"] not in KINDS:

@@ -9,11 +9,10 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from index.shell import command
 from retrieval.catalogue.check import PHOTOS_EACH, TRAINS_FROM, can_train, describe_catalogue
 from retrieval.catalogue.photos import QUERIES
 from retrieval.catalogue.read import Photo, read_catalogue
-from retrieval.errors import DataError
+from retrieval.errors import DataError, command
 from retrieval.files import check_place
 from retrieval.process import check_port
 

@@ -9,9 +9,8 @@ from typing import ClassVar
 
 import click
 
-from index.shell import command
 from retrieval.bundle.operating_point import EXTRAPOLATED
-from retrieval.errors import InvalidParameter
+from retrieval.errors import InvalidParameter, command
 from retrieval.result import LOW_CERTAINTY, RANKED, REVIEW_P, Match, SearchResult, p_value_words
 
 from .bulk import Bulk, bulk_options, search_many

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from index.checks import encode_metadata
-from index.filters import TEXT, is_column, kind_of
-from index.protocol import GalleryProtocol
+from index.location import AnyGallery
+from index.search.filters import TEXT, is_column, kind_of
 from retrieval.catalogue.kinds import PARSERS, check_kinds
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import InvalidParameter
@@ -29,7 +29,7 @@ def columns_of(photos: Sequence[Photo]) -> dict[str, str]:
     return {name: kind for name, kind in list(single.items())[:COLUMNS] if kind is not None}
 
 
-def convert_columns(gallery: GalleryProtocol, columns: Mapping[str, str]) -> None:
+def convert_columns(gallery: AnyGallery, columns: Mapping[str, str]) -> None:
     """Declare metadata columns for filters, converting the stored texts of every photo to their kinds.
 
     Nothing is changed if a text does not fit. A column is not declared while it is converted: if that is interrupted,

@@ -20,9 +20,8 @@ from typing import Any
 from tqdm import tqdm
 
 from index.ann.recall import Probe
-from index.location import exists, is_address, open_gallery, open_or_create
+from index.location import AnyGallery, exists, is_address, open_gallery, open_or_create
 from index.maintenance import Rebuilt
-from index.protocol import GalleryProtocol
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.operating_point import OperatingPoint
@@ -149,7 +148,7 @@ def plan_catalogue(
         return sync_plan(photos, gallery, checksum=checksum)
 
 
-def _plan(gallery: GalleryProtocol, photos: Sequence[Photo], sync: SyncSettings) -> SyncPlan:
+def _plan(gallery: AnyGallery, photos: Sequence[Photo], sync: SyncSettings) -> SyncPlan:
     """Plan a synchronization and convert columns, unless too many photos would be removed."""
     plan = sync_plan(photos, gallery, checksum=sync.checksum)
     check_prune(plan, sync)
@@ -159,7 +158,7 @@ def _plan(gallery: GalleryProtocol, photos: Sequence[Photo], sync: SyncSettings)
     return sync_plan(photos, gallery, checksum=sync.checksum)
 
 
-def _update(gallery: GalleryProtocol, photos: Sequence[Photo], plan: SyncPlan, report: IndexReport) -> list[Photo]:
+def _update(gallery: AnyGallery, photos: Sequence[Photo], plan: SyncPlan, report: IndexReport) -> list[Photo]:
     """Declare columns for filters, apply the updates of a plan, and return the photos to read.
 
     Photos whose metadata cannot be stored are refused.
@@ -174,7 +173,7 @@ def _update(gallery: GalleryProtocol, photos: Sequence[Photo], plan: SyncPlan, r
     return [photo for photo in (*plan.read, *plan.new) if photo.photo_id not in refused]
 
 
-def _write(gallery: GalleryProtocol, batches: Iterable[Batch], plan: SyncPlan, report: IndexReport) -> Iterator[int]:
+def _write(gallery: AnyGallery, batches: Iterable[Batch], plan: SyncPlan, report: IndexReport) -> Iterator[int]:
     """Write embedded photos, and what else changed of the others; yield the number of all photos of each batch.
 
     Updates of nothing but the file state are written together at the end, in few transactions.
@@ -193,13 +192,11 @@ def _write(gallery: GalleryProtocol, batches: Iterable[Batch], plan: SyncPlan, r
     apply_updates(gallery, touched)
 
 
-def _anchor(bundle: Bundle, gallery: GalleryProtocol, report: IndexReport) -> None:
+def _anchor(bundle: Bundle, gallery: AnyGallery, report: IndexReport) -> None:
     """Measure the operating point of a gallery, and set one if it has none."""
-    report.unanchored = gallery.undrawable()
-    if not report.unanchored:
-        found = remeasure(bundle, gallery)
-        report.point, report.rates = found.after, found.rates
-        report.unanchored, report.notice = found.why_not, found.summary()
+    found = remeasure(bundle, gallery)
+    report.point, report.rates = found.after, found.rates
+    report.unanchored, report.notice = found.why_not, found.summary()
 
 
 def probe_of(bundle: Bundle) -> Probe:

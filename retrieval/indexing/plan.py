@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from index.protocol import GalleryProtocol
+from index.location import AnyGallery
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import InvalidParameter, PruneRefused
 from retrieval.process import no_collection
@@ -110,7 +110,7 @@ class SyncPlan:
 
 
 def sync_plan(
-    photos: Sequence[Photo], gallery: GalleryProtocol | None, *, checksum: bool = False, with_files: bool = True
+    photos: Sequence[Photo], gallery: AnyGallery | None, *, checksum: bool = False, with_files: bool = True
 ) -> SyncPlan:
     """Compare photos with a gallery (None: an empty one).
 
@@ -205,7 +205,7 @@ def _first(photo_ids: list[str]) -> str:
     return f"{', '.join(photo_ids[:SHOWN])}{more}"
 
 
-def apply_updates(gallery: GalleryProtocol, updates: Sequence[Update], *, actor: str | None = None) -> int:
+def apply_updates(gallery: AnyGallery, updates: Sequence[Update], *, actor: str | None = None) -> int:
     """Update photos and return their number."""
     for start in range(0, len(updates), BATCH):
         block = updates[start : start + BATCH]
@@ -218,7 +218,7 @@ def apply_updates(gallery: GalleryProtocol, updates: Sequence[Update], *, actor:
     return len(updates)
 
 
-def remove_gone(gallery: GalleryProtocol, photo_ids: Sequence[str], *, actor: str | None = None) -> int:
+def remove_gone(gallery: AnyGallery, photo_ids: Sequence[str], *, actor: str | None = None) -> int:
     """Remove photos and return their number."""
     return sum(
         gallery.remove(photo_ids=photo_ids[start : start + BATCH], actor=actor)
@@ -226,7 +226,7 @@ def remove_gone(gallery: GalleryProtocol, photo_ids: Sequence[str], *, actor: st
     )
 
 
-def plan_table(gallery: GalleryProtocol, photos: Sequence[Photo], sync: SyncSettings) -> SyncPlan:
+def plan_table(gallery: AnyGallery, photos: Sequence[Photo], sync: SyncSettings) -> SyncPlan:
     """Return what `sync_table` would do; raises PruneRefused if too many photos would be removed."""
     plan = sync_plan(photos, gallery, with_files=False)
     check_prune(plan, sync, adds=False)
@@ -234,7 +234,7 @@ def plan_table(gallery: GalleryProtocol, photos: Sequence[Photo], sync: SyncSett
 
 
 def sync_table(
-    gallery: GalleryProtocol, photos: Sequence[Photo], sync: SyncSettings, *, actor: str | None = None
+    gallery: AnyGallery, photos: Sequence[Photo], sync: SyncSettings, *, actor: str | None = None
 ) -> SyncPlan:
     """Update the items and metadata of a gallery's photos from a table without files; return the plan.
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.protocol import GalleryProtocol
+from index.location import AnyGallery
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.fitted import content_hash
 from retrieval.catalogue.photos import Photo
@@ -83,7 +83,7 @@ def embed_batch(
 
 
 def write_batch(
-    gallery: GalleryProtocol, batch: Batch, *, states: Mapping[str, str] | None = None, actor: str | None = None
+    gallery: AnyGallery, batch: Batch, *, states: Mapping[str, str] | None = None, actor: str | None = None
 ) -> int:
     """Add the embedded photos to a gallery, replacing those with the same photo_id; return their number.
 

@@ -16,15 +16,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from index.contents import POINT
-from index.distance import accepts, plain_distance, squared_distance
-from index.protocol import GalleryProtocol
+from index.database import POINT
+from index.location import AnyGallery
+from index.search.distance import accepts, plain_distance, squared_distance
 from index.search.leave_one_out import CLOSE, NOBODY, OWN, KeptDraws
-from index.shell import command
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.served_point import served_point
 from retrieval.compatibility import require_match
-from retrieval.errors import CalibrationError
+from retrieval.errors import CalibrationError, command
 from retrieval.metrics.item_distances import ItemDistances
 
 from .duplicates import NEAR, SAME_FILE, SAME_PICTURE, is_copy, same_files
@@ -83,7 +82,7 @@ class Audit:
 Floats = NDArray[np.float64]
 
 
-def audit(bundle: Bundle, gallery: GalleryProtocol) -> Audit:
+def audit(bundle: Bundle, gallery: AnyGallery) -> Audit:
     """Compare all photos of a gallery with each other, by the bundle's distance and the serving threshold.
 
     If the bundle verifies matches, collisions and strays are those among the photos that the gallery's draws searched.
@@ -145,7 +144,7 @@ def audit(bundle: Bundle, gallery: GalleryProtocol) -> Audit:
     return found if bundle.verifier is None else _verified(found, bundle, gallery)
 
 
-def _verified(found: Audit, bundle: Bundle, gallery: GalleryProtocol) -> Audit:
+def _verified(found: Audit, bundle: Bundle, gallery: AnyGallery) -> Audit:
     """Return an audit with the collisions and strays among the draws, which have verified distances."""
     kept = KeptDraws.read(gallery)
     if kept is None or kept.model != bundle.draws_id or not kept.covers(gallery) or OWN not in kept.sources:
@@ -172,7 +171,7 @@ def _verified(found: Audit, bundle: Bundle, gallery: GalleryProtocol) -> Audit:
     )
 
 
-def _threshold(bundle: Bundle, gallery: GalleryProtocol) -> float:
+def _threshold(bundle: Bundle, gallery: AnyGallery) -> float:
     """Return the threshold that serves; raise CalibrationError if there is none."""
     point = served_point(gallery.kept(POINT), bundle)
     if not point.decides:
@@ -228,7 +227,7 @@ def _scan(side: ItemDistances, limit: float) -> tuple[Floats, Floats, _Nearest, 
     return own, crowd, nearest, look_alikes
 
 
-def _duplicates(gallery: GalleryProtocol, candidates: Sequence[Pair]) -> list[Pair]:
+def _duplicates(gallery: AnyGallery, candidates: Sequence[Pair]) -> list[Pair]:
     """Return the items that share a file, and the candidates that are copies or near copies."""
     files = same_files(gallery)
     found = []

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from index.protocol import GalleryProtocol
+from index.location import AnyGallery
 from retrieval.indexing.worker import CONTENT
 
 SAME_FILE, SAME_PICTURE, NEAR = "same file", "same picture", "nearly the same"  # kinds of duplicates
@@ -30,7 +30,7 @@ MOST_LOCAL_DIFFERENCE, LOCAL = 30.0, 0.98  # the same for the pixels that differ
 KEPT = 256  # signatures that are kept
 
 
-def same_files(gallery: GalleryProtocol) -> dict[tuple[str, str], tuple[str, str]]:
+def same_files(gallery: AnyGallery) -> dict[tuple[str, str], tuple[str, str]]:
     """Return one photo of each item with the shared file, for pairs of items that share one, in alphabetical order."""
     copies: dict[str, list[str]] = defaultdict(list)  # photo_ids by file hash
     for photo_id, digest in sorted(gallery.values(CONTENT).items()):

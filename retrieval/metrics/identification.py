@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from index.distance import PLAIN, DistanceForm, Floats, accepts, squared_distance
+from index.search.distance import PLAIN, DistanceForm, Floats, accepts, squared_distance
 from retrieval.errors import InvalidParameter
 
 from .item_distances import ItemDistances, QueryBlock

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from index.distance import PLAIN, DistanceForm, Floats
+from index.search.distance import PLAIN, DistanceForm, Floats
 
 BLOCK = 2**22  # distances in memory at a time
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from index.distance import Floats
+from index.search.distance import Floats
 from index.verified import VerifiedDistance, Verifier
 from index.verified_search import most_votes
 from index.votes import InvertedLists, PhotoPoints

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from index.distance import DistanceForm
-from index.neighbours import Neighbour
-from index.protocol import GalleryProtocol
+from index.location import AnyGallery
+from index.search.distance import DistanceForm
+from index.snapshot import Neighbour
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.operating_point import UNANCHORED, OperatingPoint
@@ -71,7 +71,7 @@ class RegionSearch:
     """Searches a gallery with the regions of photos, by one policy or with given boxes."""
 
     bundle: Bundle
-    gallery: GalleryProtocol
+    gallery: AnyGallery
     embedder: Embedder
     distance_form: DistanceForm
     points: GalleryPoints

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from index.neighbours import Neighbour
+from index.snapshot import Neighbour
 
 from .boxes import overlap
 from .policy import Region

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.search.leave_one_out import OWN, Drawable, Draws, KeptDraws
-from index.shell import command
+from index.location import AnyGallery
+from index.search.leave_one_out import OWN, Draws, KeptDraws
 from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.errors import command
 
 from .bounds import CONFIDENCE, binomial_below, binomial_bound
 
@@ -225,7 +226,7 @@ class GalleryRates:
     sources: Mapping[str, DrawnDistances]
 
     @classmethod
-    def read(cls, gallery: Drawable, point: OperatingPoint, draws_id: str) -> GalleryRates | None:
+    def read(cls, gallery: AnyGallery, point: OperatingPoint, draws_id: str) -> GalleryRates | None:
         """Return the rates that the draws of a gallery show, None unless the point is from draws and they are recent.
 
         Draws are recent if at most a share STALE of the photos has changed since. `draws_id` identifies what else the

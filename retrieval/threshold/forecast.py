@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from index.shell import command
 from retrieval.bundle.bundle import Bundle
+from retrieval.errors import command
 
 from .certainty import without_uncertain
 from .gallery_size import EXTRAPOLATION, size_model

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from index.contents import POINT
-from index.search.leave_one_out import Drawable, KeptDraws, Probes, make_draws
+from index.database import POINT
+from index.location import AnyGallery
+from index.search.leave_one_out import KeptDraws, Probes, make_draws
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
 from retrieval.bundle.served_point import pack_points, stored_point
@@ -67,7 +68,7 @@ class Remeasured:
             f"FPIR{found} no longer kept the target of {self.before.target_fpir:.1%}."
         )
 
-    def write(self, gallery: Drawable) -> bool:
+    def write(self, gallery: AnyGallery) -> bool:
         """Keep the draws and the point as one change; return whether anything changed.
 
         If another point was set in the meantime, the draws are kept and the point is left alone.
@@ -83,7 +84,7 @@ class Remeasured:
         return True
 
 
-def measure(bundle: Bundle, gallery: Drawable, *, cap: float = math.inf) -> Remeasured:
+def measure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf) -> Remeasured:
     """Measure the promise of a bundle's operating point in a gallery, and tighten the point if it is broken.
 
     Draws of the newest version that the gallery keeps are reused. A gallery without a point gets one, if it has enough
@@ -100,14 +101,14 @@ def measure(bundle: Bundle, gallery: Drawable, *, cap: float = math.inf) -> Reme
     return Remeasured(bundle, stored, draws, is_new, before, anchor.stricter(gallery, draws, before) or before)
 
 
-def remeasure(bundle: Bundle, gallery: Drawable, *, cap: float = math.inf) -> Remeasured:
+def remeasure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf) -> Remeasured:
     """Measure as `measure` does, and keep the result in the gallery as one change."""
     found = measure(bundle, gallery, cap=cap)
     found.write(gallery)
     return found
 
 
-def changed_share(bundle: Bundle, gallery: Drawable) -> float:
+def changed_share(bundle: Bundle, gallery: AnyGallery) -> float:
     """Return the share of a gallery's photos that changed since its draws were made.
 
     It is 1 without draws, and 0 if the draws belong to another bundle, which measures the gallery itself.
@@ -124,7 +125,7 @@ class GalleryAnchor:
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
 
-    def stricter(self, gallery: Drawable, draws: KeptDraws, stored: OperatingPoint) -> OperatingPoint | None:
+    def stricter(self, gallery: AnyGallery, draws: KeptDraws, stored: OperatingPoint) -> OperatingPoint | None:
         """Return a stricter operating point for one that misses its target, None if it is not needed or there is none.
 
         A certified point is replaced by an estimated one if the items left cannot certify the target.
@@ -144,7 +145,7 @@ class GalleryAnchor:
             return None
         return FeedbackCaps.of(stored).kept_with(new)
 
-    def draws(self, gallery: Drawable, *, labelled: Probes | None = None) -> KeptDraws:
+    def draws(self, gallery: AnyGallery, *, labelled: Probes | None = None) -> KeptDraws:
         """Return the draws of the newest version, with the given labelled queries or those that the gallery keeps."""
         queries = kept_queries(gallery, self.bundle) if labelled is None else labelled
         probes = {**self._probes, **({} if queries is None else by_source(queries))}
@@ -165,7 +166,7 @@ class GalleryAnchor:
 
     def anchored(
         self,
-        gallery: Drawable,
+        gallery: AnyGallery,
         draws: KeptDraws,
         *,
         target_fpir: float | None = None,
@@ -193,7 +194,7 @@ class GalleryAnchor:
         evidence = {**point.evidence, "gallery_version": draws.version}
         return Anchored(draws, replace(point, evidence=evidence, min_certainty=promised.min_certainty))
 
-    def write(self, gallery: Drawable, anchored: Anchored, *, labelled: Probes | None = None, action: str) -> None:
+    def write(self, gallery: AnyGallery, anchored: Anchored, *, labelled: Probes | None = None, action: str) -> None:
         """Keep the draws, the operating point and any new labelled queries as one change."""
         contents = {**anchored.draws.pack(), POINT: pack_points(gallery.kept(POINT), self.bundle, anchored.point)}
         if labelled is not None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from index.contents import POINT
-from index.distance import accepts
-from index.protocol import GalleryProtocol
+from index.database import POINT
+from index.location import AnyGallery
+from index.search.distance import accepts
 from index.search.leave_one_out import OWN, Probes
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
@@ -115,14 +115,14 @@ class Proposal:
             f"{unknown['photos']} (at most {unknown['upper']:.1%} with 95 % confidence)."
         ]
 
-    def write(self, gallery: GalleryProtocol) -> None:
+    def write(self, gallery: AnyGallery) -> None:
         """Keep the new operating point in the gallery."""
         self.anchor.write(gallery, self.anchored, labelled=self.labelled, action="calibrate")
 
 
 def propose(
     bundle: Bundle,
-    gallery: GalleryProtocol,
+    gallery: AnyGallery,
     *,
     target_fpir: float | None = None,
     photos: Sequence[Photo] | None = None,
@@ -176,7 +176,7 @@ def propose(
     return Proposal(anchor, before, anchored, labelled, feedback, refused)
 
 
-def _check_items(gallery: GalleryProtocol, labelled: Probes) -> None:
+def _check_items(gallery: AnyGallery, labelled: Probes) -> None:
     """Raise DataError if most of the labelled photos show items that are not in the gallery."""
     named = [item for item in labelled.items if item]
     missing = [item for item in named if not gallery.item(item)]

@@ -23,7 +23,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from index.distance import accepts
+from index.search.distance import accepts
 from retrieval.errors import InvalidParameter
 from retrieval.metrics.identification import SearchScores
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from index.arrays import load_arrays
-from index.search.leave_one_out import Drawable, Probes
+from index.files import load_arrays
+from index.location import AnyGallery
+from index.search.leave_one_out import Probes
 from index.verified import photos_of
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.photo_features import pack_features, unpack_features
@@ -21,12 +22,12 @@ UNKNOWN_ITEM = "unknown item of the photo {}"
 FEATURES, FEATURES_KEY = "features", "features_key"  # arrays of queries with local features
 
 
-def kept_queries(gallery: Drawable, bundle: Bundle) -> Probes | None:
+def kept_queries(gallery: AnyGallery, bundle: Bundle) -> Probes | None:
     """Return the labelled queries that a gallery keeps for a bundle, None if there are none."""
     return read_queries(gallery, bundle.features_key)
 
 
-def read_queries(gallery: Drawable, features_key: str = "") -> Probes | None:
+def read_queries(gallery: AnyGallery, features_key: str = "") -> Probes | None:
     """Return the labelled queries that a gallery keeps, None if there are none.
 
     With a `features_key`, which identifies how local features are computed, queries without these features are

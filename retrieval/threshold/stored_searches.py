@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from index.distance import accepts
+from index.search.distance import accepts
 from index.search.leave_one_out import Draws, KeptDraws
 from retrieval.bundle.bundle import Bundle
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from index.distance import Floats
+from index.search.distance import Floats
 from retrieval.errors import InvalidParameter
 
 

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from index.arrays import load_arrays
-from index.distance import Floats
+from index.files import load_arrays
+from index.search.distance import Floats
 from index.verified import Points, Voting
 from retrieval.errors import BundleCorrupt, InvalidParameter, RetrievalError
 

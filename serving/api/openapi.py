@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from index.shell import command
+from retrieval.errors import command
 from retrieval.images.formats import NAMES
 
 from .problems import MEDIA_TYPE

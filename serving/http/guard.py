@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from index.shell import command
+from retrieval.errors import command
 from serving.api.problems import problem
 from serving.ops.telemetry import Telemetry
 

@@ -18,8 +18,7 @@ from pathlib import Path
 from threading import Lock
 
 from index.checks import check_actor
-from index.shell import command
-from retrieval.errors import InvalidParameter, RetrievalError
+from retrieval.errors import InvalidParameter, RetrievalError, command
 from retrieval.files import write_file
 
 SEARCH, ADMIN = SCOPES = ("search", "admin")

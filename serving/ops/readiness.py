@@ -7,8 +7,7 @@ import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from index.shell import command
-from retrieval.errors import RetrievalError
+from retrieval.errors import RetrievalError, command
 
 if TYPE_CHECKING:
     from serving.service import Service

@@ -231,8 +231,6 @@ def example_images(retriever: Retriever, files: Sequence[Path]) -> list[tuple[by
 def gallery_examples(retriever: Retriever) -> list[bytes]:
     """Return a few thumbnails, evenly spaced over the gallery."""
     gallery = retriever.gallery
-    if gallery.undrawable():  # its photos are not numbered
-        return []
     now = gallery.snapshot()
     chosen = [now.photo(position)[0] for position in evenly_spaced(now, OWN_EXAMPLES).tolist()]
     return [jpeg for photo_id in chosen if (jpeg := gallery.thumbnail(photo_id))]

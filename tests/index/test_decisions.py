@@ -9,9 +9,9 @@ import pytest
 
 from index.ann.kinds import IVF, KINDS
 from index.ann.recall import Probe
-from index.distance import Floats, plain_distance
 from index.errors import GalleryError
 from index.gallery import Gallery
+from index.search.distance import Floats, plain_distance
 
 from .vectors import DIM, filled, unit
 

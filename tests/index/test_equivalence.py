@@ -20,9 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from index import segments
 from index.ann.kinds import IVF, KINDS
 from index.ann.recall import Probe
-from index.distance import plain_distance
 from index.gallery import Gallery
 from index.milvus import MilvusGallery
+from index.search.distance import plain_distance
 
 from .vectors import DIM
 
@@ -139,7 +139,7 @@ class Histories(RuleBasedStateMachine):
         if not hasattr(self, "photos"):
             return
         assert len(self.gallery) == len(self.photos)
-        assert self.gallery.photo_ids() == self.photos.keys()
+        assert {photo[0] for photo in self.gallery.photos()} == self.photos.keys()
         if not self.photos:
             return
         vectors = np.array([vector for _, _, vector in self.photos.values()])

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 
 from index import snapshot
 from index.ann.kinds import KINDS
-from index.arrays import load_array
 from index.database import Segment
-from index.distance import accepts, plain_distance
 from index.errors import GalleryError, GalleryLocked, InvalidParameter
-from index.files import take_lock
+from index.files import load_array, take_lock
 from index.gallery import Gallery
+from index.search.distance import accepts, plain_distance
 from index.segments import OpenSegment, open_segment
 
 from .vectors import DIM, filled, unit
@@ -101,7 +100,7 @@ def test_any_history_equals_brute_force(tmp_path_factory: pytest.TempPathFactory
         else:
             gallery.close()
             gallery = Gallery.open(path)
-    assert gallery.photo_ids() == photos.keys()
+    assert {photo[0] for photo in gallery.photos()} == photos.keys()
     assert gallery.items == len({item for item, _ in photos.values()})
     for query in unit(3, 12):
         got = [(n.item_id, n.distance) for n in gallery.search(query[None], 3)[0]]
@@ -367,7 +366,7 @@ def test_a_version_is_whole_while_others_read_the_same_gallery(tmp_path: Path) -
 
     def read() -> None:
         while not stop.is_set():
-            pairs = [p for p in gallery.photo_ids() if p[0] == "n"]
+            pairs = [p for p in {photo[0] for photo in gallery.photos()} if p[0] == "n"]
             found = gallery.search(unit(1, 77), 2)[0]
             if len(pairs) % 2 or len({n.distance for n in found if n.photo_id[0] == "n"}) > 1:
                 wrong.append((pairs, found))

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from index.distance import plain_distance
 from index.errors import GalleryError, InvalidParameter
-from index.filters import Where, parse_where, to_milvus
 from index.milvus import MilvusGallery, exists
+from index.search.distance import plain_distance
+from index.search.filters import Where, parse_where, to_milvus
 
-from .test_filters import COLUMNS, holds, trees
+from .search.test_filters import COLUMNS, holds, trees
 from .vectors import DIM, unit
 
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
@@ -63,7 +63,7 @@ def test_any_history_equals_brute_force(address: str) -> None:
             want = brute_force(photos, query, 4)
             assert [n.distance for n in answer] == pytest.approx([d for _, d in want], abs=1e-12)
             assert [n.item_id for n in answer] == [item for item, _ in want]
-    assert gallery.photo_ids() == photos.keys()
+    assert {photo[0] for photo in gallery.photos()} == photos.keys()
     assert gallery.items == len({item for item, _ in photos.values()})
     assert gallery.verify() == []
     ids, items, vectors = gallery.contents()

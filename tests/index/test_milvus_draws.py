@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.contents import POINT
-from index.distance import PLAIN, DistanceForm
+from index.database import POINT
 from index.errors import GalleryCorrupt
 from index.gallery import Gallery
+from index.location import AnyGallery
 from index.milvus import PART, TEXTS, MilvusGallery
-from index.search.leave_one_out import OWN, Drawable, Draws, KeptDraws, Probes, make_draws
+from index.search.distance import PLAIN, DistanceForm
+from index.search.leave_one_out import OWN, Draws, KeptDraws, Probes, make_draws
 
 from .search.test_leave_one_out import CONTENT, additive
 from .vectors import DIM, unit
@@ -32,7 +33,7 @@ def probes() -> dict[str, Probes]:
     return {"probe": Probes(unit(6, 77), [f"q{i}" for i in range(6)], ["i0", "i1", "x", "x", "i2", "y"])}
 
 
-def made_from(gallery: Drawable, form: DistanceForm) -> KeptDraws:
+def made_from(gallery: AnyGallery, form: DistanceForm) -> KeptDraws:
     def is_fitted(item: str, content: str | None) -> bool:
         return item == "i3" or content == "fitted"
 

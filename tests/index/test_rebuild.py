@@ -12,10 +12,9 @@ from index import gallery as gallery_module
 from index import maintenance
 from index.ann.kinds import choose_kind
 from index.ann.recall import Probe
-from index.arrays import load_array
 from index.database import Segment
 from index.errors import GalleryError
-from index.files import remove_unused, sha256
+from index.files import load_array, remove_unused, sha256
 from index.gallery import Gallery
 
 from .vectors import DIM, filled, unit

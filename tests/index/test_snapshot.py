@@ -9,8 +9,8 @@ import pytest
 
 from index import snapshot
 from index.ann.recall import Probe
-from index.distance import PLAIN, plain_distance
 from index.gallery import Gallery
+from index.search.distance import PLAIN, plain_distance
 from index.snapshot import Snapshot
 
 from .vectors import DIM, unit

@@ -11,10 +11,10 @@ import pytest
 from index import gallery as gallery_module
 from index import maintenance, snapshot
 from index.ann.recall import Recall
-from index.contents import POINT
-from index.distance import PLAIN, Floats, plain_distance
+from index.database import POINT
 from index.errors import GalleryCorrupt, GalleryError
 from index.gallery import Gallery
+from index.search.distance import PLAIN, Floats, plain_distance
 from index.search.leave_one_out import DRAWS
 from index.transfer import export_photos, import_photos
 
@@ -219,7 +219,7 @@ def test_an_export_is_of_one_version(tmp_path: Path) -> None:
     assert export_photos(gallery, tmp_path / "g.parquet") == 40
     import_photos(tmp_path / "g.parquet", tmp_path / "copy")
     with Gallery.open(tmp_path / "copy") as copy:
-        assert copy.photo_ids() == {f"p{i}" for i in range(40)}
+        assert {photo[0] for photo in copy.photos()} == {f"p{i}" for i in range(40)}
 
 
 def test_what_a_gallery_keeps_is_exported_except_draws_and_replaces_nothing(tmp_path: Path) -> None:

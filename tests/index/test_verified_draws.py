@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index.distance import PLAIN, DistanceForm
 from index.errors import GalleryError, InvalidParameter
 from index.gallery import Gallery
 from index.search import leave_one_out
+from index.search.distance import PLAIN, DistanceForm
 from index.search.leave_one_out import Drawer, Draws, Probes, make_draws
 from index.verified import VerifiedDistance
 

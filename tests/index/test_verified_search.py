@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from index.ann.recall import Probe
-from index.distance import PLAIN, DistanceForm, plain_distance
 from index.errors import GalleryCorrupt, GalleryError, InvalidParameter
 from index.gallery import Gallery
 from index.location import open_or_create
+from index.search.distance import PLAIN, DistanceForm, plain_distance
 from index.verified import Features, VerifiedDistance, base_form
 
 from .fake_verifier import WORDS, FakeVerifier, fill, pack, points_of, some_features, verified_gallery

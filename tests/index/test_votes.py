@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.distance import PLAIN
 from index.errors import GalleryCorrupt
 from index.gallery import Gallery
+from index.search.distance import PLAIN
 from index.segments import OpenSegment
 from index.verified import Points, VerifiedDistance, Voting
 from index.verified_search import most_votes

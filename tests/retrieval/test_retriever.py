@@ -222,8 +222,8 @@ def test_indexing_reports_bad_photos_and_continues_where_it_stopped(tmp_path: Pa
     with Gallery.open(tmp_path / "g") as gallery:
         assert len(gallery) == 12
         assert gallery.items == 4
-        assert all(gallery.thumbnail(photo_id) for photo_id in gallery.photo_ids())
-        assert gallery.values(CONTENT).keys() == gallery.photo_ids()
+        assert all(gallery.thumbnail(photo_id) for photo_id in {photo[0] for photo in gallery.photos()})
+        assert gallery.values(CONTENT).keys() == {photo[0] for photo in gallery.photos()}
 
 
 def test_a_whole_index_equals_one_in_pieces(tmp_path: Path) -> None:

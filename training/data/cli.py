@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from index.shell import command
 from retrieval.catalogue.tables import write_catalogue
+from retrieval.errors import command
 
 from .datasets import DATASETS, PROTOCOLS, read_dataset, set_aside
 

@@ -17,9 +17,8 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from index.shell import command
 from retrieval.catalogue.read import Photo
-from retrieval.errors import DataError, ImageRefused
+from retrieval.errors import DataError, ImageRefused, command
 from retrieval.images import Preprocessing, center_crop_resize, crop, open_image
 
 from .augmentation import SEEDS, Augmentation

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from index.shell import command
-from retrieval.errors import RunError
+from retrieval.errors import RunError, command
 from retrieval.files import write_file
 
 from .run import SEED, run_demo

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from index.distance import PLAIN, DistanceForm, accepts
+from index.search.distance import PLAIN, DistanceForm, accepts
 from retrieval.catalogue.read import Photo
 from retrieval.retriever import Retriever
 from training.data.synthetic.queries import KNOWN, UNKNOWN

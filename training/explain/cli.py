@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from index.shell import command
-from retrieval.errors import InvalidParameter
+from retrieval.errors import InvalidParameter, command
 from retrieval.files import check_place, write_file
 from training.cli import open_run
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from index.distance import PLAIN, DistanceForm, accepts, squared_distance
+from index.search.distance import PLAIN, DistanceForm, accepts, squared_distance
 from retrieval.metrics.item_distances import ItemDistances
 from training.evaluation.evaluate import EvaluationSplit
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from index.distance import PLAIN, DistanceForm, accepts
+from index.search.distance import PLAIN, DistanceForm, accepts
 from retrieval.errors import InvalidParameter
 from retrieval.metrics.identification import IdentificationRates, SearchScores, identification_rates
 from training.evaluation.evaluate import EvaluationSplit, score_split

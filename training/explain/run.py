@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from index.distance import PLAIN, DistanceForm
-from index.shell import command
+from index.search.distance import PLAIN, DistanceForm
 from retrieval.catalogue.read import Photo
-from retrieval.errors import DataError, InvalidParameter, RunError
+from retrieval.errors import DataError, InvalidParameter, RunError, command
 from retrieval.metrics.identification import threshold_at_fpir
 from training.evaluation.distance_selection import choose_distance
 from training.evaluation.embedding import embed_photos

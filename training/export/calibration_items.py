@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from index.distance import DistanceForm, accepts
+from index.search.distance import DistanceForm, accepts
 from index.search.leave_one_out import Probes
 from index.verified import VerifiedDistance
 from retrieval.bundle.calibration_set import CalibrationSet

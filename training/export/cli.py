@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import click
 from click.core import ParameterSource
 
-from index.shell import command
 from retrieval.bundle.providers import CPU, FP32, PRECISIONS, PROVIDERS
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.cli.index import show_expectations
 from retrieval.cli.lines import show_next
 from retrieval.cli.options import GroupedCommand
 from retrieval.cli.target_options import target_options
-from retrieval.errors import InvalidParameter
+from retrieval.errors import InvalidParameter, command
 from training.cli import named_backbone, open_run
 from training.config import AUTO, HARDWARE, MODEL, OUTPUT, PHOTO, VIEWS
 from training.export.options import CHOICES, OFF

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.distance import DistanceForm
+from index.search.distance import DistanceForm
 from index.verified import VerifiedDistance
 from retrieval.bundle.embedder import Embedder
 from retrieval.images import to_tensor

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from index.distance import PLAIN
+from index.search.distance import PLAIN
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.catalogue.check import can_train
 from retrieval.catalogue.read import Photo

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from index.distance import PLAIN
+from index.search.distance import PLAIN
 from retrieval.bundle.bundle import FITTED, GOLDEN, Bundle, check_new, write_bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.golden import golden_pixels, pack_golden

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from index.distance import DistanceForm
 from index.features import MOST_PHOTOS
+from index.search.distance import DistanceForm
 from index.search.leave_one_out import every_item_once
 from index.verified import VerifiedDistance
 from retrieval.catalogue.read import Photo

@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from index.shell import command
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.catalogue.read import Photo
-from retrieval.errors import InvalidParameter
+from retrieval.errors import InvalidParameter, command
 from retrieval.files import write_file
 from retrieval.images import crop, open_image
 from training.config import Settings

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from index.shell import command
 from retrieval.catalogue.read import Photo
-from retrieval.errors import InvalidParameter
+from retrieval.errors import InvalidParameter, command
 from training.backbones import check_size, load_backbone
 from training.config import Settings
 from training.data.samplers import GroupItemSampler, HardItemSampler, ItemSampler, PhotoSampler, Sampler

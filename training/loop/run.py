@@ -26,10 +26,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from index.shell import command
 from retrieval.bundle.fitted import Fitted
 from retrieval.catalogue.read import Photo, read_catalogue
-from retrieval.errors import RunError
+from retrieval.errors import RunError, command
 from retrieval.files import naming, write_file
 from retrieval.images import Preprocessing
 from training.backbones import rebuild_backbone

@@ -11,8 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from index.shell import command
-from retrieval.errors import InvalidParameter
+from retrieval.errors import InvalidParameter, command
 
 from .contextual import Contextual, ContextualSum
 from .contrastive import ClassAveragedContrastive, Contrastive

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from index.shell import command
+from retrieval.errors import command
 from retrieval.files import write_file
 from training.cli import gather_settings
 from training.config import DATA, OUTPUT

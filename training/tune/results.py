@@ -12,7 +12,7 @@ import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 from scipy import stats
 
-from index.shell import command
+from retrieval.errors import command
 from retrieval.text import text_table
 from training.config import Settings
 

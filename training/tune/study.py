@@ -25,8 +25,7 @@ import optuna
 from optuna.pruners import BasePruner
 from sqlalchemy.exc import OperationalError
 
-from index.shell import command
-from retrieval.errors import InvalidParameter, RunError
+from retrieval.errors import InvalidParameter, RunError, command
 from retrieval.files import write_file
 
 from .plan import Plan

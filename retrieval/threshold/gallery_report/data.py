@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from index.protocol import GalleryProtocol
-from index.search.leave_one_out import OWN, Draws, KeptDraws, Photos
+from index.location import AnyGallery, AnyPhotos
+from index.search.leave_one_out import OWN, Draws, KeptDraws
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.errors import CalibrationError
@@ -23,16 +23,16 @@ Floats = NDArray[np.float64]
 class GalleryReport:
     """The data of a report: the point that serves and, if it was set in this gallery, its draws."""
 
-    gallery: GalleryProtocol
+    gallery: AnyGallery
     point: OperatingPoint
     photos: int
     items: int
-    snapshot: Photos | None = None
+    snapshot: AnyPhotos | None = None
     draws: Mapping[str, Draws] | None = None  # of exactly the photos of the snapshot
     rates: GalleryRates | None = None
 
     @classmethod
-    def of(cls, bundle: Bundle, gallery: GalleryProtocol, point: OperatingPoint) -> GalleryReport:
+    def of(cls, bundle: Bundle, gallery: AnyGallery, point: OperatingPoint) -> GalleryReport:
         """Return the data of a gallery's report for the point that serves."""
         plain = cls(gallery, point, len(gallery), gallery.items)
         if not point.evidence.get("anchored"):
@@ -44,7 +44,7 @@ class GalleryReport:
         return plain.with_draws(kept, snapshot)
 
     @classmethod
-    def of_proposal(cls, gallery: GalleryProtocol, anchored: Anchored) -> GalleryReport:
+    def of_proposal(cls, gallery: AnyGallery, anchored: Anchored) -> GalleryReport:
         """Return the data of a report for a point that the gallery may not have yet, with the draws behind it."""
         if anchored.point is None:
             raise CalibrationError(anchored.why_not)
@@ -52,7 +52,7 @@ class GalleryReport:
             plain = cls(gallery, anchored.point, len(gallery), gallery.items)
             return plain.with_draws(anchored.draws, gallery.snapshot()) if anchored.draws.covers(gallery) else plain
 
-    def with_draws(self, kept: KeptDraws, snapshot: Photos) -> GalleryReport:
+    def with_draws(self, kept: KeptDraws, snapshot: AnyPhotos) -> GalleryReport:
         """Return the report with draws, which are of exactly the photos of the snapshot."""
         return replace(self, snapshot=snapshot, draws=kept.sources, rates=GalleryRates.of(kept, self.point))
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from index.protocol import GalleryProtocol
-from index.search.leave_one_out import NOBODY, OWN, Photos
+from index.location import AnyGallery, AnyPhotos
+from index.search.leave_one_out import NOBODY, OWN
 from retrieval.html import picture
 
 from .data import GalleryReport
@@ -57,7 +57,7 @@ def duplicate_cards(report: GalleryReport) -> list[str]:
     return cards[:SHOWN]
 
 
-def named_cards(gallery: GalleryProtocol, entries: Iterable[tuple[Sequence[str], str]]) -> list[str]:
+def named_cards(gallery: AnyGallery, entries: Iterable[tuple[Sequence[str], str]]) -> list[str]:
     """Return a card for each entry: item ids, and a text about them."""
     cards = []
     for items, text in entries:
@@ -66,7 +66,7 @@ def named_cards(gallery: GalleryProtocol, entries: Iterable[tuple[Sequence[str],
     return cards[:SHOWN]
 
 
-def card(gallery: GalleryProtocol, photo_ids: Iterable[str], text: str) -> str:
+def card(gallery: AnyGallery, photo_ids: Iterable[str], text: str) -> str:
     """Return a card with the thumbnails of photos and a text."""
     pictures = "".join(
         picture(jpeg, alt=photo_id) for photo_id in photo_ids if photo_id and (jpeg := gallery.thumbnail(photo_id))
@@ -74,7 +74,7 @@ def card(gallery: GalleryProtocol, photo_ids: Iterable[str], text: str) -> str:
     return f"<div class='card'><div>{pictures}</div>{html.escape(text)}</div>"
 
 
-def _photo_of(snapshot: Photos, seq: int) -> str:
+def _photo_of(snapshot: AnyPhotos, seq: int) -> str:
     """Return the photo_id of the live photo with a seq, or an empty string."""
     place = int(np.searchsorted(snapshot.seqs, seq))
     found = place < len(snapshot.seqs) and snapshot.seqs[place] == seq and bool(snapshot.live[place])

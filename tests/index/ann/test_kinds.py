@@ -13,9 +13,9 @@ from index.ann import recall
 from index.ann.faiss_index import Candidates
 from index.ann.kinds import FLAT, IVF, KINDS, choose_kind, lists_of, memory_of
 from index.ann.recall import Probe, Recall
-from index.distance import plain_distance
 from index.errors import GalleryCorrupt, GalleryError, InvalidParameter
 from index.gallery import Gallery
+from index.search.distance import plain_distance
 
 from ..vectors import unit
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index.contents import POINT
-from index.distance import PLAIN, DistanceForm, squared_distance
+from index.database import POINT
 from index.errors import InvalidParameter
 from index.gallery import Gallery
 from index.search import leave_one_out
+from index.search.distance import PLAIN, DistanceForm, squared_distance
 from index.search.leave_one_out import (
     DRAWS,
     NOBODY,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index.distance import PLAIN, plain_distance
 from index.gallery import Gallery
+from index.search.distance import PLAIN, plain_distance
 from retrieval.bundle.local_density import (
     ADDITIVE,
     LOCAL_SCALING,

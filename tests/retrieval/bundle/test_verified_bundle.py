@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.distance import PLAIN
+from index.search.distance import PLAIN
 from index.verified import VerifiedDistance
 from retrieval.bundle.bundle import CALIBRATION_FEATURES, Bundle
 from retrieval.bundle.local_density import ADDITIVE, Cohort, LocalDensity

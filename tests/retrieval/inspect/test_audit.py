@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image, ImageDraw
 
-from index.contents import POINT
+from index.database import POINT
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.local_density import ADDITIVE, Cohort, LocalDensity

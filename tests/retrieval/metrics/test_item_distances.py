@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from index.distance import Floats
+from index.search.distance import Floats
 from retrieval.metrics import item_distances
 from retrieval.metrics.item_distances import ItemDistances
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.distance import PLAIN
 from index.gallery import Gallery
+from index.search.distance import PLAIN
 from index.verified import VerifiedDistance
 from retrieval.metrics.identification import search_scores
 from retrieval.metrics.verified_scores import SearchSide, verified_scores, verify_searches

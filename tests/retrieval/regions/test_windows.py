@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from index.neighbours import Neighbour
+from index.snapshot import Neighbour
 from retrieval.errors import InvalidParameter
 from retrieval.regions.boxes import bbox_text, check_bbox, check_bboxes, cropped, overlap, parse_bbox
 from retrieval.regions.policy import Region

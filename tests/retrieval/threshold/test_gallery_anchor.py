@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from index.contents import POINT
+from index.database import POINT
 from index.gallery import Gallery
 from index.search.leave_one_out import DRAWS, NOBODY, OWN, KeptDraws
 from retrieval.bundle.bundle import CALIBRATION, FITTED, Bundle

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from index.contents import POINT
+from index.database import POINT
 from index.gallery import Gallery
 from index.search.leave_one_out import OWN
 from retrieval.bundle.bundle import FITTED, Bundle

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from index.contents import POINT
+from index.database import POINT
 from index.gallery import Gallery
 from index.milvus import MilvusGallery
 from retrieval.bundle.served_point import stored_point

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from index.distance import accepts
+from index.search.distance import accepts
 from retrieval.bundle.bundle import Bundle
 from retrieval.cli.main import group
 from retrieval.errors import DataError

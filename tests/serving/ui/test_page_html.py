@@ -152,7 +152,7 @@ def test_the_header_has_one_rate_in_a_sentence_and_a_link_to_the_report(retrieve
 
 
 def test_stand_ins_are_what_the_retriever_answers(retriever: Retriever) -> None:
-    photo = next(iter(retriever.gallery.photo_ids()))
+    photo = next(iter({photo[0] for photo in retriever.gallery.photos()}))
     thumbnail = retriever.gallery.thumbnail(photo)
     assert thumbnail is not None
     real = retriever.search(thumbnail)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from index.distance import PLAIN
+from index.search.distance import PLAIN
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.errors import BundleError, CalibrationError, InvalidParameter, RunError

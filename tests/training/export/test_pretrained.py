@@ -11,7 +11,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from index.contents import POINT
+from index.database import POINT
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import UNCALIBRATED

@@ -17,10 +17,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NoReturn
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
-from .errors import InvalidParameter
+import numpy as np
+from numpy.typing import NDArray
+
+from index.errors import InvalidParameter
+
+from .distance import Rows
 
 TEXT, NUMBER, BOOLEAN = "text", "number", "boolean"
 KINDS = (TEXT, NUMBER, BOOLEAN)
@@ -76,6 +81,18 @@ class Several:
 
 
 Where = Compare | Among | Missing | Negation | Several
+
+
+@dataclass(frozen=True)
+class Filter:
+    """The photos that a search may return."""
+
+    mask: NDArray[np.bool_]  # (n,)
+    few: Rows | None  # positions of the passing photos, if there are few
+    base: Any  # faiss selection that restricts a search of the base
+    tail: Any
+    sql: tuple[str, list[Value]]  # the filter as an SQL condition with its parameters
+    confirmed: set[int] = field(default_factory=set)  # positions whose checksummed metadata has been tested, too
 
 
 def parse_where(text: str, columns: Mapping[str, str]) -> Where:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from index.errors import InvalidParameter
-from index.filters import Among, Compare, Missing, Negation, Several, Where, parse_where, to_sql
+from index.search.filters import Among, Compare, Missing, Negation, Several, Where, parse_where, to_sql
 
 COLUMNS = {"brand": "text", "price": "number", "sale": "boolean"}
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from index import snapshot
 from index.ann.recall import Probe
-from index.distance import PLAIN, DistanceForm
 from index.gallery import Gallery
+from index.search.distance import PLAIN, DistanceForm
 from index.search.exact_search import contenders, first_places
 from index.snapshot import Snapshot
 
-from .test_verified_search import Lifted
-from .vectors import DIM, unit
+from ..test_verified_search import Lifted
+from ..vectors import DIM, unit
 
 pytestmark = pytest.mark.usefixtures("few_own_queries")
 

@@ -9,10 +9,10 @@ import pytest
 
 import index.search.exact_search
 from index.ann.kinds import FLAT, FP16
-from index.distance import PLAIN
+from index.search.distance import PLAIN
 from index.search.exact_search import MANY, sweep
 
-from .vectors import filled, unit
+from ..vectors import filled, unit
 
 
 def test_the_nearest_of_all_blocks_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

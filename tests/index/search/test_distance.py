@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from index.distance import PLAIN, accepts, plain_distance, squared_distance
+from index.search.distance import PLAIN, accepts, plain_distance, squared_distance
 
-from .vectors import unit
+from ..vectors import unit
 
 HALF = np.array([[0.5, 0.5, 0.5, 0.5]])  # differs from the first axis by (-.5, .5, .5, .5): exactly 1 away
 AXES = np.eye(4)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
 
 
 class DistanceForm(Protocol):

@@ -1,5 +1,0 @@
-"""The name under which a gallery keeps its operating point."""
-
-from .database import POINT
-
-__all__ = ["POINT"]
