@@ -58,7 +58,10 @@ class Measuring:
             self._stop.wait(PAUSE * (time.monotonic() - started))
 
     def measure_if_due(self) -> None:
-        """Measure the gallery if 1 % of its photos changed, or any photo more than an hour ago."""
+        """Measure the gallery if 1 % of its photos changed, or any photo more than an hour ago.
+
+        Draws that another process made of this version, such as `retrieval index`, are used as they are.
+        """
         retriever = self._service.retriever
         bundle, gallery = retriever.bundle, retriever.gallery
         version = gallery.version
@@ -66,8 +69,7 @@ class Measuring:
             return
         share, now = changed_share(bundle, gallery), time.monotonic()
         self._changed = (self._changed or now) if share else 0.0
-        if share <= STALE and (not share or now - self._changed < LONGEST_S):
-            self._seen = None if share else (retriever, version)
+        if 0 < share <= STALE and now - self._changed < LONGEST_S:
             return
         try:
             lock = None if is_address(gallery.path) else take_lock(gallery.path / LOCK)  # type: ignore[operator]

@@ -199,7 +199,7 @@ def show_expectations(done: IndexReport, bundle: Path, gallery: Path | str, *, b
         elif done.unanchored:
             click.echo(f"This gallery uses the bundle's threshold: {done.unanchored}.")
         return
-    for line in [*filter(None, [done.notice]), *describe(done.point)]:
+    for line in describe(done.point):
         click.echo(line)
     warning = "" if done.rates is None else done.rates.warning(done.point, bundle, gallery)
     if warning:

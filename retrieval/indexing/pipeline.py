@@ -57,7 +57,6 @@ class IndexReport:
     refused: list[tuple[str, str]] = field(default_factory=list)  # photo_id, reason
     point: OperatingPoint | None = None  # the gallery's operating point, None if the bundle's serves
     unanchored: str = ""  # why the gallery has no operating point
-    notice: str = ""  # what happened to the operating point, if anything
     rates: GalleryRates | None = None  # of the point in the gallery's newest version, None if there is no point
 
     def to_dict(self) -> dict[str, Any]:
@@ -67,7 +66,7 @@ class IndexReport:
         }
         refused = [{"photo_id": photo_id, "reason": reason} for photo_id, reason in self.refused]
         point = None if self.point is None else self.point.to_dict()
-        told = {"unanchored": self.unanchored, "notice": self.notice}
+        told = {"unanchored": self.unanchored}
         return {**counts, "gone": self.gone, "refused": refused, "point": point, **told}
 
 
@@ -94,8 +93,7 @@ def index_catalogue(
     `kind` or `max_memory` is given (`Gallery.rebuild`). The `engine` is "local", which embeds on this machine's cores,
     or "ray", which embeds on a Ray cluster. A new gallery is removed again if every photo was refused.
 
-    A gallery without an operating point for this bundle gets one; another is measured, and tightened if it no longer
-    keeps its promise (`remeasure`).
+    A gallery without an operating point for this bundle gets one; another is measured and left as it is.
 
     Raises BundleMismatch if another model made the gallery or features, GalleryLocked if another process writes, and
     PruneRefused, before it writes, if too many photos would be removed.
@@ -194,9 +192,8 @@ def _write(gallery: AnyGallery, batches: Iterable[Batch], plan: SyncPlan, report
 
 def _anchor(bundle: Bundle, gallery: AnyGallery, report: IndexReport) -> None:
     """Measure the operating point of a gallery, and set one if it has none."""
-    found = remeasure(bundle, gallery)
-    report.point, report.rates = found.after, found.rates
-    report.unanchored, report.notice = found.why_not, found.summary()
+    found = remeasure(bundle, gallery, tighten=False)
+    report.point, report.rates, report.unanchored = found.after, found.rates, found.why_not
 
 
 def probe_of(bundle: Bundle) -> Probe:

@@ -84,8 +84,10 @@ class Remeasured:
         return True
 
 
-def measure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf) -> Remeasured:
+def measure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tighten: bool = True) -> Remeasured:
     """Measure the promise of a bundle's operating point in a gallery, and tighten the point if it is broken.
+
+    Without `tighten`, a point stays as it is, and its rates tell what it does.
 
     Draws of the newest version that the gallery keeps are reused. A gallery without a point gets one, if it has enough
     items, of at most the threshold `cap`. Nothing is written: see `Remeasured.write`.
@@ -98,12 +100,13 @@ def measure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf) -> Re
     if before is None:
         first = anchor.anchored(gallery, draws, cap=cap)
         return Remeasured(bundle, stored, draws, is_new, None, first.point, first.why_not)
-    return Remeasured(bundle, stored, draws, is_new, before, anchor.stricter(gallery, draws, before) or before)
+    after = anchor.stricter(gallery, draws, before) if tighten else None
+    return Remeasured(bundle, stored, draws, is_new, before, after or before)
 
 
-def remeasure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf) -> Remeasured:
+def remeasure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tighten: bool = True) -> Remeasured:
     """Measure as `measure` does, and keep the result in the gallery as one change."""
-    found = measure(bundle, gallery, cap=cap)
+    found = measure(bundle, gallery, cap=cap, tighten=tighten)
     found.write(gallery)
     return found
 

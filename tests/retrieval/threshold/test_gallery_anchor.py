@@ -363,31 +363,39 @@ def test_added_photos_that_keep_the_promise_leave_the_threshold(tmp_path: Path) 
     before = fill(bundle, tmp_path, range(30))
     report = fill(bundle, tmp_path, range(30, 32))
     assert report.point == before.point
-    assert report.notice == ""
     assert report.rates is not None
     with Gallery.open(tmp_path / "g") as gallery:
         assert [change.action for change in gallery.changes(2)] == ["measure the threshold", "add"]
 
 
-def test_a_broken_promise_is_tightened_with_both_numbers_and_never_loosened(tmp_path: Path) -> None:
+def test_a_broken_promise_is_told_by_index_and_tightened_by_measuring_and_never_loosened(tmp_path: Path) -> None:
     bundle = bundle_of(tmp_path)
     first = fill(bundle, tmp_path, range(24), photos=range(1)).point  # the greatest threshold serves
     report = fill(bundle, tmp_path, range(24, 90), photos=range(1))
     assert first is not None
-    assert report.point is not None
-    assert report.point.threshold < first.threshold
-    assert f"from {first.threshold:.4f} to {report.point.threshold:.4f}" in report.notice
+    assert report.point == first
     assert report.rates is not None
-    assert not report.rates.broken(report.point)
+    assert report.rates.broken(first)
+    assert "sets a new threshold" in report.rates.warning(first)
     with Gallery.open(tmp_path / "g") as gallery:
+        version = gallery.version
+        found = remeasure(bundle, gallery)
+        assert not found.is_new  # the draws are those of `index`
+        assert gallery.version == version + 1
         assert gallery.changes(1)[0].action == "tighten the threshold"
-        assert report.point.evidence["gallery_version"] == gallery.version - 1
+        tight = found.after
+        assert tight is not None
+        assert tight.threshold < first.threshold
+        assert f"from {first.threshold:.4f} to {tight.threshold:.4f}" in found.summary()
+        assert found.rates is not None
+        assert not found.rates.broken(tight)
+        assert tight.evidence["gallery_version"] == version - 1
         gallery.remove(item_ids=[f"item-{i:02d}" for i in range(30, 90)])
         version = gallery.version
         again = remeasure(bundle, gallery)
-        assert again.after == again.before == report.point
+        assert again.after == again.before == tight
         assert gallery.version == version + 1
-        assert not remeasure(bundle, gallery).is_new  # the kept draws are those of this version
+        assert not remeasure(bundle, gallery).is_new
         assert gallery.version == version + 1
 
 
