@@ -74,41 +74,21 @@ def _bound(family: int, address: tuple[str | int, ...], host: str) -> socket.soc
     return listener
 
 
-class _Pause:
-    """A pause of the cyclic garbage collector that lasts while anything needs it, in any thread."""
-
-    def __init__(self) -> None:
-        self._guard = Lock()
-        self._needs = 0
-        self._was_enabled = False
-
-    def begin(self) -> None:
-        """Disable the collector."""
-        with self._guard:
-            if not self._needs:
-                self._was_enabled = gc.isenabled()
-                gc.disable()
-            self._needs += 1
-
-    def end(self) -> None:
-        """Enable the collector if nothing else needs the pause and it was enabled before."""
-        with self._guard:
-            self._needs -= 1
-            if not self._needs and self._was_enabled:
-                gc.enable()
-
-
-_PAUSE = _Pause()
+_SWITCHING = Lock()
 
 
 @contextmanager
 def no_collection() -> Iterator[None]:
     """Disable the cyclic garbage collector while many objects are created that stay, such as imported modules.
 
-    Contexts of several threads may overlap: the collector is as it was at the end of the last one.
+    Where contexts of several threads overlap, the collector runs again once the first one ends.
     """
-    _PAUSE.begin()
+    with _SWITCHING:
+        was_enabled = gc.isenabled()
+        gc.disable()
     try:
         yield
     finally:
-        _PAUSE.end()
+        with _SWITCHING:
+            if was_enabled:
+                gc.enable()
