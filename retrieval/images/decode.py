@@ -89,9 +89,9 @@ def _open_sent(data: bytes, name: str, min_side: int) -> Image.Image:
         if name == "JPEG" and min_side:
             image.draft(None, (2 * min_side, 2 * min_side))
         image.load()
-        if plain.orientation in TURNS:
-            return to_rgb(image.transpose(TURNS[plain.orientation]))
-        return to_rgb(image)
+        upright = to_rgb(image)
+    del image  # a large one takes 100 MB, and so does each of the next
+    return upright.transpose(TURNS[plain.orientation]) if plain.orientation in TURNS else upright
 
 
 def decoded(work: Callable[[], Image.Image]) -> Image.Image:
