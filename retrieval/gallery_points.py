@@ -7,6 +7,7 @@ from index.location import AnyGallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.served_point import served_point
+from retrieval.errors import command
 from retrieval.threshold.drawn_distances import GalleryRates
 
 from .served import Served
@@ -55,3 +56,16 @@ class GalleryPoints:
 def measured_photos(points: dict[int, OperatingPoint], photos: int) -> int:
     """Return the largest number of photos with an operating point that is at most that of a query."""
     return max(count for count in points if count <= photos)
+
+
+def outgrown(bundle: Bundle, gallery: AnyGallery) -> str:
+    """Return a warning if a gallery has more items than the bundle's threshold was set for, "" if it has not."""
+    point, items = bundle.operating_point, gallery.items
+    promised = int(point.evidence.get("gallery_items", items))
+    if not point.decides or items <= promised:
+        return ""
+    return (
+        f"The gallery has {items} items and the threshold was set for {promised}: photos of unknown items return a "
+        f"match more often than the {point.target_fpir:.1%} that were promised. "
+        f"`{command('calibrate', bundle.path, gallery.path)}` sets a threshold in this gallery"
+    )

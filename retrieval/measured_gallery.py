@@ -6,9 +6,8 @@ from index.location import AnyGallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.threshold.drawn_distances import GalleryRates
-from retrieval.threshold.forecast import FpirForecast, fpir_forecast
 
-from .gallery_points import GalleryPoints
+from .gallery_points import GalleryPoints, outgrown
 
 
 class MeasuredGallery:
@@ -18,7 +17,6 @@ class MeasuredGallery:
         self.bundle = bundle
         self.gallery = gallery
         self._points = GalleryPoints(bundle, gallery)
-        self._forecasts: dict[int, FpirForecast | None] = {}
 
     @property
     def point(self) -> OperatingPoint:
@@ -34,11 +32,6 @@ class MeasuredGallery:
         """Return whether the gallery's own threshold serves without a known FPIR in the newest version."""
         return self.point is not self.bundle.operating_point and self.rates() is None
 
-    def fpir_forecast(self) -> FpirForecast | None:
-        """Return the expected FPIR at the gallery's current size, None if it was measured or the bundle cannot tell."""
-        if self.point is not self.bundle.operating_point:
-            return None
-        items = self.gallery.items
-        if items not in self._forecasts:
-            self._forecasts = {items: fpir_forecast(self.bundle, items)}
-        return self._forecasts[items]
+    def outgrown(self) -> str:
+        """Return a warning if the bundle's threshold serves in a gallery with more items than it was set for."""
+        return "" if self.point is not self.bundle.operating_point else outgrown(self.bundle, self.gallery)

@@ -56,9 +56,8 @@ class ServePlan:
             click.echo(f"Warning: {rates.warning(point, self.bundle, self.gallery)}.")
         if retriever.unmeasured:
             click.echo(f"Warning: {unmeasured_warning(self.gallery, self.bundle)}.")
-        forecast = retriever.fpir_forecast()
-        if forecast is not None and forecast.outgrown:
-            click.echo(f"Warning: {forecast.warning(self.bundle, self.gallery)}.")
+        if outgrown := retriever.outgrown():
+            click.echo(f"Warning: {outgrown}.")
 
     def announce_address(self, host: str, listeners: Sequence[socket.socket]) -> None:
         """Print the addresses of the endpoint and of the page."""

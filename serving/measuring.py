@@ -65,7 +65,7 @@ class Measuring:
         retriever = self._service.retriever
         bundle, gallery = retriever.bundle, retriever.gallery
         version = gallery.version
-        if self._seen == (retriever, version) or bundle.operating_point.of_pairs:
+        if self._seen == (retriever, version):
             return
         share, now = changed_share(bundle, gallery), time.monotonic()
         self._changed = (self._changed or now) if share else 0.0

@@ -16,12 +16,11 @@ from .service import Service
 def server_info(service: Service) -> dict[str, Any]:
     """Return the bundle, the gallery, the threshold with its error rate, and the drift of live photos."""
     retriever = service.retriever
-    bundle, gallery, forecast = retriever.bundle, retriever.gallery, retriever.fpir_forecast()
+    bundle, gallery = retriever.bundle, retriever.gallery
     point, rates, drifts = retriever.point, retriever.rates(), service.drifts()
-    outgrown = "" if forecast is None else forecast.warning()
     unmeasured = unmeasured_warning() if retriever.unmeasured else ""
     drifted = drift_warning(drifts)
-    warnings = [outgrown if rates is None else rates.warning(point), unmeasured, drifted]
+    warnings = [retriever.outgrown() if rates is None else rates.warning(point), unmeasured, drifted]
     return {
         "bundle_id": bundle.bundle_id,
         "embedding_id": bundle.embedding_id,
@@ -34,7 +33,6 @@ def server_info(service: Service) -> dict[str, Any]:
         "threshold_status": threshold_status(point, bundle),
         "in_gallery": None if rates is None else {**rates.to_dict(point), "warning": rates.warning(point)},
         "regions": region_states(retriever),
-        "fpir_forecast": None if forecast is None else forecast.to_dict(),
         "gallery": {
             "version": gallery.version,
             "photos": len(gallery),

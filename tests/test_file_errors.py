@@ -19,7 +19,7 @@ from retrieval.cli.main import main
 from retrieval.threshold.calibrate import calibrate
 
 from .miniature import write_cub
-from .retrieval.threshold.test_gallery_size import searches, simulated
+from .retrieval.threshold.simulated import searches, simulated
 from .world import make_bundle, write_folder
 
 pytestmark = pytest.mark.usefixtures("empty_pictures")

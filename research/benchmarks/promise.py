@@ -23,8 +23,8 @@ from retrieval.bundle.operating_point import CERTIFIED
 from retrieval.errors import CalibrationError
 from retrieval.metrics.identification import SearchScores, identification_rates, search_scores, threshold_at_fpir
 from retrieval.threshold.calibrate import calibrate
-from retrieval.threshold.gallery_size import size_model
 
+from .gallery_size import size_model
 from .tables import NONE, Recorder, parser_of
 
 TARGET, PHOTOS, DIM, CROWDS = 0.05, 6, 24, 40

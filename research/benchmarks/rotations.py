@@ -34,7 +34,6 @@ from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.metrics.consistency import opis
 from retrieval.metrics.identification import SearchScores, identification_rates
 from retrieval.threshold.calibrate import calibrate
-from retrieval.threshold.gallery_size import size_model
 from training.backbones import backbone_preprocessing, load_backbone
 from training.config import Settings
 from training.data.reader import Augmentation, PhotoReader, evaluation_batches
@@ -46,6 +45,7 @@ from training.loop.run import Run
 from training.loop.train import train
 
 from . import grocery
+from .gallery_size import size_model
 from .heads import VIEWS, FrozenFeatures, Task, train_head, vectors_of
 from .rotation_tables import EVAL_SPLITS, ROTATIONS, report
 from .tables import Recorder, parser_of

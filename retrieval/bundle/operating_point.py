@@ -14,7 +14,6 @@ UNCALIBRATED = "uncalibrated"  # there is no threshold, so searches only rank it
 NOTHING = -math.inf  # a threshold that accepts nothing
 UNANCHORED = "unanchored"  # status of the bundle's threshold where it serves, because it was not set in that gallery
 EXTRAPOLATED = "extrapolated"  # status of a query with more photos than those that the threshold was set for
-PAIRS = "pairs"  # `protocol` in the evidence of a threshold for pairs of photos
 LOW_TPIR = 0.5  # a warning is given below this TPIR
 
 
@@ -45,25 +44,13 @@ class OperatingPoint:
         """The threshold, or None if there is none, for JSON, which has no infinity."""
         return self.threshold if self.decides else None
 
-    @property
-    def of_pairs(self) -> bool:
-        """Return whether the threshold is for pairs of photos (1:1), which has no target for searches."""
-        return self.evidence.get("protocol") == PAIRS
-
     def describe(self) -> str:
         """Return a one-line description."""
         if not self.decides:
             return f"it has no threshold; a gallery sets one for FPIR {self.target_fpir:g}."
-        size = self.evidence.get("gallery_size")
-        if "far_range" in self.evidence:
-            far, frr = (
-                self.evidence.get(f"{rate}_mean_over_items", self.evidence.get(f"{rate}_mean_over_products"))
-                for rate in ("far", "frr")  # the second key is that of older bundles
-            )
-            return f"two photos match within {self.threshold:.4f}; of pairs FAR {far:.4f}, FRR {frr:.4f}, estimated."
-        return f"a match is a distance of at most {self.threshold:.4f}; FPIR {self.target_fpir:g} is {self.status}" + (
-            f" for {size} items." if size else "."
-        )
+        size = self.evidence.get("gallery_items")
+        told = f"a match is a distance of at most {self.threshold:.4f}; FPIR {self.target_fpir:g} is {self.status}"
+        return f"{told} for {size} items." if size else f"{told}."
 
     def caveats(self) -> list[str]:
         """Return sentences about the performance to expect on new items."""

@@ -130,9 +130,9 @@ def index(
       retrieval index bundles/shop photos.csv -o galleries/shop --column price=number
     """
     from retrieval.bundle.bundle import Bundle
+    from retrieval.gallery_points import outgrown
     from retrieval.indexing.pipeline import index_catalogue, plan_catalogue
     from retrieval.indexing.plan import check_prune
-    from retrieval.threshold.forecast import fpir_forecast
 
     if report is not None:
         check_place(report)
@@ -156,10 +156,10 @@ def index(
     show_outcome(done, output, report)
     with open_gallery(output, read_only=True) as gallery:
         click.echo(describe_index(gallery) if done.rebuilt is None else describe_rebuild(done.rebuilt))
-        view = fpir_forecast(opened, gallery.items) if done.point is None else None
+        warning = outgrown(opened, gallery) if done.point is None else ""
     show_expectations(done, bundle, output, bundle_decides=opened.operating_point.decides)
-    if view is not None and view.outgrown:
-        click.echo(f"Warning: {view.warning(bundle, output)}.")
+    if warning:
+        click.echo(f"Warning: {warning}.")
     show_next(command("serve", bundle, output))
 
 

@@ -201,7 +201,6 @@ class Info:
     evidence: dict[str, Any]
     threshold_status: str  # as in `Answer`
     in_gallery: dict[str, Any] | None  # what the threshold does in the gallery as it is now, if it was measured
-    fpir_forecast: dict[str, Any] | None  # what the bundle's threshold does at this gallery size, if it serves
     gallery: GalleryInfo
     drift: dict[str, Any]
     regions: tuple[dict[str, Any], ...] = ()  # thresholds of searches by regions

@@ -127,8 +127,7 @@ def index_catalogue(
             report.gone = plan.gone
         report.seconds = time.perf_counter() - started
         report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
-        if not bundle.operating_point.of_pairs:
-            _anchor(bundle, gallery, report)
+        _anchor(bundle, gallery, report)
         is_empty = not len(gallery)
     if is_new and is_empty and report.refused:
         shutil.rmtree(gallery_place)

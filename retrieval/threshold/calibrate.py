@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,11 +29,9 @@ from retrieval.metrics.identification import SearchScores, identification_rates,
 
 from .bounds import CONFIDENCE, bound_p_value, cluster_means, items_needed, upper_bound
 from .families import families_of_photos
-from .gallery_size import EXTRAPOLATION, GallerySize, size_model
 
 CANDIDATES = 2000  # maximum number of thresholds compared
 SPLITS = 200  # number of random splits of the clusters into halves
-STEPS = 2**20  # grid over the distances when the FPIR is predicted for another gallery size
 REMEDY = "Bring more calibration items, or accept the word `estimated` with --allow-estimate"
 
 ITEMS, GROUPS, FAMILIES = "items", "groups of items", "families of similar items"  # kinds of clusters
@@ -51,7 +48,6 @@ def calibrate(
     groups: ArrayLike | None = None,
     vectors: NDArray[np.float32] | None = None,
     seen_labels: Iterable[object] = (),
-    gallery_size: int | None = None,
 ) -> OperatingPoint:
     """Choose a threshold on searches of items that were used for nothing else.
 
@@ -68,8 +64,6 @@ def calibrate(
         items if there are none.
     seen_labels:
         Items used in training. Calibrating on any of them is an error.
-    gallery_size:
-        Number of gallery items that the target applies to. Defaults to the number of items searched here.
 
     Raises
     ------
@@ -83,8 +77,8 @@ def calibrate(
     if not scores.mated.any() or scores.gallery_items < 2:
         raise CalibrationError("calibration needs queries with a mate, and two items or more in the gallery")
     kind, clusters = _clusters(scores, groups, vectors)
-    promise = _Promise(scores, clusters, target_fpir, gallery_size or scores.gallery_items, kind)
-    limit = None if promise.far_out else promise.limit(certified=True)
+    promise = _Promise(scores, clusters, target_fpir, kind)
+    limit = promise.limit(certified=True)
     point = None if limit is None else choose_threshold(scores, limit)
     status = CERTIFIED
     if point is None:
@@ -123,34 +117,16 @@ def _refuse_seen(scores: SearchScores, seen_labels: Iterable[object]) -> None:
 
 @dataclass(frozen=True)
 class _Promise:
-    """The target FPIR in a gallery of `items` items, evaluated on searches of a gallery of possibly another size."""
+    """The target FPIR, evaluated on searches."""
 
     scores: SearchScores
     clusters: NDArray[np.int64]
     target: float
-    items: int
     kind: str = ITEMS  # of the clusters
-
-    @property
-    def far_out(self) -> bool:
-        """Return whether the gallery size is too large to extrapolate to from these searches."""
-        return self.items > EXTRAPOLATION * self.scores.gallery_items
-
-    @cached_property
-    def size(self) -> GallerySize:
-        return size_model(self.scores)
 
     def means(self, threshold: float) -> Floats:
         """Return the FPIR per cluster (k,)."""
-        if self.items == self.scores.gallery_items:
-            return cluster_means(accepts(self.scores.impostor, threshold), self.clusters)
-        return cluster_means(self.size.chances(threshold, self.items), self.clusters)
-
-    def rate(self, threshold: float) -> float:
-        """Return the mean FPIR over all searches."""
-        if self.items == self.scores.gallery_items:
-            return float(accepts(self.scores.impostor, threshold).mean())
-        return self.size.fpir(threshold, self.items)
+        return cluster_means(accepts(self.scores.impostor, threshold), self.clusters)
 
     def limit(self, *, certified: bool) -> float | None:
         """Return the largest threshold that meets the target, as do all stricter ones; None if there is none.
@@ -161,12 +137,10 @@ class _Promise:
         def keeps(threshold: float) -> bool:
             if certified:
                 return bound_p_value(self.means(threshold), self.target) <= 1 - CONFIDENCE
-            return self.rate(threshold) <= self.target
+            return float(accepts(self.scores.impostor, threshold).mean()) <= self.target
 
         errors = np.unique(self.scores.impostor[np.isfinite(self.scores.impostor)])
         ends = np.append(np.nextafter(errors, -np.inf), errors[-1] if len(errors) else 2.0)  # FPIR changes only here
-        if self.items != self.scores.gallery_items:  # the predicted FPIR also changes in between
-            ends = np.linspace(0, ends[-1], STEPS)
         passed, failed = -1, len(ends)
         while failed - passed > 1:
             middle = (passed + failed) // 2
@@ -191,11 +165,6 @@ class _Promise:
 
     def why_not(self) -> str:
         """Return the reason why no threshold can be certified."""
-        if self.far_out:
-            return (
-                f"{self.items} items are more than {EXTRAPOLATION} times the {self.scores.gallery_items} that were "
-                "searched: nothing can be certified so far out"
-            )
         count = int(self.clusters.max()) + 1
         return (
             f"{count} independent {self.kind} cannot certify an FPIR of {self.target:g}: even without a single error, "
@@ -245,9 +214,7 @@ def _evidence(scores: SearchScores, promise: _Promise, threshold: float) -> dict
     means = promise.means(threshold)
     halves = promise.on_other_clusters()
     return {
-        "fpir": rates.fpir
-        if promise.items == scores.gallery_items
-        else float(promise.size.fpir(threshold, promise.items)),
+        "fpir": rates.fpir,
         "fpir_upper": upper_bound(means),
         "confidence": CONFIDENCE,
         "fpir_on_other_half": halves,
@@ -261,5 +228,4 @@ def _evidence(scores: SearchScores, promise: _Promise, threshold: float) -> dict
         "clusters_are": promise.kind,
         "items_needed": items_needed(promise.target),
         "gallery_items": scores.gallery_items,
-        "gallery_size": promise.items,
     }

@@ -149,16 +149,9 @@ def propose(
 
     Raises
     ------
-    CalibrationError
-        If the bundle's threshold is for pairs. Other reasons are in `Anchored.why_not`.
     DataError
         If no labelled photo can be used, or there is too little feedback.
     """
-    if bundle.operating_point.of_pairs:
-        raise CalibrationError(
-            f"{bundle.path} has a threshold for pairs (1:1), which has no error rate for searches",
-            remedy="Export its run without --protocol pairs",
-        )
     before = served_point(gallery.kept(POINT), bundle)
     target = before.target_fpir if target_fpir is None else target_fpir
     indexed = set(gallery.values(CONTENT).values())

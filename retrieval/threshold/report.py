@@ -16,7 +16,6 @@ from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
 from retrieval.html import document, drawn, figure_grid, legend_above, picture, table
 from retrieval.metrics.consistency import Opis, UtilityCurves, search_curves, search_opis
 from retrieval.metrics.identification import SearchScores, det_curve
-from retrieval.threshold.gallery_size import size_model
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,15 +82,6 @@ def render_report(data: ReportData) -> str:
             "Distances of photos to their own item, and to the nearest other item.",
         ),
     ]
-    if data.scores.near is not None and data.scores.gallery_items > 1:
-        figures.append(
-            (
-                "False alarms against the size of the gallery",
-                drawn(lambda axes: _sizes(axes, data.scores, data.point)),
-                f"FPIR at the threshold. Up to {data.scores.gallery_items} items it is measured; beyond, it is "
-                "predicted from the distances to the nearest items, and dotted beyond ten times as many.",
-            )
-        )
     if data.pair_curves is not None and data.pair_opis:
         curves, pair_opis = data.pair_curves, next(iter(data.pair_opis.values()))
         figures.append(
@@ -124,7 +114,7 @@ def _status(point: OperatingPoint) -> str:
     if point.status == CERTIFIED:
         told = (
             f"<b>Certified.</b> At most {target} of photos of unknown items return something, with {CONFIDENT} "
-            f"confidence, in a gallery of {evidence['gallery_size']} items."
+            f"confidence, in a gallery of {evidence['gallery_items']} items."
         )
     else:
         more = max(0, int(evidence["items_needed"]) - int(evidence["clusters"]))
@@ -267,15 +257,4 @@ def _ranges(axes: Axes, found: Mapping[tuple[float, float], Opis]) -> None:
     axes.plot(names, [value.value for _, value in ordered], "o-", color=BLUE, label="OPIS")
     axes.plot(names, [value.epsilon_value for _, value in ordered], "s--", color=ORANGE, label="epsilon-OPIS")
     axes.set(xlabel="FAR range", ylim=(0, None))
-    legend_above(axes)
-
-
-def _sizes(axes: Axes, scores: SearchScores, point: OperatingPoint) -> None:
-    model, here = size_model(scores), scores.gallery_items
-    for start, end, style in ((1, here, "-"), (here, 10 * here, "--"), (10 * here, 100 * here, ":")):
-        items = np.unique(np.geomspace(start, end, 25).astype(int))
-        axes.plot(items, [model.fpir(point.threshold, int(n)) for n in items], style, color=BLUE)
-    axes.axhline(point.target_fpir, color=GREY, linestyle="--", label=f"promised FPIR {point.target_fpir:g}")
-    axes.axvline(float(point.evidence["gallery_size"]), color=RED, label="items it was promised for")
-    axes.set(xscale="log", xlabel="items in the gallery", ylabel="FPIR", ylim=(0, 1.02))
     legend_above(axes)

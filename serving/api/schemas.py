@@ -249,9 +249,6 @@ class Info(BaseModel):
         description="For auto and detector: the threshold of searches by regions with its FPIR per photo, or "
         "unanchored with the command that sets one. Empty if the bundle verifies matches."
     )
-    fpir_forecast: dict[str, Any] | None = Field(
-        description="What the bundle's threshold does in a gallery of this size, if it serves."
-    )
     gallery: GalleryOut
     drift: dict[str, Any]
     warnings: list[str] = Field(description="What an operator should know, with the command that helps.")

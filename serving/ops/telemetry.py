@@ -37,7 +37,6 @@ METRICS = (  # names without the suffixes that Prometheus appends
     "retrieval_fpir",
     "retrieval_fpir_upper",
     "retrieval_threshold_broken",
-    "retrieval_expected_fpir",
     "retrieval_gallery_outgrown",
     "retrieval_drift_effect",
     "retrieval_drift_alarm",
@@ -129,7 +128,7 @@ class _State(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges."""
         retriever = self._service.retriever
-        point, forecast, rates = retriever.point, retriever.fpir_forecast(), retriever.rates()
+        point, rates = retriever.point, retriever.rates()
         pool, peers = self._service.pool, self._service.peers.states()
         waiting = pool.waiting + sum(peer.waiting for peer in peers)
         overdue = pool.overdue + sum(peer.overdue for peer in peers)
@@ -149,12 +148,8 @@ class _State(Collector):
         if rates is not None:
             numbers["fpir"] = ("FPIR of the threshold, measured in this gallery.", rates.fpir(point.threshold))
             numbers["fpir_upper"] = ("Upper 95 % bound on the FPIR.", rates.fpir_upper(point.threshold))
-        if forecast is not None:
-            numbers["expected_fpir"] = ("FPIR expected in a gallery of this size.", forecast.fpir)
-            numbers["gallery_outgrown"] = (
-                "1 if the gallery has more items than the threshold was set for.",
-                forecast.outgrown,
-            )
+        outgrown = bool(retriever.outgrown())
+        numbers["gallery_outgrown"] = ("1 if the gallery has more items than the threshold was set for.", outgrown)
         for name, (text, number) in numbers.items():
             yield GaugeMetricFamily(f"retrieval_{name}", text, value=float(number))
         effect = GaugeMetricFamily(

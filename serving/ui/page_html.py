@@ -51,31 +51,28 @@ def header_html(retriever: Retriever, *, drift: bool = False) -> str:
 
 def rate_sentence(retriever: Retriever) -> str:
     """Return how often an unknown item returns a match, as a sentence."""
-    point, rates, forecast = retriever.point, retriever.rates(), retriever.fpir_forecast()
+    point, rates = retriever.point, retriever.rates()
     if not point.decides:
         return NO_THRESHOLD
-    if point.of_pairs:
-        return "How often an unknown item (one that is not in the catalogue) returns a match was not measured."
     if rates is not None and point.status == CERTIFIED and not rates.broken(point):
         share = f"at most {point.target_fpir:.1%}"
     elif rates is not None:
         share = f"about {max(rates.fpir(point.threshold), float(point.evidence.get('fpir_expected', 0))):.1%}"
     else:
-        outgrown = forecast is not None and forecast.outgrown
-        share = f"about {forecast.fpir if forecast is not None and outgrown else point.target_fpir:.1%}"
+        share = f"about {point.target_fpir:.1%}"
     told = f"An unknown item (one that is not in the catalogue) returns a match in <b>{share}</b> of searches."
     here = point is not retriever.bundle.operating_point
     return told if here else f"{told} This was measured on other items, not in this catalogue."
 
 
 def _warnings(retriever: Retriever, *, drift: bool) -> list[str]:
-    point, rates, forecast = retriever.point, retriever.rates(), retriever.fpir_forecast()
+    point, rates = retriever.point, retriever.rates()
     warnings = []
     if rates is not None and rates.broken(point):
         warnings.append(f"That is more than intended, because the catalogue has changed. {CHECK}")
     if retriever.unmeasured:
         warnings.append(f"The catalogue has changed since this was measured. {CHECK}")
-    if rates is None and forecast is not None and forecast.outgrown:
+    if retriever.outgrown():
         warnings.append(f"That is more than intended, because the catalogue has grown. {CHECK}")
     if drift:
         warnings.append(f"Recent photos look different from those that this was measured with. {CHECK}")

@@ -332,16 +332,14 @@ def test_as_many_items_are_answered_as_asked_for(retriever: Retriever, world: Pa
             retriever.search(image, top_k=count)
 
 
-def test_the_fpir_forecast_follows_the_gallery(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr("retrieval.measured_gallery.fpir_forecast", lambda bundle, items: asked.append(items) or items)
-    bundle = Bundle.open(world / "bundle")
+def test_a_gallery_with_more_items_than_the_bundle_was_calibrated_on_is_outgrown(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path, point=OperatingPoint(0.5, "estimated", 0.05, {"gallery_items": 1}))
     with Gallery.create(tmp_path / "g", dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery:
         retriever = Retriever(bundle, gallery)
-        assert [retriever.fpir_forecast() for _ in range(3)] == [0, 0, 0]
-        gallery.add(["p"], ["i"], np.eye(bundle.dim, dtype=np.float32)[:1])
-        assert [retriever.fpir_forecast() for _ in range(3)] == [1, 1, 1]
-    assert asked == [0, 1]  # worked out once for each size
+        for number in range(2):
+            assert retriever.outgrown() == ""
+            gallery.add([f"p{number}"], [f"i{number}"], np.eye(bundle.dim, dtype=np.float32)[[number]])
+        assert "2 items and the threshold was set for 1" in retriever.outgrown()
 
 
 def test_another_domain_is_told_where_density_tells(world: Path, tmp_path: Path) -> None:

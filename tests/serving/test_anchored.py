@@ -64,7 +64,6 @@ def test_answers_info_metrics_and_page_tell_of_the_gallerys_threshold(retriever:
     assert (answer["threshold"], answer["threshold_status"]) == (point.threshold, "estimated")
     assert answer["nearest"]["p_value"] == pytest.approx(1 / 25)
     assert (info["threshold"], info["threshold_status"]) == (point.threshold, "estimated")
-    assert info["fpir_forecast"] is None
     assert info["in_gallery"]["fpir"] == pytest.approx(point.evidence["fpir"])
     assert info["in_gallery"]["broken"] is False
     assert f"retrieval_fpir {info['in_gallery']['fpir']}" in metrics

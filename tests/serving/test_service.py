@@ -424,7 +424,7 @@ def test_metrics_count_what_happens(client: TestClient) -> None:
     ):
         assert line in text
     named = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
-    optional = {"retrieval_expected_fpir", "retrieval_gallery_outgrown"}  # this bundle keeps no calibration
+    optional: set[str] = set()
     optional |= {"retrieval_fpir", "retrieval_fpir_upper"}  # and this gallery no threshold
     created = {name for name in named if name.endswith("_created")}
     assert {name.removesuffix("_total") for name in named - created} == set(METRICS) - optional

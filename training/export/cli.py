@@ -16,7 +16,6 @@ from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.cli.index import show_expectations
 from retrieval.cli.lines import show_next
 from retrieval.cli.options import GroupedCommand
-from retrieval.cli.target_options import target_options
 from retrieval.errors import InvalidParameter, command
 from training.cli import named_backbone, open_run
 from training.config import AUTO, HARDWARE, MODEL, OUTPUT, PHOTO, VIEWS
@@ -24,22 +23,18 @@ from training.export.options import CHOICES, OFF
 
 if TYPE_CHECKING:
     from retrieval.bundle.bundle import Bundle
-    from retrieval.threshold.targets import Target
     from training.export.variants import Variant
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULT_FPIR = 0.05
-OF_RUNS = ("run", "allow_estimate", "gallery_size", "reject_uncertain", "protocol", "far_range")  # parameters
+OF_RUNS = ("run", "allow_estimate", "reject_uncertain")  # parameters
 
 
 class ExportCommand(GroupedCommand):
     """`retrieval export`, with its options in groups."""
 
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
-        "Threshold": [
-            *("target_fpir", "target_far", "target_precision", "mated_share", "allow_estimate"),
-            *("gallery_size", "reject_uncertain", "protocol", "far_range"),
-        ],
+        "Threshold": ["target_fpir", "allow_estimate", "reject_uncertain"],
         HARDWARE: ["precision", "provider"],
         MODEL: ["pretrained", "fit", "size", "views", "verify"],
         OUTPUT: ["output", "gallery", "gallery_output"],
@@ -80,28 +75,15 @@ def _of_context(flag: str, **options: Any) -> Callable[[Command], Command]:
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to write the bundle to."
 )
-@target_options
+@click.option(
+    "--target-fpir",
+    type=float,
+    default=DEFAULT_FPIR,
+    show_default=True,
+    help="Maximum share of searches for unknown items that return a match (FPIR).",
+)
 @click.option("--allow-estimate", is_flag=True, help="Accept a threshold whose FPIR could not be certified.")
-@click.option(
-    "--gallery-size",
-    type=int,
-    help="Number of gallery items that the FPIR is promised for.  [default: the number of calibration items]",
-)
 @click.option("--reject-uncertain", is_flag=True, help="Answer photos of low certainty with a no-match.")
-@click.option(
-    "--protocol",
-    type=click.Choice(["searches", "pairs"]),
-    default="searches",
-    show_default=True,
-    help="What the threshold decides: searches in a gallery (1:N) or pairs of photos (1:1).",
-)
-@click.option(
-    "--far-range",
-    type=(float, float),
-    default=(0.01, 0.1),
-    show_default=True,
-    help="Range of false-accept rates that the threshold is chosen in, with --protocol pairs.",
-)
 @_of_context(
     "--precision",
     type=click.Choice([AUTO, *PRECISIONS]),
@@ -131,18 +113,15 @@ def _of_context(flag: str, **options: Any) -> Callable[[Command], Command]:
 def export(
     run: Path | None,
     output: Path,
-    target: Any,
+    target_fpir: float,
     allow_estimate: bool,
-    gallery_size: int | None,
     reject_uncertain: bool,
-    protocol: str,
-    far_range: tuple[float, float],
     gallery: Path | None,
     gallery_output: Path | None,
 ) -> None:
     """Write a run or a pretrained model as a bundle: the ONNX model and one threshold with its evidence.
 
-    Without a target, the threshold is set for an FPIR of 0.05. With another precision or provider than fp32 on the
+    With another precision or provider than fp32 on the
     CPU, everything is measured again and compared with fp32; such a bundle needs galleries of its own.
 
     The bundle of a pretrained model has no threshold. Searches only rank items until `retrieval index` sets one in a
@@ -159,7 +138,7 @@ def export(
     meta = context.meta
     photos = read_catalogue(gallery) if gallery else None
     if meta["pretrained"] is not None:
-        bundle = _export_pretrained(context, output, target, photos or ())
+        bundle = _export_pretrained(context, output, target_fpir, photos or ())
     else:
         from training.export.export import export as export_run
 
@@ -168,11 +147,9 @@ def export(
         bundle = export_run(
             open_run(run),
             output,
-            target=target,
+            target_fpir=target_fpir,
             allow_estimate=allow_estimate,
-            gallery_size=gallery_size,
             reject_uncertain=reject_uncertain,
-            pairs_far_range=far_range if protocol == "pairs" else None,
             variant=_variant(context),
             views=meta["views"],
             verify=meta["verify"],
@@ -187,7 +164,7 @@ def export(
     _index(output, bundle, photos, gallery_output or Path("galleries") / output.name)
 
 
-def _export_pretrained(context: click.Context, output: Path, target: Target | None, photos: Sequence[Photo]) -> Bundle:
+def _export_pretrained(context: click.Context, output: Path, target_fpir: float, photos: Sequence[Photo]) -> Bundle:
     """Write a pretrained model as a bundle; refuse options for the threshold, which the bundle does not have."""
     from retrieval.bundle.bundle import check_new
     from training.export.pretrained import Pretrained, export_pretrained
@@ -198,8 +175,6 @@ def _export_pretrained(context: click.Context, output: Path, target: Target | No
             rule = f"be one of {', '.join(choices)} with --pretrained, which has no validation items to choose on"
             raise InvalidParameter(f"--{name}", rule, AUTO)
     given = [name for name in OF_RUNS if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    if target is not None and target.fpir is None:
-        given.append("target_precision" if target.far is None else "target_far")
     if given:
         flags = ", ".join("RUN" if name == "run" else f"--{name.replace('_', '-')}" for name in given)
         raise InvalidParameter(
@@ -212,7 +187,6 @@ def _export_pretrained(context: click.Context, output: Path, target: Target | No
 
     meta = context.meta
     catalogue, verify = read_catalogue(meta["fit"]) if meta["fit"] else None, meta["verify"]
-    fpir = DEFAULT_FPIR if target is None or target.fpir is None else target.fpir
     if catalogue is None:
         not_verified(verify, "there are no photos to choose it by", "Pass --fit PHOTOS")
     check_new(output)  # before the model is loaded and fitted
@@ -220,12 +194,12 @@ def _export_pretrained(context: click.Context, output: Path, target: Target | No
     if catalogue is not None:
         from training.export.fit import fit_to_catalogue
 
-        pretrained, told = fit_to_catalogue(pretrained, catalogue, verify=verify, target_fpir=fpir)
+        pretrained, told = fit_to_catalogue(pretrained, catalogue, verify=verify, target_fpir=target_fpir)
         click.echo(told)
     variant = Variant(meta["precision"], meta["provider"])
     photos = photos or catalogue or ()
     return export_pretrained(
-        replace(pretrained, views=meta["views"]), output, photos=photos, variant=variant, target_fpir=fpir
+        replace(pretrained, views=meta["views"]), output, photos=photos, variant=variant, target_fpir=target_fpir
     )
 
 

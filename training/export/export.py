@@ -21,14 +21,12 @@ from retrieval.bundle.bundle import (
 )
 from retrieval.bundle.golden import pack_golden
 from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.errors import InvalidParameter, RunError
+from retrieval.errors import RunError
 from retrieval.files import check_place
 from retrieval.metrics.identification import SearchScores
 from retrieval.threshold.calibrate import calibrate
 from retrieval.threshold.certainty import auroc, choose_cut, risk_coverage, without_uncertain, wrong_answers
-from retrieval.threshold.pair_protocol import calibrate_pairs
 from retrieval.threshold.report import render_report
-from retrieval.threshold.targets import Target
 from training.config import PHOTO
 from training.evaluation.distance_selection import validation_split
 from training.evaluation.evaluate import item_labels, score_split
@@ -61,16 +59,13 @@ class _Cut:
     tried: Mapping[float, float] = field(default_factory=dict)
 
 
-def export(  # noqa: PLR0913 (one for each option of the command)
+def export(
     run: Run,
     path: Path,
     *,
     target_fpir: float = 0.05,
     allow_estimate: bool = False,
-    gallery_size: int | None = None,
-    target: Target | None = None,
     reject_uncertain: bool = False,
-    pairs_far_range: tuple[float, float] | None = None,
     variant: Variant | Sequence[Variant] = REFERENCE,
     views: str = PHOTO,
     verify: str = OFF,
@@ -79,16 +74,12 @@ def export(  # noqa: PLR0913 (one for each option of the command)
 
     Parameters
     ----------
-    target_fpir, target:
-        Promise of the threshold. A `target` of another kind replaces the FPIR, at which distances are still compared.
+    target_fpir:
+        Promise of the threshold.
     allow_estimate:
         Accept a threshold whose FPIR could not be certified.
-    gallery_size:
-        Number of items that the promise is for; by default the number of calibration items.
     reject_uncertain:
         Answer searches of low certainty with a no-match. The validation items decide what is low.
-    pairs_far_range:
-        Set the threshold for 1:1 use instead, on pairs within these false-accept rates, with a plain distance.
     variant:
         Precision and execution provider. Of several, the fastest that finds as many items as fp32, or fp32.
     views:
@@ -104,22 +95,14 @@ def export(  # noqa: PLR0913 (one for each option of the command)
         If no threshold keeps the promise, or `path` exists.
     """
     verify = _check_ready(run, path, verify)
-    if pairs_far_range is not None:
-        verify = _of_pairs(verify, pairs_far_range, target, gallery_size, reject_uncertain)
-    target_fpir = target_fpir if target is None or target.fpir is None else target.fpir
     with tempfile.TemporaryDirectory() as folder:
-        plain = pairs_far_range is not None
-        exporter = ModelExporter(run, Path(folder), target_fpir=target_fpir, only_plain=plain, views=views)
+        exporter = ModelExporter(run, Path(folder), target_fpir=target_fpir, views=views)
         model, tried = _model(exporter, variant)
         items = CalibrationItems.embed(exporter, model, _verification(exporter, model, verify))
         parity = check_parity(items.vectors, model.whitened(items.raw), model.variant)
         cut = _validated_cut(exporter, items) if reject_uncertain else _Cut()
         scores = without_uncertain(items.searches, items.certainties, cut.certainty)
-        if pairs_far_range is None:
-            promise = target_fpir if target is None else target.as_fpir(scores)
-            point = _search_point(run, items, scores, promise, cut, allow_estimate, gallery_size)
-        else:
-            point = _pairs_point(items, scores, pairs_far_range, allow_estimate=allow_estimate)
+        point = _search_point(run, items, scores, target_fpir, cut, allow_estimate=allow_estimate)
         return _write(path, exporter, items, _Calibrated(point, scores, cut, parity, tried))
 
 
@@ -157,12 +140,6 @@ def _verification(exporter: ModelExporter, model: ExportedModel, verify: str) ->
     )
 
 
-def _pairs_point(
-    items: CalibrationItems, scores: SearchScores, far_range: tuple[float, float], *, allow_estimate: bool
-) -> OperatingPoint:
-    return calibrate_pairs(items.vectors, items.item_ids, scores, far_range=far_range, allow_estimate=allow_estimate)
-
-
 def _check_ready(run: Run, path: Path, verify: str) -> str:
     """Raise an error if a run cannot be exported; return `verify`, off if it is compatible with an earlier model."""
     check_verify(verify)
@@ -179,24 +156,14 @@ def _check_ready(run: Run, path: Path, verify: str) -> str:
     return OFF
 
 
-def _of_pairs(
-    verify: str, far_range: tuple[float, float], target: Target | None, gallery_size: int | None, reject_uncertain: bool
-) -> str:
-    """Return `verify` for a threshold of pairs: off; raise InvalidParameter if options of searches are given."""
-    if target is not None or gallery_size is not None or reject_uncertain:
-        raise InvalidParameter("protocol pairs", "be used without options for searches", far_range)
-    not_verified(verify, "a threshold for pairs has no shortlist to verify", "Export with the protocol searches")
-    return OFF
-
-
 def _search_point(
     run: Run,
     items: CalibrationItems,
     scores: SearchScores,
     target_fpir: float,
     cut: _Cut,
+    *,
     allow_estimate: bool,
-    gallery_size: int | None,
 ) -> OperatingPoint:
     splits = run.splits
     point = calibrate(
@@ -206,7 +173,6 @@ def _search_point(
         groups=items.groups,
         vectors=items.vectors[items.split.queries],
         seen_labels=[*splits.fit, *splits.validation],
-        gallery_size=gallery_size,
     )
     return replace(point, min_certainty=cut.certainty)
 

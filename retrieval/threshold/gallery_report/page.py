@@ -40,9 +40,6 @@ def _status(report: GalleryReport) -> str:
     if not point.decides:
         told = "There is no threshold yet. Searches list the closest items, without a decision."
         return f"<div class='status'><p>{size} {told}</p></div>"
-    if point.of_pairs:
-        told = "The threshold is for comparing two photos. Error rates of searches were not measured."
-        return f"<div class='status'><p>{size} {told}</p></div>"
     lines = [f"{size} An unknown item is one that is not in the catalogue.", _promise(report)]
     tpir, wrong = evidence.get("tpir"), evidence.get("misidentification")
     if tpir is None:

@@ -73,7 +73,6 @@ INFO = {
     "evidence": {"errors": 0},
     "threshold_status": "unanchored",
     "in_gallery": None,
-    "fpir_forecast": None,
     "gallery": GALLERY,
     "drift": {},
 }
@@ -369,7 +368,7 @@ def test_info_is_read(ask: Ask, server: Server) -> None:
     info = ask("info")
     assert_asked(server, "GET", b"/v1/info")
     assert info.gallery == client_answers.GalleryInfo(3, 20, 10, {"kind": "flat"}, {"brand": "text"})
-    assert (info.threshold, info.status, info.fpir_forecast) == (0.5, "certified", None)
+    assert (info.threshold, info.status) == (0.5, "certified")
 
 
 def test_feedback_names_the_answer(ask: Ask, server: Server) -> None:

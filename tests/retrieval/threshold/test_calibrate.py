@@ -3,15 +3,13 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.metrics.consistency import UtilityCurves, search_curves, search_opis
-from retrieval.metrics.identification import SearchScores, identification_rates, search_scores
+from retrieval.metrics.identification import SearchScores, identification_rates
 from retrieval.threshold.bounds import bound_p_value, items_needed, upper_bound
 from retrieval.threshold.calibrate import best_threshold, calibrate, choose_threshold, most_useful_threshold
-from retrieval.threshold.gallery_size import size_model
 
 
 def searches(items: int, *, photos: int = 6, seed: int = 0, hard: float = 0.1) -> SearchScores:
@@ -241,7 +239,7 @@ def test_the_evidence_is_what_the_searches_show() -> None:
     assert told["fpir_upper"] == upper_bound(within.reshape(120, 4).mean(axis=1))
     assert told["search_opis"] == search_opis(scores, 0.1).value
     assert (told["queries"], told["items"], told["clusters"], told["items_needed"]) == (480, 120, 120, 29)
-    assert (told["gallery_items"], told["gallery_size"], told["confidence"]) == (120, 120, 0.95)
+    assert (told["gallery_items"], told["confidence"]) == (120, 0.95)
 
 
 def test_families_are_fewer_clusters_than_items() -> None:
@@ -250,60 +248,6 @@ def test_families_are_fewer_clusters_than_items() -> None:
     assert (point.evidence["items"], point.evidence["clusters"]) == (300, 100)
     within = (scores.impostor <= point.threshold).reshape(100, 18)
     assert point.evidence["fpir_upper"] == upper_bound(within.mean(axis=1))
-
-
-def sized(count: int = 300, *, seed: int = 0) -> SearchScores:
-    """Return one search an item that kept its four nearest, none nearer than 0.5; all own photos are nearer still."""
-    near = np.sort(0.5 + 0.5 * np.random.default_rng(seed).random((count, 4)), axis=1)
-    own = np.linspace(0.0, 0.49, count)
-    return SearchScores(np.arange(count), own, near[:, 0], count, near)
-
-
-@pytest.mark.parametrize("items", [900, 3000])
-def test_the_limit_for_a_larger_gallery_is_the_last_that_keeps_the_promise(items: int) -> None:
-    """Only the limit itself lies below the nearest impostor, so it is what serves."""
-    scores = sized()
-    size, step = size_model(scores), float(scores.impostor.max()) / 2**20
-    point = calibrate(scores, target_fpir=0.05, gallery_size=items)
-    assert point.status == "certified"
-    assert point.threshold < scores.impostor.min()
-    assert bound_p_value(size.chances(point.threshold, items), 0.05) <= 0.05
-    assert bound_p_value(size.chances(point.threshold + 2 * step, items), 0.05) > 0.05
-    assert point.evidence["fpir"] == size.fpir(point.threshold, items)
-    assert point.evidence["fpir_upper"] == upper_bound(size.chances(point.threshold, items))
-    assert point.evidence["gallery_size"] == items
-    small = scores.where(np.arange(300) < 50)
-    size = size_model(small)
-    guess = calibrate(small, target_fpir=0.02, gallery_size=items, allow_estimate=True)
-    assert guess.status == "estimated"
-    assert size.fpir(guess.threshold, items) <= 0.02 < size.fpir(guess.threshold + 2 * step, items)
-
-
-def test_a_promise_that_equal_photos_break_already_is_refused() -> None:
-    """A tenth of the photos stands in the gallery under another item, too: FPIR is 0.1 at a distance of 0."""
-    scores = sized()
-    scores.near[:30, 0] = scores.impostor[:30] = 0.0
-    for items in (200, 900):
-        with pytest.raises(CalibrationError, match=r"no threshold with FPIR <= 0\.05 finds a single item"):
-            calibrate(scores, gallery_size=items, allow_estimate=True)
-
-
-def test_ten_times_as_many_items_can_be_certified_and_no_more() -> None:
-    assert calibrate(sized(), gallery_size=3000).status == "certified"
-    with pytest.raises(CalibrationError, match="3001 items are more than 10 times the 300 that were searched"):
-        calibrate(sized(), gallery_size=3001)
-    with pytest.raises(InvalidParameter, match="scores must hold the distances"):
-        calibrate(searches(100), gallery_size=200)
-
-
-def test_for_a_smaller_gallery_the_rate_is_that_of_its_subsets() -> None:
-    scores = sized(100)
-    point = calibrate(scores, target_fpir=0.1, gallery_size=20, allow_estimate=True)
-    assert point.evidence["gallery_size"] == 20
-    expected = 1 - stats.hypergeom(99, (scores.near <= point.threshold).sum(axis=1), 20).pmf(0)
-    assert point.evidence["fpir"] == pytest.approx(expected.mean())
-    assert point.evidence["fpir_upper"] == pytest.approx(upper_bound(expected))
-    assert calibrate(scores, target_fpir=0.1, gallery_size=100) == calibrate(scores, target_fpir=0.1)
 
 
 def test_the_spread_over_halves_by_hand() -> None:
@@ -349,18 +293,6 @@ def test_the_farthest_stranger_is_kept_out_where_that_is_better() -> None:
     assert calibrate(scores, target_fpir=0.3).threshold == np.nextafter(0.9, 0)
 
 
-@pytest.mark.parametrize("items", [5, 32, 40])
-def test_the_size_model_is_of_the_other_items(items: int) -> None:
-    """Of a small gallery all other items are near; the own one, at infinity, is none of them."""
-    vectors = np.random.default_rng(0).normal(size=(2 * items, 8)).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    labels = np.arange(items)
-    size = size_model(search_scores(vectors[:items], labels, vectors[items:], labels))
-    assert size.items == items - 1
-    assert size.near.shape == (items, min(32, items - 1))
-    assert np.isfinite(size.near).all()
-
-
 def test_searches_that_cannot_calibrate_are_refused() -> None:
     unknown = SearchScores(np.arange(80), np.full(80, np.inf), np.full(80, 0.9), 80)
     lonely = SearchScores(np.arange(80), np.full(80, 0.1), np.full(80, 0.9), 1)
@@ -387,10 +319,6 @@ def test_a_point_is_told_in_a_line() -> None:
     assert OperatingPoint(0.5, "certified", 0.1).describe() == (
         "a match is a distance of at most 0.5000; FPIR 0.1 is certified."
     )
-    pairs = OperatingPoint(
-        0.5, "estimated", 0.1, {"far_range": [0, 1], "far_mean_over_items": 0.01, "frr_mean_over_items": 0.2}
-    )
-    assert pairs.describe() == "two photos match within 0.5000; of pairs FAR 0.0100, FRR 0.2000, estimated."
 
 
 def test_half_of_the_answers_is_not_few() -> None:

@@ -27,7 +27,7 @@ from retrieval.threshold.judged import parts_of
 from retrieval.threshold.verdicts import feedback_cap, weigh
 
 from ...world import make_bundle
-from .test_gallery_size import simulated
+from .simulated import simulated
 
 pytestmark = pytest.mark.usefixtures("empty_pictures")
 

@@ -13,7 +13,7 @@ from retrieval.metrics.identification import SearchScores
 from retrieval.threshold.calibrate import calibrate
 from retrieval.threshold.report import ReportData, render_report
 
-from .test_gallery_size import searches, simulated
+from .simulated import searches, simulated
 
 TRIED = [
     {"form": "local_scaling", "k": 8, "floor": 0.1, "whitened": True, "FNIR": 0.2, "search_opis": 0.01},

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.result import Match, SearchResult
 from retrieval.retriever import Retriever
-from retrieval.threshold.forecast import FpirForecast
 from serving.ui.page_html import answer_html, header_html, shown_items, thumbnail_url
 
 
@@ -92,9 +90,8 @@ def test_other_reasons_are_said_in_words() -> None:
 def test_an_outgrown_promise_is_a_warning_on_the_page(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     retriever = Retriever.open(world / "bundle", world / "gallery")
     assert "r-warning" not in header_html(retriever)
-    monkeypatch.setattr(retriever, "fpir_forecast", lambda: FpirForecast(5000, 300, 0.05, 0.31, known=False))
+    monkeypatch.setattr(retriever, "outgrown", lambda: "The gallery has 5000 items")
     page = header_html(retriever)
-    assert "returns a match in <b>about 31.0%</b> of searches" in page
     assert "more than intended, because the catalogue has grown" in page
     assert "recalibrate" not in page  # commands are for operators
 
@@ -102,13 +99,6 @@ def test_an_outgrown_promise_is_a_warning_on_the_page(world: Path, monkeypatch: 
 def test_drift_is_a_warning_in_words_for_visitors(retriever: Retriever) -> None:
     assert "Recent photos look different" in header_html(retriever, drift=True)
     assert "Recent photos look different" not in header_html(retriever)
-
-
-def test_a_threshold_for_pairs_has_no_rate(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Retriever, "point", OperatingPoint(0.5, "estimated", 0.05, {"protocol": "pairs"}))
-    page = header_html(retriever)
-    assert "was not measured" in page
-    assert "%" not in page
 
 
 def test_an_empty_gallery_is_no_match_either() -> None:

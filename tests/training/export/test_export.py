@@ -8,7 +8,7 @@ import torch
 from index.search.distance import PLAIN
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
-from retrieval.errors import BundleError, CalibrationError, InvalidParameter, RunError
+from retrieval.errors import BundleError, CalibrationError, RunError
 from retrieval.metrics.identification import identification_rates
 from retrieval.threshold.certainty import without_uncertain
 from training.data.reader import PhotoReader
@@ -141,12 +141,3 @@ def test_evaluation_covers_every_scene(run: Run) -> None:
     text = render(report)
     assert "unseen" in text
     assert "photos of 'b' are the queries" in text
-
-
-def test_a_threshold_for_pairs(run: Run, tmp_path: Path) -> None:
-    made = export(run, tmp_path / "pairs", allow_estimate=True, pairs_far_range=(0.01, 0.1))
-    assert made.distance_form is PLAIN
-    assert made.manifest["operating_point"]["evidence"]["protocol"] == "pairs"
-    assert all(tried["form"] == "plain" for tried in made.manifest["evidence"]["distances_tried"])
-    with pytest.raises(InvalidParameter, match="protocol pairs"):
-        export(run, tmp_path / "never", pairs_far_range=(0.01, 0.1), gallery_size=100)

@@ -156,11 +156,7 @@ def test_the_command_exports_indexes_and_says_what_to_expect(command: CliRunner,
     [
         ["RUN"],
         ["--allow-estimate"],
-        ["--gallery-size", "100"],
         ["--reject-uncertain"],
-        ["--protocol", "pairs"],
-        ["--target-far", "0.1"],
-        ["--target-precision", "0.9", "--mated-share", "0.5"],
     ],
 )
 def test_options_for_the_threshold_of_a_run_are_refused(command: CliRunner, options: list[str], tmp_path: Path) -> None:

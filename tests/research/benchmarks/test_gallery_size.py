@@ -2,28 +2,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from retrieval.errors import CalibrationError, InvalidParameter
-from retrieval.metrics.identification import SearchScores, search_scores
-from retrieval.threshold.calibrate import calibrate
-from retrieval.threshold.gallery_size import GallerySize, size_model
-
-
-def simulated(items: int, photos: int, *, seed: int, crowds: int = 40, dim: int = 24) -> tuple[np.ndarray, np.ndarray]:
-    """Return unit vectors and labels of items in crowds of different width."""
-    generator = np.random.default_rng(seed)
-    crowd = generator.integers(crowds, size=items)
-    width = generator.uniform(0.5, 1.2, size=(crowds, 1))
-    centres = generator.normal(size=(crowds, dim))[crowd] + width[crowd] * generator.normal(size=(items, dim))
-    labels = np.repeat(np.arange(items), photos)
-    spread = generator.uniform(0.2, 0.5, size=(items, 1))
-    vectors = centres[labels] + spread[labels] * generator.normal(size=(len(labels), dim))
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32), labels
-
-
-def searches(vectors: np.ndarray, labels: np.ndarray, items: np.ndarray, photos: int) -> SearchScores:
-    """Return what photos of some items find: the last photo of each is in the gallery, the others ask."""
-    mine, last = np.isin(labels, items), np.arange(len(labels)) % photos == photos - 1
-    return search_scores(vectors[mine & ~last], labels[mine & ~last], vectors[mine & last], labels[mine & last])
+from research.benchmarks.gallery_size import GallerySize, size_model
+from retrieval.errors import InvalidParameter
+from retrieval.metrics.identification import SearchScores
+from tests.retrieval.threshold.simulated import searches, simulated
 
 
 @pytest.fixture(scope="module")
@@ -169,22 +151,6 @@ def test_ten_times_the_gallery_is_predicted() -> None:
         thresholds = np.quantile(truth.impostor, [0.01, 0.03, 0.1, 0.3])
         ratios.append([size.fpir(float(t), 2999) / f for t, f in zip(thresholds, [0.01, 0.03, 0.1, 0.3], strict=True)])
     assert (np.abs(np.log(np.median(ratios, axis=0))) < np.log(1.5)).all()
-
-
-def test_a_larger_gallery_gets_a_stricter_threshold(scores: SearchScores) -> None:
-    points = [calibrate(scores, gallery_size=items, allow_estimate=True) for items in (100, 300, 1000, 3000)]
-    thresholds = [point.threshold for point in points]
-    assert thresholds == sorted(thresholds, reverse=True)
-    assert all(point.evidence["fpir"] <= 0.05 for point in points)
-    assert [point.evidence["gallery_size"] for point in points] == [100, 300, 1000, 3000]
-    assert points[1] == calibrate(scores, allow_estimate=True)
-
-
-def test_far_out_nothing_is_certified(scores: SearchScores) -> None:
-    assert calibrate(scores, gallery_size=1000).status == "certified"
-    with pytest.raises(CalibrationError, match="3001 items are more than 10 times the 300"):
-        calibrate(scores, gallery_size=3001)
-    assert calibrate(scores, gallery_size=3001, allow_estimate=True).status == "estimated"
 
 
 def test_broken_rules_are_named(scores: SearchScores) -> None:
