@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from sys import intern
 from typing import Any, ClassVar
 
 from retrieval.errors import DataError, ImageUnreadable
@@ -17,7 +18,6 @@ from .shards import SPAN
 LABELS = ("item_id", "label")
 OPTIONAL = ("group", "source", "partition", "role")
 ROLES = frozenset(("", "gallery", "query"))
-REPEATING = 100_000  # number of distinct texts cached for reuse
 
 
 @dataclass(frozen=True)
@@ -101,65 +101,42 @@ class PhotoMaker:
     """Construct photos from the rows of one file, sharing repeated values because catalogues have millions of rows."""
 
     def __init__(self, catalogue: Path, columns: Sequence[str], labels: Labels = CATALOGUE) -> None:
-        label = labels.column(columns)
-        self._catalogue = catalogue
-        self._labels = labels
-        self._folder = catalogue.parent
-        self._label_name = label
-        self._width = len(columns)
-        place = {name: number for number, name in enumerate(columns)}
-        none = self._width  # padding for rows without the optional columns
-        self._path, self._label = place["path"], none if label is None else place[label]
-        self._photo_id, self._bbox, self._span = (place.get(name, none) for name in ("photo_id", "bbox", SPAN))
-        self._optional = [place.get(name, none) for name in OPTIONAL]
-        known = {"path", "photo_id", "bbox", SPAN, *OPTIONAL, *([] if label is None else [label])}
-        self._others = [(name, number) for name, number in place.items() if name and name not in known]
-        self._texts: dict[str, str] = {}
-        self._one_path: tuple[str, Path] = ("", self._folder)
+        self._catalogue, self._columns, self._labels = catalogue, columns, labels
+        self._label = labels.column(columns)
+        self._others = [
+            name for name in columns if name not in {"", "path", "photo_id", "bbox", SPAN, *OPTIONAL, self._label}
+        ]
+        self._path: tuple[str, Path] = ("", catalogue)
         self._metadata: dict[str, Any] = {}
 
     def photo(self, line: int, row: Sequence[Any]) -> Photo:
         """Return the photo of a row; raise DataError with its line number if the row is invalid."""
-        cells = [*row[: self._width], *[None] * (max(0, self._width - len(row)) + 1)]
-        name, item = cells[self._path], cells[self._label]
-        item = "" if item is None else item
-        if not name or (item == "" and not self._labels.may_be_empty):
-            raise DataError(
-                f"{self._catalogue}, line {line}: path or {self._label_name} is empty",
-                remedy="Fill it in, or remove the line",
-            )
-        group, source, partition, role = (self._once(str(cells[i] or "")) for i in self._optional)
+        cells = dict(zip(self._columns, row, strict=False))
+        name, where = cells.get("path"), f"{self._catalogue}, line {line}"
+        item = None if self._label is None else cells.get(self._label)
+        if not name or (item in (None, "") and not self._labels.may_be_empty):
+            raise DataError(f"{where}: path or {self._label} is empty", remedy="Fill it in, or remove the line")
+        if str(name) != self._path[0]:  # photos of one shard share the path
+            self._path = (str(name), self._catalogue.parent / str(name))
+        group, source, partition, role = (intern(str(cells.get(name) or "")) for name in OPTIONAL)
         if role not in ROLES:
-            raise DataError(f"{self._catalogue}, line {line}: role is {role!r}", remedy="Use gallery or query")
-        bbox, span = cells[self._bbox], cells[self._span]
-        name = str(name)
+            raise DataError(f"{where}: role is {role!r}", remedy="Use gallery or query")
         return Photo(
-            str(cells[self._photo_id] or name),
-            self._file(name),
-            self._once(str(item)),
-            group,
-            source,
-            partition,
-            role,
-            None if bbox is None else _bbox(bbox, f"{self._catalogue}, line {line}"),
-            self._rest(cells),
-            None if span is None else (span[0], span[1]),
+            photo_id=str(cells.get("photo_id") or name),
+            path=self._path[1],
+            item_id=intern("" if item is None else str(item)),
+            group=group,
+            source=source,
+            partition=partition,
+            role=role,
+            bbox=_bbox(cells.get("bbox"), where),
+            metadata=self._rest(cells),
+            span=cells.get(SPAN) and tuple(cells[SPAN]),
         )
 
-    def _once(self, text: str) -> str:
-        if len(self._texts) > REPEATING:
-            self._texts.clear()
-        return self._texts.setdefault(text, text)
-
-    def _file(self, name: str) -> Path:
-        """Return the path of a file; photos of one shard share the object."""
-        if name != self._one_path[0]:
-            self._one_path = (name, self._folder / name)
-        return self._one_path[1]
-
-    def _rest(self, cells: Sequence[Any]) -> dict[str, Any]:
+    def _rest(self, cells: Mapping[str, Any]) -> dict[str, Any]:
         """Return the metadata; adjacent photos with equal metadata share the object."""
-        metadata = {name: _plain(cells[i]) for name, i in self._others if _has_value(cells[i])}
+        metadata = {name: _plain(cells[name]) for name in self._others if _has_value(cells.get(name))}
         if metadata != self._metadata or [*map(type, metadata.values())] != [*map(type, self._metadata.values())]:
             self._metadata = metadata  # 1 == True, but their JSON differs
         return self._metadata
