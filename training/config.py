@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from retrieval.catalogue.check import ITEMS_PER_BATCH, PHOTOS_PER_ITEM
+from retrieval.cli.options import setting
 from retrieval.errors import InvalidParameter
-from retrieval.settings import setting
 
 AUTO = "auto"  # value of a setting that is chosen by the model, the data or the machine
 SMALL, LITE0 = "small", "efficientnet-lite0"  # backbones with names of their own
