@@ -26,9 +26,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FAULTS = ROOT / "tests" / "mutants" / "faults.toml"
 PACKAGES = ("index", "retrieval", "serving", "training")
-MARKS = "not slow and not browser and not nightly"
+MARKS = "not slow and not end_to_end and not browser"
 KILLED, SURVIVED, BROKEN = "killed", "survived", "the tests could not be run"
-LIMIT_S = 600
+LIMIT_S, LOG = 600, "tests.log"
 
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
@@ -171,6 +171,7 @@ def run_tests(tree: Path, tests: Sequence[str]) -> str:
         )
     except subprocess.TimeoutExpired:
         return KILLED
+    (tree / LOG).write_bytes(done.stdout + done.stderr)
     return {0: SURVIVED, 1: KILLED}.get(done.returncode, BROKEN)
 
 
@@ -211,7 +212,7 @@ def main() -> int:
             trees.put(copy_tree(Path(folder) / str(number)))
         tests = sorted({test for fault in faults for test in fault.tests})
         if tests and run_tests(Path(folder) / "0", tests) != SURVIVED:
-            raise SystemExit("the tests fail without any fault")
+            raise SystemExit(f"the tests fail without any fault:\n{(Path(folder) / '0' / LOG).read_text()[-4000:]}")
         outcomes = dict(zip(faults, pool.map(lambda fault: try_fault(fault, trees), faults), strict=True))
     for fault, outcome in outcomes.items():
         if outcome != KILLED:
