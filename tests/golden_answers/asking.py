@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,13 @@ def ask(bundle: Path, gallery: Path, table: Path, most: int | None = None) -> di
         }
 
 
-def ask_everything(bundle: Path, tables: Path, work: Path) -> dict[str, Any]:
-    """Index, ask, change, ask, kill, reopen and ask again; return all answers. `work` is written anew."""
+def ask_everything(
+    bundle: Path, tables: Path, work: Path, *, tighten: Callable[[Path, Path], object]
+) -> dict[str, Any]:
+    """Index, ask, change, ask, tighten, kill, reopen and ask again; return all answers. `work` is written anew.
+
+    `tighten` sets a stricter threshold in a gallery whose promise is broken.
+    """
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     gallery, changed, queries = (tables / f"{name}.csv" for name in ("gallery", "changed", "queries"))
@@ -67,6 +73,8 @@ def ask_everything(bundle: Path, tables: Path, work: Path) -> dict[str, Any]:
     told: dict[str, Any] = {"bundle_threshold": _threshold(bundle), "first": ask(bundle, work / "gallery", queries)}
     index(bundle, changed, work / "gallery", "--prune")
     told["synchronized"] = ask(bundle, work / "gallery", queries, AFTER_A_CHANGE)
+    tighten(bundle, work / "gallery")
+    told["tightened"] = ask(bundle, work / "gallery", queries, AFTER_A_CHANGE)
     index(bundle, changed, work / "anew")
     told["anew"] = ask(bundle, work / "anew", queries, AFTER_A_CHANGE)
     kill_while_indexing(bundle, gallery, work / "killed")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from index.gallery import Gallery
 from retrieval.bundle.bundle import CALIBRATION, FITTED, Bundle, write_bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.images import Preprocessing
+from retrieval.threshold.gallery_anchor import remeasure
 
 
 def carry(old: Path, new: Path) -> Bundle:
@@ -24,3 +26,9 @@ def carry(old: Path, new: Path) -> Bundle:
         evidence=manifest["evidence"],
         files=files,
     )
+
+
+def tighten(bundle: Path, place: Path) -> None:
+    """Measure the promise of a gallery's threshold, and tighten it if it is broken."""
+    with Gallery.open(place) as gallery:
+        remeasure(Bundle.open(bundle), gallery)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from .asking import NAMES, ask_everything
-from .carry import carry
+from .carry import carry, tighten
 
 ANSWERS = Path(__file__).parent / "answers"
-PARTS = ("first", "synchronized", "anew", "killed")
+PARTS = ("first", "synchronized", "tightened", "anew", "killed")
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def golden() -> Path:
 def test_answers_equal_those_of_the_old_code(name: str, golden: Path, tmp_path: Path) -> None:
     expected = json.loads((ANSWERS / f"{name}.json").read_text())
     bundle = carry(golden / name / "bundle", tmp_path / "bundle").path
-    told = ask_everything(bundle, golden / name, tmp_path / "work")
+    told = ask_everything(bundle, golden / name, tmp_path / "work", tighten=tighten)
     differences = [] if told["bundle_threshold"] == expected["bundle_threshold"] else ["the bundle's threshold"]
     for part in PARTS:
         differences += [
