@@ -106,10 +106,9 @@ def index_catalogue(
     embedder = bundle.embedder(threads=1) if engine == LOCAL else None  # may fail, so do it before creating a gallery
     is_new = not is_address(gallery_place) and not Path(gallery_place).exists()
     report, started = IndexReport(), time.perf_counter()
+    ids = {"embedding_id": bundle.embedding_id, "features_key": bundle.features_key}
     with (
-        open_or_create(
-            gallery_place, dim=bundle.dim, embedding_id=bundle.embedding_id, features_key=bundle.features_key
-        ) as gallery,
+        open_or_create(gallery_place, dim=bundle.dim, **ids) as gallery,
         tqdm(total=len(photos), desc="indexing", unit="photo", disable=not progress) as bar,
     ):
         gallery.feature_format = PackedFeatures.of(bundle)
