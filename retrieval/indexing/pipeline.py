@@ -89,9 +89,9 @@ def index_catalogue(
     among `photos` are reported, or removed (`sync`); none is removed if the gallery has or gets none of `photos`. A
     file of the same size and time counts as unchanged.
 
-    Columns for filters are declared automatically (`columns_of`). The index is rebuilt if that is due, or if
-    `kind` or `max_memory` is given (`Gallery.rebuild`). The `engine` is "local", which embeds on this machine's cores,
-    or "ray", which embeds on a Ray cluster. A new gallery is removed again if every photo was refused.
+    Columns for filters are declared automatically (`columns_of`). The index is rebuilt if that is due, or for a new
+    `kind` or `max_memory`. The `engine` is "local" (this machine's cores) or "ray" (a Ray cluster). A new gallery is
+    removed again if every photo was refused.
 
     A gallery without an operating point for this bundle gets one; another is measured and left as it is.
 
