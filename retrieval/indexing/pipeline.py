@@ -98,17 +98,15 @@ def index_catalogue(
     Raises BundleMismatch if another model made the gallery or features, GalleryLocked if another process writes, and
     PruneRefused, before it writes, if too many photos would be removed.
     """
-    if engine not in ENGINES:
-        raise InvalidParameter("engine", f"be one of {', '.join(ENGINES)}", engine)
-    if batch_size < 1:
-        raise InvalidParameter("batch_size", "be at least 1", batch_size)
+    _check(engine, batch_size)
     sync = sync or SyncSettings()
     embedder = bundle.embedder(threads=1) if engine == LOCAL else None  # may fail, so do it before creating a gallery
     is_new = not is_address(gallery_place) and not Path(gallery_place).exists()
     report, started = IndexReport(), time.perf_counter()
-    ids = {"embedding_id": bundle.embedding_id, "features_key": bundle.features_key}
     with (
-        open_or_create(gallery_place, dim=bundle.dim, **ids) as gallery,
+        open_or_create(
+            gallery_place, dim=bundle.dim, embedding_id=bundle.embedding_id, features_key=bundle.features_key
+        ) as gallery,
         tqdm(total=len(photos), desc="indexing", unit="photo", disable=not progress) as bar,
     ):
         gallery.feature_format = PackedFeatures.of(bundle)
@@ -131,6 +129,13 @@ def index_catalogue(
     if is_new and is_empty and report.refused:
         shutil.rmtree(gallery_place)
     return report
+
+
+def _check(engine: str, batch_size: int) -> None:
+    if engine not in ENGINES:
+        raise InvalidParameter("engine", f"be one of {', '.join(ENGINES)}", engine)
+    if batch_size < 1:
+        raise InvalidParameter("batch_size", "be at least 1", batch_size)
 
 
 def plan_catalogue(
