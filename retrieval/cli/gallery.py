@@ -10,8 +10,8 @@ import click
 
 from index.ann.kinds import KINDS
 from retrieval.errors import GalleryError, InvalidParameter, command
+from retrieval.files import check_place, write_file
 
-from .gallery_report import gallery_report
 from .lines import describe_index, describe_rebuild
 from .options import MEMORY, Place
 
@@ -238,4 +238,32 @@ def import_(source: Path, path: Path | str) -> None:
         click.echo(f"No threshold was imported; to set one: {again}")
 
 
-gallery.add_command(gallery_report)
+@gallery.command("report")
+@click.argument("bundle", type=Folder)
+@click.argument("path", type=Place())
+@click.option("-o", "--output", required=True, type=Folder, help="HTML file to write.")
+def report_on(bundle: Path, path: Path | str, output: Path) -> None:
+    """Write an HTML report on a gallery's error rates.
+
+    It shows how they were measured, the photos behind false matches, and the assumptions. A server has the same page
+    at /v1/report.
+
+    \b
+    Example:
+      retrieval gallery report bundles/shop galleries/shop -o report.html
+    """
+    from index.database import POINT
+    from index.location import open_gallery
+    from retrieval.bundle.bundle import Bundle
+    from retrieval.bundle.served_point import served_point
+    from retrieval.compatibility import require_match
+    from retrieval.threshold.gallery_report.data import GalleryReport
+    from retrieval.threshold.gallery_report.page import render_gallery_report
+
+    check_place(output)
+    opened = Bundle.open(bundle)
+    with open_gallery(path, read_only=True) as opened_gallery:
+        require_match(opened, opened_gallery)
+        point = served_point(opened_gallery.kept(POINT), opened)
+        write_file(output, render_gallery_report(GalleryReport.of(opened, opened_gallery, point)))
+    click.echo(f"Wrote {output}.")
