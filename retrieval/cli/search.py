@@ -10,7 +10,7 @@ from typing import ClassVar
 import click
 
 from retrieval.bundle.operating_point import EXTRAPOLATED
-from retrieval.errors import InvalidParameter, command
+from retrieval.errors import InvalidParameter
 from retrieval.result import LOW_CERTAINTY, RANKED, REVIEW_P, Match, SearchResult, p_value_words
 
 from .bulk import Bulk, bulk_options, search_many
@@ -68,8 +68,7 @@ def search(  # noqa: PLR0913, PLR0917, one an option
 ) -> None:
     """Search for the catalogue item that a photo shows.
 
-    With --combine, several photos of one item form one query. With --regions, all items in a photo are found. Each has
-    a threshold of its own, set by `retrieval calibrate --photos-per-query` or `retrieval calibrate --regions`.
+    With --combine, several photos of one item form one query. With --regions, all items in a photo are found.
 
     To search with each of many photos, pass folders, tables (CSV, parquet, JSON lines), tar shards or addresses, or -
     for paths or JSON objects on the standard input. The answers are printed as JSON lines, or written to --output. A
@@ -112,19 +111,18 @@ def search(  # noqa: PLR0913, PLR0917, one an option
     if as_json:
         click.echo(json.dumps(result.to_dict(), indent=2))
     else:
-        show(result, bundle, gallery, filtered=where is not None)
+        show(result, filtered=where is not None)
 
 
-def show(result: SearchResult, bundle: Path, gallery: Path | str, *, filtered: bool) -> None:
+def show(result: SearchResult, *, filtered: bool) -> None:
     """Print a result, and what its threshold does not cover."""
     for line in lines(result, filtered=filtered):
         click.echo(line)
     if result.threshold_status == EXTRAPOLATED:
-        line = command("calibrate", bundle, gallery, "--photos-per-query", str(result.photos))
         click.echo(
             f"Note: the threshold is for queries of {result.threshold_photos} photo"
             f"{'s' if result.threshold_photos > 1 else ''}; how often {result.photos} photos of an unknown item match "
-            f"was not measured. `{line}` sets a threshold for them."
+            "was not measured."
         )
 
 

@@ -94,7 +94,6 @@ def index_catalogue(
     removed again if every photo was refused.
 
     A gallery without an operating point for this bundle gets one; another is measured and left as it is.
-
     Raises BundleMismatch if another model made the gallery or features, GalleryLocked if another process writes, and
     PruneRefused, before it writes, if too many photos would be removed.
     """
@@ -103,10 +102,9 @@ def index_catalogue(
     embedder = bundle.embedder(threads=1) if engine == LOCAL else None  # may fail, so do it before creating a gallery
     is_new = not is_address(gallery_place) and not Path(gallery_place).exists()
     report, started = IndexReport(), time.perf_counter()
+    ids = {"embedding_id": bundle.embedding_id, "features_key": bundle.features_key}
     with (
-        open_or_create(
-            gallery_place, dim=bundle.dim, embedding_id=bundle.embedding_id, features_key=bundle.features_key
-        ) as gallery,
+        open_or_create(gallery_place, dim=bundle.dim, **ids) as gallery,
         tqdm(total=len(photos), desc="indexing", unit="photo", disable=not progress) as bar,
     ):
         gallery.feature_format = PackedFeatures.of(bundle)
@@ -115,8 +113,8 @@ def index_catalogue(
         plan = _plan(gallery, photos, sync)
         usable = _update(gallery, photos, plan, report)
         bar.update(len(photos) - len(usable))
-        batches = _embedded(bundle, embedder, usable, plan.known, batch_size, threads)
-        for done in _write(gallery, _grouped(batches), plan, report):
+        batches = _grouped(_embedded(bundle, embedder, usable, plan.known, batch_size, threads))
+        for done in _write(gallery, batches, plan, report):
             bar.update(done)
         if sync.prune and (plan.kept or report.added):  # not if no other photo would remain
             report.removed = remove_gone(gallery, plan.gone)
@@ -125,8 +123,8 @@ def index_catalogue(
         report.seconds = time.perf_counter() - started
         report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
         _anchor(bundle, gallery, report)
-        is_empty = not len(gallery)
-    if is_new and is_empty and report.refused:
+        is_empty = is_new and not len(gallery)
+    if is_empty and report.refused:
         shutil.rmtree(gallery_place)
     return report
 

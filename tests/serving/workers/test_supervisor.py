@@ -46,7 +46,7 @@ def workers() -> Iterator[list[FakeWorker]]:
 
 def main_process(delays: list[float]) -> Supervisor:
     """Return a supervisor that notes the delays of its restarts."""
-    plan = ServePlan(Path("bundle"), Path("gallery"), ServeSettings(workers=2), (), False, ())
+    plan = ServePlan(Path("bundle"), Path("gallery"), ServeSettings(workers=2), False, ())
     found = Supervisor(plan, "127.0.0.1", [], Path())
     found._listening = True
     found._loop = SimpleNamespace(  # type: ignore[assignment]
