@@ -169,8 +169,7 @@ def show_written(bundle: Path, gallery: Path | str, options: CalibrationOptions)
 
 def write_report(path: Path, gallery: AnyGallery, proposal: Proposal) -> None:
     """Write the report of a gallery with its proposed operating point."""
-    from retrieval.threshold.gallery_report.data import GalleryReport
-    from retrieval.threshold.gallery_report.page import render_gallery_report
+    from retrieval.reports.gallery_report import GalleryReport, render_gallery_report
 
     write_file(path, render_gallery_report(GalleryReport.of_proposal(gallery, proposal.anchored)))
 

@@ -28,7 +28,6 @@ from retrieval.metrics.identification import SearchScores, identification_rates
 from .assumptions import assumptions
 from .bounds import CONFIDENCE, items_needed
 from .calibrate import choose_threshold, most_useful_threshold
-from .concentration import concentration
 from .drawn_distances import (
     CERTIFIED_FROM,
     LABELLED,
@@ -96,7 +95,7 @@ def anchor(
         "gallery_items": gallery_items,
         "shift": shift.to_dict(),
         **_sources(usable, proposals, threshold),
-        **_rates(rates, source, threshold, target_fpir),
+        **_rates(rates, source, threshold),
         **_duplicates(draws, rates, shift, threshold),
         "assumptions": assumptions(source, shift_items=shift.items if OWN in usable else 0),
         **_mated_evidence(mated, threshold, rates.fpir(threshold), labelled=labelled),
@@ -104,14 +103,13 @@ def anchor(
     return OperatingPoint(threshold, status, target_fpir, evidence)
 
 
-def _rates(rates: GalleryRates, source: str, threshold: float, target_fpir: float) -> dict[str, Any]:
-    """Return the rates at a threshold; the design effect and the concentration are those of its source."""
+def _rates(rates: GalleryRates, source: str, threshold: float) -> dict[str, Any]:
+    """Return the rates at a threshold; the design effect is that of its source."""
     return {
         "fpir": rates.fpir(threshold),
         "fpir_expected": max(drawn.expected(threshold) for drawn in rates.sources.values()),
         "fpir_upper": rates.fpir_upper(threshold),
         "design_effect": rates.sources[source].design_effect(threshold),
-        "concentration": concentration(rates.sources[source], threshold, target_fpir),
     }
 
 

@@ -28,7 +28,6 @@ TIMES_TARGET = 4
 EXCHANGES = 200
 CHANCE = 0.05
 SHOWN, SHOWN_FAMILIES, SHOWN_MEMBERS = 10, 5, 5
-LEAST_DRAWS = 3  # of an item whose own rate is shown
 GRID = 4000
 
 Floats = NDArray[np.float64]
@@ -56,7 +55,6 @@ def concentration(drawn: DrawnDistances, threshold: float, target: float) -> dic
         "limit": limit,
         "warning": warning,
         "worst_families": families,
-        "worst_items": _worst_items(drawn, siblings.rates),
         "attracting": _attracting(drawn, threshold),
     }
 
@@ -162,17 +160,6 @@ class _Siblings:
                 }
             )
         return found
-
-
-def _worst_items(drawn: DrawnDistances, rates: Floats) -> list[dict[str, Any]]:
-    """Return the items with the highest rates among those with enough draws."""
-    draws = np.bincount(drawn.codes, minlength=len(rates))
-    chosen = np.flatnonzero((draws >= LEAST_DRAWS) & (rates > 0))
-    chosen = chosen[np.argsort(-rates[chosen], kind="stable")][:SHOWN]
-    return [
-        {"item": str(drawn.names[code]), "fpir": min(1.0, float(rates[code])), "draws": int(draws[code])}
-        for code in chosen.tolist()
-    ]
 
 
 def _attracting(drawn: DrawnDistances, threshold: float) -> list[dict[str, Any]]:

@@ -271,7 +271,7 @@ def describe(point: OperatingPoint) -> list[str]:
 
 
 def _details(evidence: Mapping[str, Any]) -> list[str]:
-    """Return lines about the precision of matches, duplicates, families with many false matches, and assumptions."""
+    """Return lines about the precision of matches, duplicates, and assumptions."""
     lines = []
     shares = {share: value for share, value in evidence.get("precision", {}).items() if value is not None}
     if shares:
@@ -284,9 +284,6 @@ def _details(evidence: Mapping[str, Any]) -> list[str]:
             f"{evidence['duplicates']} photos are also in the gallery under another item and were left out; with them, "
             f"{rate:.1%} of searches for unknown items return a match."
         )
-    warning = evidence.get("concentration", {}).get("warning")
-    if warning:
-        lines.append(f"Warning: {warning}.")
     if evidence.get("assumptions"):
         lines += ["This assumes:", *(f"  - {assumption}" for assumption in evidence["assumptions"])]
     return lines

@@ -19,7 +19,7 @@ from retrieval.images import open_image
 from retrieval.images.thumbnails import thumbnail
 from retrieval.metrics.consistency import FAR_RANGE, opis_of_ranges, utility_curves
 from retrieval.metrics.identification import SearchScores
-from retrieval.threshold.report import ReportData
+from retrieval.reports.bundle_report import ReportData
 from training.data.splits import photos_in_protocol
 from training.evaluation.evaluate import EvaluationSplit, make_evaluation_split, score_split
 

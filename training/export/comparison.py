@@ -17,8 +17,8 @@ from retrieval.bundle.embedder import Embedder
 from retrieval.images import to_tensor
 from retrieval.metrics.consistency import opis, search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
+from retrieval.reports.bundle_report import variant_cells
 from retrieval.text import text_table
-from retrieval.threshold.report import variant_cells
 from training.evaluation.evaluate import item_labels, score_split
 
 from .calibration_items import CalibrationItems

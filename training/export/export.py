@@ -24,9 +24,9 @@ from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.errors import RunError
 from retrieval.files import check_place
 from retrieval.metrics.identification import SearchScores
+from retrieval.reports.bundle_report import render_report
 from retrieval.threshold.calibrate import calibrate
 from retrieval.threshold.certainty import auroc, choose_cut, risk_coverage, without_uncertain, wrong_answers
-from retrieval.threshold.report import render_report
 from training.config import PHOTO
 from training.evaluation.distance_selection import validation_split
 from training.evaluation.evaluate import item_labels, score_split

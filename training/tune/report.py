@@ -15,7 +15,6 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from retrieval.html import document, drawn, figure_grid, legend_above, table
-from retrieval.threshold.report import BLUE, GREY, ORANGE, RED, STYLE
 
 from .results import Outcome, number, reason, short, summary
 from .search_space import Axis, Range
@@ -27,6 +26,27 @@ if TYPE_CHECKING:
 MIN_TRIALS = 12  # complete trials that importances need
 Figure = tuple[str, str, str]  # heading, picture, caption
 OTHERS = ("FNIR", "R@1", "MAP@R", "OPIS", "search OPIS")
+BLUE, ORANGE, GREY, RED = "#2b6cb0", "#c05621", "#718096", "#c53030"
+STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #1a202c; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.7rem; margin-bottom: .3rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .3rem; }
+p { max-width: 46rem; overflow-wrap: anywhere; } svg { width: 100%; height: auto; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(24rem, 100%), 1fr)); gap: 1rem; }
+figure { margin: 0; } figcaption { font-size: .92rem; color: #4a5568; }
+.status { border-left: 5px solid; padding: .2rem .9rem; } .certified { border-color: #2f855a; }
+.estimated { border-color: #c05621; }
+table { border-collapse: collapse; font-size: .92rem; } td, th { padding: .2rem .8rem .2rem 0; text-align: right; }
+td:first-child, th:first-child { text-align: left; } tr.chosen { font-weight: 600; }
+tbody th { font-weight: inherit; }
+.photos { display: flex; flex-wrap: wrap; gap: .3rem; } .photos img { height: 6rem; }
+table { display: block; overflow-x: auto; } td { overflow-wrap: anywhere; }
+@media (prefers-color-scheme: dark) {
+  body { color: #e8edf4; background: #0b1220; } figcaption { color: #a8b5c7; }
+  svg { background: #fff; border-radius: 8px; }
+}
+@media print { body { margin: 0; } }
+"""
 MORE_STYLE = """
 table.trials { display: block; overflow-x: auto; white-space: nowrap; } tr.stopped { color: #718096; }
 td:last-child { text-align: left; }

@@ -67,13 +67,11 @@ def test_families_that_do_not_differ_and_families_that_match_always_or_never() -
     assert highest_tenth(0.0, 1.0) == 0
 
 
-def test_items_with_three_draws_and_the_items_returned_are_listed() -> None:
+def test_the_items_that_are_returned_are_listed() -> None:
     items = ["a"] * 3 + ["b"] * 3 + ["c"] * 2 + ["d"] * 3
     nearest = ["b", "x", "x", "a", "a", "a", "a", "x", "a", "a", "a"]
     distances = np.array([0.1, 0.2, 0.9, 0.1, 0.9, 0.9, 0.1, 0.1, 0.9, 0.9, 0.9])
     told = concentration(DrawnDistances.of_items(distances, np.array(items), np.array(nearest)), 0.5, 0.05)
-    assert [each["item"] for each in told["worst_items"]] == ["a", "b"]  # c has two draws, d no false match
-    assert [each["fpir"] for each in told["worst_items"]] == pytest.approx([2 / 3, 1 / 3])
     shares = {each["item"]: each["share"] for each in told["attracting"]}
     weights = {"b": 1 / 3, "x": 1 / 3 + 1 / 2, "a": 1 / 3 + 1 / 2}
     assert shares == pytest.approx({item: weight / 2 for item, weight in weights.items()})

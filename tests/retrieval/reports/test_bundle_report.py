@@ -1,19 +1,14 @@
 import re
-import sys
 from html.parser import HTMLParser
-from itertools import count
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from retrieval.errors import MissingDependency
 from retrieval.metrics.consistency import opis, utility_curves
 from retrieval.metrics.identification import SearchScores
+from retrieval.reports.bundle_report import ReportData, render_report
 from retrieval.threshold.calibrate import calibrate
-from retrieval.threshold.report import ReportData, render_report
-
-from .simulated import searches, simulated
+from tests.retrieval.threshold.simulated import searches, simulated
 
 TRIED = [
     {"form": "local_scaling", "k": 8, "floor": 0.1, "whitened": True, "FNIR": 0.2, "search_opis": 0.01},
@@ -63,10 +58,11 @@ def test_the_page_is_whole_and_loads_nothing(scores: SearchScores) -> None:
     parser = Balanced()
     parser.feed(page)
     assert parser.open == []
-    assert page.count("<svg") == 6
+    assert page.count("<svg") == 4
     assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
     assert "<script" not in page
     assert "<b>item" not in page  # names are escaped
+    assert "epsilon-OPIS" in parser.text
     assert page.count("data:image/jpeg") == 6
     choice = parser.text[parser.text.index("OPIS of searches", parser.text.index("What was chosen")) :]
     assert choice.index("local scaling, k = 8, whitened") < choice.index("plain")
@@ -82,25 +78,3 @@ def test_the_status_is_said_in_words(scores: SearchScores) -> None:
     assert "<b>Estimated.</b>" in estimated
     assert "At least 44 more independent items" in estimated
     assert "Set on half of the calibration" in estimated
-
-
-def test_without_matplotlib_it_says_what_is_missing(scores: SearchScores, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingDependency, match="matplotlib"):
-        render_report(ReportData(calibrate(scores), scores))
-
-
-@pytest.mark.slow
-def test_a_slow_machine_draws_the_report_without_a_warning(
-    scores: SearchScores, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """matplotlib warns, and warnings are errors here, where it looks for a free corner for more than a second."""
-    vectors, labels = simulated(30, 4, seed=1)
-    data = ReportData(
-        calibrate(scores),
-        scores,
-        pair_curves=utility_curves(vectors, labels, np.linspace(0.1, 2, 20)),
-        pair_opis={far: opis(vectors, labels, far_range=far) for far in ((0.01, 0.1), (0.001, 0.01))},
-    )
-    monkeypatch.setattr("matplotlib.legend.time", SimpleNamespace(perf_counter=count(0, 10).__next__))
-    assert render_report(data).count("<svg") == 6

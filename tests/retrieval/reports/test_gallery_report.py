@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from markupsafe import escape
 
 from index.database import POINT
 from index.gallery import Gallery
@@ -21,11 +21,16 @@ from retrieval.bundle.served_point import served_point
 from retrieval.catalogue.read import Photo
 from retrieval.cli.main import group
 from retrieval.indexing.pipeline import index_catalogue
+from retrieval.reports import gallery_report
+from retrieval.reports.gallery_report import GalleryReport, render_gallery_report
 from retrieval.threshold.drawn_distances import LABELLED, GalleryRates
-from retrieval.threshold.gallery_report.data import GalleryReport
-from retrieval.threshold.gallery_report.page import render_gallery_report
 
 from ...world import draw, make_bundle
+
+
+def escaped(text: str) -> str:
+    return str(escape(text))
+
 
 EVIL = '"><script>alert(1)</script>'
 
@@ -69,7 +74,7 @@ def test_the_report_shows_rates_charts_pictures_and_assumptions(report: GalleryR
     ):
         assert heading in page
     for assumed in report.point.evidence["assumptions"]:
-        assert html.escape(assumed) in page
+        assert escaped(assumed) in page
     assert "(in use)" in page
 
 
@@ -84,25 +89,21 @@ def test_it_needs_nothing_from_elsewhere_and_runs_nothing(report: GalleryReport)
 
 def test_a_file_under_two_ids_is_shown_as_a_duplicate(report: GalleryReport) -> None:
     duplicates = render_gallery_report(report).split("<h2>Duplicates</h2>")[1].split("<h2>")[0]
-    assert duplicates.count("class='card'") == 1
+    assert duplicates.count('class="card"') == 1
     assert duplicates.count("<img") == 2
     assert "another id" in duplicates
 
 
-def test_evidence_that_a_point_may_have_is_shown(report: GalleryReport) -> None:
-    item = f"{EVIL}-5"
-    more = {
-        "assumptions": ["One & only"],
-        "fpir_with_duplicates": 0.071,
-        "concentration": {
-            "families": 8,
-            "tenth": 0.31,
-            "warning": "Much of it is here <b>.",
-            "worst_families": [{"items": [item, f"{EVIL}-6"], "size": 5, "fpir": 0.38, "matched": 0.6}],
-            "worst_items": [{"item": item, "fpir": 0.67, "draws": 3}],
-            "attracting": [{"item": "is gone", "share": 0.21}],
-        },
+def test_evidence_that_a_point_may_have_is_shown(report: GalleryReport, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {
+        "families": 8,
+        "tenth": 0.31,
+        "warning": "Much of it is here <b>",
+        "worst_families": [{"items": [f"{EVIL}-5", f"{EVIL}-6"], "size": 5, "fpir": 0.38, "matched": 0.6}],
+        "attracting": [{"item": "is gone", "share": 0.21}],
     }
+    monkeypatch.setattr(gallery_report, "concentration", lambda *_: found)
+    more = {"assumptions": ["One & only"], "fpir_with_duplicates": 0.071}
     page = render_gallery_report(
         replace(report, point=replace(report.point, evidence={**report.point.evidence, **more}))
     )
@@ -112,12 +113,20 @@ def test_evidence_that_a_point_may_have_is_shown(report: GalleryReport) -> None:
         "the worst tenth of the 8 families, the rate is about 31%",
         "Much of it is here &lt;b&gt;.",
         "5 similar items: about 38%",
-        "left out, 67% of its photos",
         "is gone: returned in 21% of all false matches",
     ):
         assert told in page
-    assert html.escape(report.point.evidence["assumptions"][0]) not in page
+    assert escaped(report.point.evidence["assumptions"][0]) not in page
     assert "<script" not in page
+
+
+def test_a_server_adds_the_drift_of_live_photos(report: GalleryReport) -> None:
+    live = {"told": "No drift was found", "searches": "1,200", "rows": [(EVIL, "1", "2", "–")]}
+    page = render_gallery_report(report, live={**live, "has_bundle_report": True})
+    assert "No drift was found. Searches compared: 1,200." in page
+    assert 'href="report/bundle"' in page
+    assert "<script" not in page
+    assert "report/bundle" not in render_gallery_report(report, live={**live, "has_bundle_report": False})
 
 
 def test_own_draws_that_users_photos_replace_are_not_called_too_few(report: GalleryReport) -> None:
@@ -137,8 +146,6 @@ def test_the_bundles_threshold_is_not_reported_as_measured_here(report: GalleryR
     assert "<b>about 4.0%</b>" in page
     assert "measured with other items, not in this catalogue" in page
     assert "<svg" not in page
-    pairs = OperatingPoint(0.5, "estimated", 0.05, {"protocol": "pairs"})
-    assert "were not measured" in render_gallery_report(GalleryReport(report.gallery, pairs, 49, 25))
     none = render_gallery_report(GalleryReport(report.gallery, OperatingPoint.uncalibrated(0.05), 6, 3))
     assert "There is no threshold yet" in none
     assert "%" not in none.split("</style>")[1].split("What is assumed")[0]

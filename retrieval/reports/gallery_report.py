@@ -1,0 +1,256 @@
+"""The report of a gallery: its error rates, how they were measured, and what they assume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.location import AnyGallery, AnyPhotos
+from index.search.leave_one_out import NOBODY, OWN, Draws, KeptDraws
+from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
+from retrieval.errors import CalibrationError
+from retrieval.reports import number, percent, render
+from retrieval.threshold.assumptions import assumptions
+from retrieval.threshold.concentration import concentration
+from retrieval.threshold.drawn_distances import LABELLED, PROBE, REFERENCE, UNKNOWN, DrawnDistances, GalleryRates
+from retrieval.threshold.gallery_anchor import Anchored
+
+from .charts import Chart, Line, histogram
+
+POINTS = 161  # thresholds of the curves
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.2)  # FPIRs in the table of other thresholds
+SHOWN = 12  # cards per section
+SOURCES = {
+    OWN: "photos of this catalogue, with their own item left out",
+    PROBE: "calibration photos of the model, of other items",
+    LABELLED: "labelled photos of users, with their own item left out",
+    UNKNOWN: "photos of users that show no item of this catalogue",
+}
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class GalleryReport:
+    """The data of a report: the point that serves and, if it was set in this gallery, its draws."""
+
+    gallery: AnyGallery
+    point: OperatingPoint
+    photos: int
+    items: int
+    snapshot: AnyPhotos | None = None
+    draws: Mapping[str, Draws] | None = None  # of exactly the photos of the snapshot
+    rates: GalleryRates | None = None
+
+    @classmethod
+    def of(cls, bundle: Bundle, gallery: AnyGallery, point: OperatingPoint) -> GalleryReport:
+        """Return the data of a gallery's report for the point that serves."""
+        plain = cls(gallery, point, len(gallery), gallery.items)
+        if not point.evidence.get("anchored"):
+            return plain
+        with gallery.one_version():
+            kept, snapshot = KeptDraws.read(gallery), gallery.snapshot()
+            if kept is None or kept.model != bundle.draws_id or not kept.covers(gallery):
+                return plain
+        return plain.with_draws(kept, snapshot)
+
+    @classmethod
+    def of_proposal(cls, gallery: AnyGallery, anchored: Anchored) -> GalleryReport:
+        """Return the data of a report for a point that the gallery may not have yet, with the draws behind it."""
+        if anchored.point is None:
+            raise CalibrationError(anchored.why_not)
+        with gallery.one_version():
+            plain = cls(gallery, anchored.point, len(gallery), gallery.items)
+            return plain.with_draws(anchored.draws, gallery.snapshot()) if anchored.draws.covers(gallery) else plain
+
+    def with_draws(self, kept: KeptDraws, snapshot: AnyPhotos) -> GalleryReport:
+        """Return the report with draws, which are of exactly the photos of the snapshot."""
+        return replace(self, snapshot=snapshot, draws=kept.sources, rates=GalleryRates.of(kept, self.point))
+
+
+def render_gallery_report(report: GalleryReport, *, live: Mapping[str, Any] | None = None) -> str:
+    """Render a report as one HTML page. `live` is what a server knows of recent photos (`templates/gallery.html`)."""
+    point, evidence = report.point, report.point.evidence
+    drawn = None
+    if report.rates is not None and report.draws is not None and report.snapshot is not None:
+        drawn = _Drawn(report, report.rates, report.draws, report.snapshot).values()
+    facts = {"threshold": point.threshold_or_none, "status": point.status, "target_fpir": point.target_fpir, **evidence}
+    return render(
+        "gallery.html",
+        point=point,
+        evidence=evidence,
+        size=f"{report.photos:,} photos of {report.items:,} items.",
+        promise=_promise(report),
+        precision=[
+            (f"{float(share):.0%} of searches", percent(value, 0))
+            for share, value in (evidence.get("precision") or {}).items()
+        ],
+        drawn=drawn,
+        assumptions=evidence.get("assumptions") or assumptions(PROBE),
+        live=live,
+        facts=[
+            (name.replace("_", " "), number(value))
+            for name, value in facts.items()
+            if isinstance(value, str | int | float)
+        ],
+    )
+
+
+def _promise(report: GalleryReport) -> dict[str, Any]:
+    """Return the FPIR to expect, its bound, and whether it is certified or broken."""
+    point, evidence, rates = report.point, report.point.evidence, report.rates
+    fpir, upper = float(evidence.get("fpir", point.target_fpir)), evidence.get("fpir_upper")
+    if rates is not None:
+        fpir, upper = rates.fpir(point.threshold), rates.fpir_upper(point.threshold)
+    broken = rates is not None and rates.broken(point)
+    certified = point.status == CERTIFIED and not broken
+    expected = max(fpir, float(evidence.get("fpir_expected", 0)))
+    return {"fpir": expected, "upper": upper, "broken": broken, "certified": certified}
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """What draws show of the point of a report."""
+
+    report: GalleryReport
+    rates: GalleryRates
+    draws: Mapping[str, Draws]
+    snapshot: AnyPhotos
+
+    def values(self) -> dict[str, Any]:
+        """Return the values of the template."""
+        point, own = self.report.point, self.draws.get(OWN, Draws.none())
+        source = self.rates.sources.get(str(point.evidence.get("source")))
+        found = None if source is None else concentration(source, point.threshold, point.target_fpir)
+        families = [] if found is None else found["worst_families"]
+        attracting = [] if found is None else found["attracting"]
+        return {
+            "charts": [self.distances(), self.curves()],
+            "thresholds": self.thresholds(),
+            "sources": self.sources(),
+            "measured": self.rates.fpir(point.threshold),
+            "expected": float(point.evidence.get("fpir_expected", 0)),
+            "concentration": found,
+            "families": [
+                self.named(row["items"][:2], f"{row['size']} similar items: about {row['fpir']:.0%}")
+                for row in families
+            ],
+            "attracting": [
+                self.named([row["item"]], f"returned in {row['share']:.0%} of all false matches") for row in attracting
+            ],
+            "look_alikes": self.pairs(own, np.argsort(own.distances, kind="stable"), own.nearest),
+            "duplicates": self.pairs(own, np.flatnonzero(own.duplicates != NOBODY), own.duplicates),
+        }
+
+    @cached_property
+    def mated(self) -> Draws | None:
+        """The draws whose item has another photo: labelled queries if there are any, else own ones."""
+        name = LABELLED if self.report.point.evidence.get("tpir_of") == "labelled queries" else OWN
+        return self.draws.get(name) if name in self.draws and np.isfinite(self.draws[name].own).any() else None
+
+    @cached_property
+    def x_range(self) -> tuple[float, float]:
+        """The range of distances."""
+        last = max(float(source.distances[-1]) for source in self.rates.sources.values() if len(source.distances))
+        return 0.0, max(last, 1.2 * self.report.point.threshold)
+
+    def found_shares(self, thresholds: Floats) -> Floats | None:
+        """Return the share of mated draws that find their item first, for some thresholds (t,)."""
+        draws = self.mated
+        if draws is None:
+            return None
+        right = np.sort(draws.own[np.isfinite(draws.own) & (draws.own < draws.distances)])
+        return np.asarray(np.searchsorted(right, thresholds, side="right") / np.isfinite(draws.own).sum())
+
+    def distances(self) -> tuple[Chart, str]:
+        """Return a chart with the distances of mated searches and of draws, and its caption."""
+        edges, lines = np.linspace(*self.x_range, 41), []
+        if self.mated is not None:
+            finite = np.isfinite(self.mated.own)
+            _, codes, counts = np.unique(self.mated.items[finite], return_inverse=True, return_counts=True)
+            lines.append(histogram("to their own item", self.mated.own[finite], 1 / counts[codes], edges, "a"))
+        name, source = max(self.rates.sources.items(), key=lambda each: each[1].fpir(self.report.point.threshold))
+        lines.append(histogram("to the nearest other item", source.distances, source.weights, edges, "b"))
+        top = 1.1 * max(float(line.y.max()) for line in lines)
+        lines.append(Line.at("threshold", self.report.point.threshold, top, "c"))
+        kinds = "Searches for unknown items" + ("" if self.mated is None else ", and for catalogue items")
+        caption = f"{kinds} ({SOURCES[name]}). Matches are left of the threshold."
+        return Chart("Distances", lines, "distance", "share of photos", self.x_range, (0.0, top)), caption
+
+    def curves(self) -> tuple[Chart, str]:
+        """Return a chart with FPIR, its bound and TPIR against the threshold, and its caption."""
+        point, grid = self.report.point, np.linspace(*self.x_range, POINTS)
+        fpir, upper = (np.array([rate(t) for t in grid]) for rate in (self.rates.fpir, self.rates.fpir_upper))
+        lines = [Line("false matches (FPIR)", grid, fpir, "b"), Line("FPIR, upper 95 % bound", grid, upper, "b dashed")]
+        found = self.found_shares(grid)
+        if found is not None:
+            lines.append(Line("items found (TPIR)", grid, found, "a"))
+        lines.append(Line("target", np.array(self.x_range), np.array([point.target_fpir] * 2), "d dashed"))
+        lines.append(Line.at("threshold", point.threshold, 1.0, "c"))
+        caption = "Searches for unknown items that return a match, and for catalogue items that find them first."
+        title = "Error rates at other thresholds"
+        return Chart(title, lines, "threshold", "share of searches", self.x_range), caption
+
+    def thresholds(self) -> list[dict[str, Any]]:
+        """Return the rates of thresholds with other FPIRs."""
+        served = self.report.point.threshold
+        others = {min(source.at_share(share) for source in self.rates.sources.values()) for share in SHARES}
+        rows = []
+        for threshold in sorted({served, *others}):
+            found = self.found_shares(np.array([threshold]))
+            rates = (percent(self.rates.fpir(threshold)), percent(self.rates.fpir_upper(threshold)))
+            name = f"{threshold:.3f}{' (in use)' if threshold == served else ''}"
+            cells = (name, *rates, percent(None if found is None else float(found[0]), 0))
+            rows.append({"cells": cells, "chosen": threshold == served})
+        return rows
+
+    def sources(self) -> list[tuple[str, ...]]:
+        """Return the rates of the sources of draws."""
+        point, evidence = self.report.point, self.report.point.evidence
+        rows: list[tuple[str, ...]] = []
+        shift = float(evidence.get("shift", {}).get("applied", 0.0))
+        for name, source in self.draws.items():
+            if name == REFERENCE:
+                continue
+            drawn = self.rates.sources.get(name) or DrawnDistances.of_source(name, source, shift=shift, fitted=())
+            rates = ("–", "–")
+            if drawn.items:
+                rates = percent(drawn.fpir(point.threshold)), percent(drawn.fpir_upper(point.threshold))
+            proposed = evidence.get("sources", {}).get(name, {}).get("threshold")
+            replaced = name == OWN and LABELLED in self.rates.sources  # by users' photos
+            outcome = "replaced" if replaced else "too few items" if proposed is None else f"{proposed:.3f}"
+            told = SOURCES.get(name, name) + (" (in use)" if name == evidence.get("source") else "")
+            rows.append((told, f"{drawn.items:,}", f"{len(drawn.distances):,}", *rates, outcome))
+        return rows
+
+    def pairs(self, draws: Draws, rows: NDArray[np.int64], others: NDArray[np.int64]) -> list[dict[str, Any]]:
+        """Return cards of draws with another photo (n,), by seq; each pair of items is shown once."""
+        cards: list[dict[str, Any]] = []
+        seen: set[frozenset[str]] = set()
+        for row in rows.tolist():
+            place = int(np.searchsorted(self.snapshot.seqs, others[row]))
+            if len(cards) == SHOWN or others[row] == NOBODY:
+                break
+            photo_id, item_id = self.snapshot.photo(place)[:2]
+            pair = frozenset((str(draws.items[row]), item_id))
+            if pair not in seen:
+                apart = f", {draws.distances[row]:.3f} apart" if others is draws.nearest else ""
+                cards.append(self.card((str(draws.ids[row]), photo_id), f"{draws.items[row]} and {item_id}{apart}."))
+            seen.add(pair)
+        return cards
+
+    def named(self, items: Sequence[str], text: str) -> dict[str, Any]:
+        """Return a card of items with a text about them."""
+        photos = [rows[0][0] for item in items if (rows := self.report.gallery.item(item))]
+        return self.card(photos, f"{', '.join(items)}: {text}.")
+
+    def card(self, photo_ids: Iterable[str], text: str) -> dict[str, Any]:
+        """Return a card with the thumbnails of photos and a text."""
+        thumbnails = [(photo_id, self.report.gallery.thumbnail(photo_id)) for photo_id in photo_ids]
+        return {"photos": [(name, jpeg) for name, jpeg in thumbnails if jpeg], "text": text}
