@@ -257,8 +257,7 @@ def report_on(bundle: Path, path: Path | str, output: Path) -> None:
     from retrieval.bundle.bundle import Bundle
     from retrieval.bundle.served_point import served_point
     from retrieval.compatibility import require_match
-    from retrieval.threshold.gallery_report.data import GalleryReport
-    from retrieval.threshold.gallery_report.page import render_gallery_report
+    from retrieval.reports.gallery_report import GalleryReport, render_gallery_report
 
     check_place(output)
     opened = Bundle.open(bundle)
