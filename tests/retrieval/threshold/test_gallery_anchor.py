@@ -28,8 +28,8 @@ from retrieval.indexing.pipeline import IndexReport, index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever
-from retrieval.threshold.drawn_distances import LABELLED, GalleryRates
-from retrieval.threshold.gallery_anchor import GalleryAnchor, changed_share, measure, remeasure
+from retrieval.threshold.drawn_distances import LABELLED, PROBE, GalleryRates
+from retrieval.threshold.gallery_anchor import GalleryAnchor, changed_share, keeps_target, measure, remeasure
 from retrieval.threshold.gallery_calibration import propose
 from retrieval.threshold.labelled_queries import read_queries
 from retrieval.threshold.stored_searches import NOTHING, ChangedAnswers, stored_searches
@@ -466,3 +466,15 @@ def test_rates_hold_for_a_small_change_and_are_unknown_after_a_larger_one(tmp_pa
         with Gallery.open(tmp_path / "g") as gallery:
             remeasure(bundle, gallery)
         assert retriever.rates() is not None
+
+
+def test_a_promise_is_broken_if_one_source_of_draws_breaks_it(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    point = fill(bundle, tmp_path, range(30)).point
+    assert point is not None
+    with Gallery.open(tmp_path / "g") as gallery:
+        draws = GalleryAnchor(bundle).draws(gallery)
+    own = draws.sources[OWN]
+    near = replace(own, distances=np.zeros_like(own.distances))
+    assert keeps_target(draws, point)
+    assert not keeps_target(replace(draws, sources={OWN: own, PROBE: near}), point)
