@@ -22,7 +22,7 @@ from retrieval.bundle.operating_point import OperatingPoint
 
 from .answers import Answers
 from .arguments import check_arguments, check_photos
-from .compatibility import require_match
+from .bundle.bundle import require_match
 from .errors import GalleryError, ImageRefused
 from .gallery_points import measured_photos
 from .images import Source

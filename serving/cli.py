@@ -13,7 +13,7 @@ import click
 
 from retrieval.cli.options import GroupedCommand, Place, settings_groups, settings_options
 from retrieval.errors import InvalidParameter, command
-from retrieval.images.formats import SUFFIXES
+from retrieval.images.formats import SENT_SUFFIXES
 from serving.http.keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
 
 from .config import ACCESS, ADDRESS, GROUPS, PAGE, ServeSettings
@@ -115,7 +115,7 @@ def example_files(places: Sequence[Path]) -> list[Path]:
         if not place.exists():
             raise InvalidParameter("--examples", "exist", str(place))
         files = sorted(place.rglob("*")) if place.is_dir() else [place]
-        photos += [file for file in files if file.suffix.lower() in SUFFIXES]
+        photos += [file for file in files if file.suffix.lower() in SENT_SUFFIXES]
     if len(photos) > EXAMPLES:
         photos = [photos[round(i * (len(photos) - 1) / (EXAMPLES - 1))] for i in range(EXAMPLES)]
     return photos

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 from index.location import AnyGallery, is_address, open_gallery
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import GalleryLocked
-from retrieval.feature_format import PackedFeatures
 from retrieval.images import Source, check_sent
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.regions.boxes import BBox
@@ -25,6 +24,7 @@ from retrieval.regions.search import Regions
 from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
 from retrieval.threshold.judged import parts_of
+from retrieval.verification.features import PackedFeatures
 from serving.http.callers import CALLER
 from serving.http.limits import TRY_AGAIN, Busy
 from serving.ops.drift_monitor import Drift, DriftMonitor

@@ -26,12 +26,12 @@ import uuid
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from index.files import sync_folder
 from index.search.distance import PLAIN, DistanceForm
 from index.verified import VerifiedDistance
-from retrieval.errors import BundleCorrupt, BundleError, command
+from retrieval.errors import BundleCorrupt, BundleError, BundleMismatch, command
 from retrieval.images import Preprocessing
 from retrieval.verification.opencv import import_opencv
 from retrieval.verification.verifier import GeometricVerifier
@@ -44,6 +44,9 @@ from .local_density import LocalDensity, pack_cohort, unpack_distance_form
 from .operating_point import OperatingPoint
 from .photo_features import unpack_features
 from .providers import CPU, FP32
+
+if TYPE_CHECKING:
+    from index.location import AnyGallery
 
 FORMAT, VERIFIED_FORMAT = FORMATS = 2, 3  # programs that do not know verification must not open such a bundle
 MANIFEST, MODEL, COHORT = "manifest.json", "model.onnx", "cohort.npz"
@@ -240,6 +243,30 @@ def check_new(path: Path) -> None:
     """Raise BundleError if a path exists."""
     if path.exists():
         raise BundleError(f"{path} exists and bundles are immutable", remedy="Choose a new name")
+
+
+def require_match(bundle: Bundle, gallery: AnyGallery, *, to_add: bool = False) -> None:
+    """Raise BundleMismatch if a bundle cannot search a gallery or, with `to_add`, cannot add photos to it.
+
+    A bundle that does not verify matches can search a gallery with local features, but cannot add photos, because they
+    would have none.
+    """
+    if gallery.embedding_id != bundle.embedding_id:
+        raise _mismatch(bundle, f"the gallery {gallery.path} was made by another model than the bundle {bundle.path}")
+    if gallery.features_key == bundle.features_key or not (bundle.features_key or to_add):
+        return
+    if not bundle.features_key:
+        message = f"the gallery {gallery.path} keeps local features, which the bundle {bundle.path} does not find"
+    elif gallery.features_key:
+        message = f"the gallery {gallery.path} keeps other local features than the bundle {bundle.path} verifies"
+    else:
+        message = f"the gallery {gallery.path} keeps no local features, which the bundle {bundle.path} verifies"
+    raise _mismatch(bundle, message)
+
+
+def _mismatch(bundle: Bundle, message: str) -> BundleMismatch:
+    again = f"{command('index', bundle.path, 'PHOTOS', '-o', 'NEW_GALLERY')}"
+    return BundleMismatch(message, remedy=f"Index the photos again: {again}")
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

@@ -119,8 +119,7 @@ def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions) ->
       retrieval calibrate bundles/shop galleries/shop --report report.html
     """
     from index.location import open_gallery
-    from retrieval.bundle.bundle import Bundle
-    from retrieval.compatibility import require_match
+    from retrieval.bundle.bundle import Bundle, require_match
     from retrieval.threshold.feedback import read_feedback
     from retrieval.threshold.gallery_calibration import propose
     from retrieval.threshold.verdicts import weigh

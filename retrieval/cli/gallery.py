@@ -227,7 +227,7 @@ def import_(source: Path, path: Path | str) -> None:
     """
     from index.database import POINT
     from index.transfer import import_photos
-    from retrieval.feature_format import PackedFeatures
+    from retrieval.verification.features import PackedFeatures
 
     done = import_photos(source, path, feature_format=PackedFeatures())
     with_threshold, again = POINT in done.kept, command("calibrate", "BUNDLE", path)
@@ -254,9 +254,8 @@ def report_on(bundle: Path, path: Path | str, output: Path) -> None:
     """
     from index.database import POINT
     from index.location import open_gallery
-    from retrieval.bundle.bundle import Bundle
+    from retrieval.bundle.bundle import Bundle, require_match
     from retrieval.bundle.served_point import served_point
-    from retrieval.compatibility import require_match
     from retrieval.reports.gallery_report import GalleryReport, render_gallery_report
 
     check_place(output)

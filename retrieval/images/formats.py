@@ -41,6 +41,7 @@ FORMATS = (
     Format("GIF", "GIF", (".gif",), "image/gif", (b"GIF87a", b"GIF89a")),
 )
 SUFFIXES = frozenset(suffix for form in FORMATS for suffix in form.suffixes)
+SENT_SUFFIXES = frozenset(suffix for form in SENT for suffix in form.suffixes)
 
 
 def names(formats: tuple[Format, ...]) -> str:

@@ -22,16 +22,15 @@ from tqdm import tqdm
 from index.ann.recall import Probe
 from index.location import AnyGallery, exists, is_address, open_gallery, open_or_create
 from index.maintenance import Rebuilt
-from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.bundle import Bundle, require_match
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import Photo
 from retrieval.catalogue.reading import in_order, read_ahead
-from retrieval.compatibility import require_match
 from retrieval.errors import InvalidParameter
-from retrieval.feature_format import PackedFeatures
 from retrieval.threshold.drawn_distances import GalleryRates
 from retrieval.threshold.gallery_anchor import remeasure
+from retrieval.verification.features import PackedFeatures
 
 from .columns import columns_of, convert_columns, refused_metadata
 from .plan import SyncPlan, SyncSettings, Update, apply_updates, check_prune, remove_gone, sync_plan

@@ -20,9 +20,8 @@ from index.database import POINT
 from index.location import AnyGallery
 from index.search.distance import accepts, plain_distance, squared_distance
 from index.search.leave_one_out import CLOSE, NOBODY, OWN, KeptDraws
-from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.bundle import Bundle, require_match
 from retrieval.bundle.served_point import served_point
-from retrieval.compatibility import require_match
 from retrieval.errors import CalibrationError, command
 from retrieval.metrics.item_distances import ItemDistances
 

@@ -95,8 +95,7 @@ def _gallery(path: Path | str) -> str:
 
 def _together(bundle: Path, gallery: Path | str) -> str:
     from index.location import open_gallery
-    from retrieval.bundle.bundle import Bundle
-    from retrieval.compatibility import require_match
+    from retrieval.bundle.bundle import Bundle, require_match
 
     with open_gallery(gallery, read_only=True) as opened:
         require_match(Bundle.open(bundle, verify=False), opened)

@@ -8,12 +8,15 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.errors import GalleryCorrupt, InvalidParameter
+
+if TYPE_CHECKING:
+    from retrieval.bundle.bundle import Bundle
 
 LENGTH = 128  # numbers of a descriptor
 UNIT = 512  # Euclidean length of a descriptor
@@ -103,3 +106,26 @@ def _check(data: bytes) -> tuple[int, int, int]:
         f"the local features of a photo ({len(data):,} bytes) are damaged",
         remedy="Restore the gallery from a backup, or index the photos again",
     )
+
+
+@dataclass(frozen=True)
+class PackedFeatures:
+    """The format of `LocalFeatures.pack`, with the size of the vocabulary, `words`, if it is known."""
+
+    words: int | None = None
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> PackedFeatures | None:
+        """Return the format of the features that a bundle computes, None if it computes none."""
+        return None if bundle.verifier is None else cls(len(bundle.verifier.vocabulary.weights))
+
+    def problem(self, features: bytes) -> str:
+        """Return what is wrong with the features of a photo, "" if nothing is."""
+        try:
+            words = unpack_words(features)
+        except GalleryCorrupt as error:
+            return error.message
+        largest = int(words.max(initial=0))
+        if self.words is not None and largest >= self.words:
+            return f"they have the visual word {largest}, but the words of the vocabulary are 0 to {self.words - 1}"
+        return ""

@@ -19,7 +19,6 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import BundleMismatch, GalleryError, ImageRefused, InvalidParameter
-from retrieval.feature_format import PackedFeatures
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.worker import Batch, embed_batch, write_batch
 from retrieval.inspect.audit import audit, summary
@@ -28,7 +27,7 @@ from retrieval.retriever import Retriever
 from retrieval.threshold.gallery_anchor import GalleryAnchor
 from retrieval.threshold.gallery_calibration import propose
 from retrieval.threshold.labelled_queries import read_queries
-from retrieval.verification.features import LocalFeatures
+from retrieval.verification.features import LocalFeatures, PackedFeatures
 
 from ..prints import SIDE, cover_distance, draw_cover, verified_bundle, write_covers
 from ..world import DIM, encode
