@@ -14,7 +14,7 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embeddings
 from retrieval.bundle.local_density import LocalDensity
 from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.bundle.served_point import threshold_status
+from retrieval.threshold.gallery_points import threshold_status
 
 from .explanation import explanation_of, verified_photos
 from .result import (

@@ -19,14 +19,13 @@ from index.verified import Features, VerifiedDistance
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embeddings
 from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.threshold.gallery_points import MeasuredGallery
 
 from .answers import Answers
 from .arguments import check_arguments, check_photos
 from .bundle.bundle import require_match
 from .errors import GalleryError, ImageRefused
-from .gallery_points import measured_photos
 from .images import Source
-from .measured_gallery import MeasuredGallery
 from .query_photo import QueryPhoto, different_photos
 from .regions.boxes import check_parts
 from .regions.detector import Detector
@@ -89,7 +88,7 @@ class Retriever(MeasuredGallery):
         self.close()
 
     def __repr__(self) -> str:
-        point, closed = self._points.last, ", closed" if self._closed else ""
+        point, closed = self._last_point[1], ", closed" if self._closed else ""
         state = f"threshold {point.threshold:.4f}" if point.decides else point.status
         return f"<Retriever {self.bundle.path} on {self.gallery.path}, {state}{closed}>"
 
@@ -262,8 +261,8 @@ class Retriever(MeasuredGallery):
         """
         self._check_open()
         check_arguments([image], top_k=top_k, where=where, review=review)
-        policy = policy_of(regions, self.detector, {})
-        search = RegionSearch(self.bundle, self.gallery, self.embedder, self._distance_form, self._points, policy)
+        policy = policy_of(regions, self.detector)
+        search = RegionSearch(self.bundle, self.gallery, self.embedder, self._distance_form, self, policy)
         result = search.search(image, top_k=top_k, where=where, review=review)
         if self._timer is not None:
             self._timer.take()  # the times of a later search are its own
@@ -283,14 +282,14 @@ class Retriever(MeasuredGallery):
         features: Sequence[Features] | None = None,
     ) -> tuple[Served, list[list[Neighbour]]]:
         """Search with the vectors (n, d) of queries of some photos; return their operating point and the items."""
-        points: list[dict[int, OperatingPoint]] = []
+        points: list[OperatingPoint] = []
 
         def within(stored: bytes | None) -> float:
-            points.append(self._points.served(stored))
-            point = points[-1][measured_photos(points[-1], photos)]
-            return point.threshold if point.decides else math.inf  # every distance ranks
+            points.append(self.point_of(stored))
+            return points[-1].threshold if points[-1].decides else math.inf  # every distance ranks
 
         version, found = self.gallery.search_version(
             vectors, top_k, where=where, distance_form=self._distance_form, within=within, features=features
         )
-        return self._points.of_version(version, points[-1], photos), found
+        rates = self.rates_at(version, points[-1]) if photos == 1 else None
+        return Served(points[-1], version, rates, photos), found

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from retrieval.bundle.served_point import threshold_status
 from retrieval.threshold.drawn_distances import unmeasured_warning
+from retrieval.threshold.gallery_points import threshold_status
 from serving.ops.drift_monitor import drift_warning
 
 from .region_states import region_states

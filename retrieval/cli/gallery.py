@@ -24,8 +24,8 @@ Folder = click.Path(path_type=Path)
 def describe_point(opened: AnyGallery) -> list[str]:
     """Return lines on the gallery's operating point and its FPIR in the newest version, none if it has no point."""
     from index.database import POINT
-    from retrieval.bundle.served_point import read_points
     from retrieval.threshold.drawn_distances import GalleryRates, unmeasured_warning
+    from retrieval.threshold.gallery_points import read_points
 
     points = read_points(opened.kept(POINT))
     if not points:
@@ -255,8 +255,8 @@ def report_on(bundle: Path, path: Path | str, output: Path) -> None:
     from index.database import POINT
     from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle, require_match
-    from retrieval.bundle.served_point import served_point
     from retrieval.reports.gallery_report import GalleryReport, render_gallery_report
+    from retrieval.threshold.gallery_points import served_point
 
     check_place(output)
     opened = Bundle.open(bundle)

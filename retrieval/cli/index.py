@@ -130,9 +130,9 @@ def index(
       retrieval index bundles/shop photos.csv -o galleries/shop --column price=number
     """
     from retrieval.bundle.bundle import Bundle
-    from retrieval.gallery_points import outgrown
     from retrieval.indexing.pipeline import index_catalogue, plan_catalogue
     from retrieval.indexing.plan import check_prune
+    from retrieval.threshold.gallery_points import outgrown
 
     if report is not None:
         check_place(report)

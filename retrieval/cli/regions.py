@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,6 @@ from retrieval.result import RANKED, p_value_words
 from .options import Command, options_as
 
 if TYPE_CHECKING:
-    from retrieval.bundle.served_point import RegionPoint
     from retrieval.regions.boxes import BBox
     from retrieval.regions.detector import Detector
     from retrieval.regions.policy import RegionPolicy
@@ -75,7 +74,7 @@ class RegionOptions:
 
         return [parse_bbox(text) for text in self.bbox]
 
-    def policy(self, stored: Mapping[str, RegionPoint], detector: Detector | None) -> RegionPolicy:
+    def policy(self, detector: Detector | None) -> RegionPolicy:
         """Return the gallery's policy of this name, or the default one, changed by the options that were given."""
         from dataclasses import replace
 
@@ -83,7 +82,7 @@ class RegionOptions:
         from retrieval.regions.search import policy_of
         from retrieval.regions.windows import AutoRegions
 
-        policy = policy_of(self.regions or AUTO, detector, stored)
+        policy = policy_of(self.regions or AUTO, detector)
         if isinstance(policy, list):  # policy_of returns a list for bounding boxes only
             raise TypeError("not a policy")
         most = policy.most if self.max_windows is None else self.max_windows
@@ -146,7 +145,7 @@ def search_parts(
     review: float,
 ) -> RegionsResult:
     """Search with the regions of a photo, or with several given boxes."""
-    asked = regions.bboxes() or regions.policy({}, retriever.detector)
+    asked = regions.bboxes() or regions.policy(retriever.detector)
     return retriever.search_regions(image, asked, top_k=top_k, where=where, review=review)
 
 

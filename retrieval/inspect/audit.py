@@ -21,9 +21,9 @@ from index.location import AnyGallery
 from index.search.distance import accepts, plain_distance, squared_distance
 from index.search.leave_one_out import CLOSE, NOBODY, OWN, KeptDraws
 from retrieval.bundle.bundle import Bundle, require_match
-from retrieval.bundle.served_point import served_point
 from retrieval.errors import CalibrationError, command
 from retrieval.metrics.item_distances import ItemDistances
+from retrieval.threshold.gallery_points import served_point
 
 from .duplicates import NEAR, SAME_FILE, SAME_PICTURE, is_copy, same_files
 

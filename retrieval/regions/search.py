@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +15,7 @@ from index.snapshot import Neighbour
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.operating_point import UNANCHORED, OperatingPoint
-from retrieval.bundle.served_point import RegionPoint, threshold_status
 from retrieval.errors import InvalidParameter
-from retrieval.gallery_points import GalleryPoints
 from retrieval.images import Source, open_image
 from retrieval.query_photo import QueryPhoto
 from retrieval.result import (
@@ -31,6 +29,7 @@ from retrieval.result import (
     UNCALIBRATED,
 )
 from retrieval.served import Served
+from retrieval.threshold.gallery_points import MeasuredGallery, threshold_status
 from retrieval.threshold.region_rates import check_regions
 
 from .boxes import BBox, check_bboxes, cropped
@@ -43,27 +42,19 @@ from .windows import AutoRegions
 Regions = str | RegionPolicy | Sequence[Sequence[float]]
 
 
-def policy_of(
-    regions: Regions, detector: Detector | None, stored: Mapping[str, RegionPoint]
-) -> RegionPolicy | list[BBox]:
-    """Return the policy of a search, or the bounding boxes that were given.
-
-    A name stands for the policy of the gallery's threshold or, if it has none, for the default policy.
-    """
+def policy_of(regions: Regions, detector: Detector | None) -> RegionPolicy | list[BBox]:
+    """Return the policy of a search, by its name, or the bounding boxes that were given."""
     if not isinstance(regions, str):
         return regions if isinstance(regions, AutoRegions | DetectorRegions) else check_bboxes(regions)  # type: ignore[arg-type]
-    policy = stored[regions].policy if regions in stored else None
     if regions == AUTO:
-        return AutoRegions() if policy is None else AutoRegions.from_dict(policy)
+        return AutoRegions()
     if regions != DETECTOR:
         raise InvalidParameter("regions", f"be {AUTO}, {DETECTOR} or a sequence of bounding boxes", regions)
     if detector is None:
         raise InvalidParameter(
             "regions", f"be {AUTO} or bounding boxes without a detector", regions, remedy="Pass --detector MODEL.onnx"
         )
-    if policy is None or policy["model_id"] != detector.model_id:
-        return DetectorRegions(detector)
-    return DetectorRegions.from_dict(policy, detector)
+    return DetectorRegions(detector)
 
 
 @dataclass(frozen=True)
@@ -74,7 +65,7 @@ class RegionSearch:
     gallery: AnyGallery
     embedder: Embedder
     distance_form: DistanceForm
-    points: GalleryPoints
+    points: MeasuredGallery
     policy: RegionPolicy | list[BBox]
 
     def search(self, image: Source, *, top_k: int, where: str | None, review: float) -> RegionsResult:
@@ -143,9 +134,9 @@ class RegionSearch:
         rates = self.points.rates_at(version, point) if isinstance(self.policy, list) else None
         return Served(point, version, rates), region is not None, found
 
-    def _point(self, stored: bytes | None) -> tuple[OperatingPoint, RegionPoint | None]:
+    def _point(self, stored: bytes | None) -> tuple[OperatingPoint, None]:
         """Return the operating point that serves, and the region point of this policy if the gallery has one."""
-        return self.points.served(stored)[1], None
+        return self.points.point_of(stored), None
 
     def _status(self, served: Served, *, anchored: bool) -> str:
         if isinstance(self.policy, list):

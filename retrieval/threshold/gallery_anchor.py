@@ -15,13 +15,13 @@ from index.location import AnyGallery
 from index.search.leave_one_out import KeptDraws, Probes, make_draws
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
-from retrieval.bundle.served_point import pack_points, stored_point
 from retrieval.errors import CalibrationError
 from retrieval.indexing.worker import CONTENT
 from retrieval.inspect.duplicates import is_copy
 
 from .anchor import anchor
 from .drawn_distances import LABELLED, LEAST_ITEMS, PROBE, REFERENCE, TOLERANCE, GalleryRates
+from .gallery_points import pack_points, stored_point
 from .labelled_queries import QUERIES, by_source, kept_queries, pack_queries
 from .query_shift import Shift, gallery_shift
 from .verdicts import FeedbackCaps

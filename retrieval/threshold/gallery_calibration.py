@@ -15,7 +15,6 @@ from index.search.distance import accepts
 from index.search.leave_one_out import OWN, Probes
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.bundle.served_point import served_point
 from retrieval.catalogue.read import Photo
 from retrieval.errors import CalibrationError, DataError
 from retrieval.indexing.worker import CONTENT, Batch, embed_batch
@@ -23,6 +22,7 @@ from retrieval.indexing.worker import CONTENT, Batch, embed_batch
 from .drawn_distances import LABELLED, UNKNOWN, DrawnDistances, GalleryRates
 from .feedback import Feedback
 from .gallery_anchor import Anchored, GalleryAnchor
+from .gallery_points import served_point
 from .labelled_queries import kept_queries
 from .stored_searches import ChangedAnswers, stored_searches
 from .verdicts import FeedbackCaps, weigh

@@ -15,9 +15,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from retrieval.bundle.bundle import REPORT
-from retrieval.bundle.served_point import threshold_status
 from retrieval.errors import RetrievalError
 from retrieval.regions.boxes import check_bbox, parse_bbox
+from retrieval.threshold.gallery_points import threshold_status
 from serving.http.guard import BUNDLE_REPORT_PATH, DOCS_PATH, REPORT_PATH
 from serving.reloads import ReloadOutcome
 from serving.server_info import server_info

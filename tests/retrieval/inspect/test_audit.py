@@ -15,13 +15,13 @@ from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.local_density import ADDITIVE, Cohort, LocalDensity
 from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.bundle.served_point import pack_points
 from retrieval.cli.main import group
 from retrieval.indexing.worker import CONTENT
 from retrieval.inspect.audit import audit, summary
 from retrieval.inspect.audit_page import audit_page
 from retrieval.inspect.duplicates import NEAR, SAME_FILE, SAME_PICTURE, is_copy
 from retrieval.retriever import Retriever
+from retrieval.threshold.gallery_points import pack_points
 
 from ...world import DIM, draw, encode, make_bundle
 

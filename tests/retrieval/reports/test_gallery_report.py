@@ -17,13 +17,13 @@ from index.search.leave_one_out import OWN
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.bundle.served_point import served_point
 from retrieval.catalogue.read import Photo
 from retrieval.cli.main import group
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.reports import gallery_report
 from retrieval.reports.gallery_report import GalleryReport, render_gallery_report
 from retrieval.threshold.drawn_distances import LABELLED, GalleryRates
+from retrieval.threshold.gallery_points import served_point
 
 from ...world import draw, make_bundle
 

@@ -19,7 +19,6 @@ from retrieval.bundle.bundle import CALIBRATION, FITTED, Bundle
 from retrieval.bundle.calibration_set import CalibrationSet
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.bundle.served_point import pack_points, read_points, served_point, stored_point
 from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
@@ -31,6 +30,7 @@ from retrieval.retriever import Retriever
 from retrieval.threshold.drawn_distances import LABELLED, PROBE, GalleryRates
 from retrieval.threshold.gallery_anchor import GalleryAnchor, changed_share, keeps_target, measure, remeasure
 from retrieval.threshold.gallery_calibration import propose
+from retrieval.threshold.gallery_points import pack_points, read_points, served_point, stored_point
 from retrieval.threshold.labelled_queries import read_queries
 from retrieval.threshold.stored_searches import NOTHING, ChangedAnswers, stored_searches
 

@@ -11,11 +11,11 @@ from click.testing import CliRunner
 from index.database import POINT
 from index.gallery import Gallery
 from index.milvus import MilvusGallery
-from retrieval.bundle.served_point import stored_point
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
+from retrieval.threshold.gallery_points import stored_point
 from serving.config import ServeSettings
 from serving.service import Service
 

@@ -1,0 +1,133 @@
+"""Which operating point serves: the gallery's, if it was set with this bundle, else the bundle's.
+
+A gallery keeps the points of two bundles of its model, so that a rollback to the previous bundle finds its point.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from index.database import POINT
+from index.errors import GalleryCorrupt
+from index.location import AnyGallery
+from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.operating_point import EXTRAPOLATED, UNANCHORED, OperatingPoint
+from retrieval.errors import command
+
+from .drawn_distances import GalleryRates
+
+MOST_POINTS = 2  # bundles whose points a gallery keeps: the current and the previous one
+
+
+@dataclass(frozen=True)
+class KeptPoint:
+    """An operating point that a gallery keeps for a bundle."""
+
+    bundle_id: str
+    draws_id: str  # of the draws that measure it (`Bundle.draws_id`)
+    point: OperatingPoint
+
+
+def read_points(content: bytes | None) -> list[KeptPoint]:
+    """Return the operating points that a gallery keeps, the newest last; raise GalleryCorrupt if they are damaged."""
+    try:
+        return [
+            KeptPoint(values["bundle_id"], values["draws_id"], OperatingPoint.from_dict(values["operating_point"]))
+            for values in ([] if content is None else json.loads(content)["points"])
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise GalleryCorrupt(
+            f"the gallery's operating points cannot be read: {error!r}",
+            remedy=f"Index its photos again: `{command('index', 'BUNDLE', 'PHOTOS', '-o', 'NEW')}`",
+        ) from error
+
+
+def pack_points(content: bytes | None, bundle: Bundle, point: OperatingPoint | None) -> bytes | None:
+    """Return the points that a gallery keeps with that of this bundle replaced, or removed if the point is None."""
+    points = [kept for kept in read_points(content) if kept.bundle_id != bundle.bundle_id]
+    if point is not None:
+        points.append(KeptPoint(bundle.bundle_id, bundle.draws_id, point))
+    packed: list[dict[str, Any]] = [
+        {"bundle_id": kept.bundle_id, "draws_id": kept.draws_id, "operating_point": kept.point.to_dict()}
+        for kept in points[-MOST_POINTS:]
+    ]
+    return json.dumps({"points": packed}).encode() if packed else None
+
+
+def stored_point(content: bytes | None, bundle: Bundle) -> OperatingPoint | None:
+    """Return the operating point that a gallery keeps for this bundle, or None."""
+    return next((kept.point for kept in read_points(content) if kept.bundle_id == bundle.bundle_id), None)
+
+
+def served_point(content: bytes | None, bundle: Bundle) -> OperatingPoint:
+    """Return the operating point that serves, given the points that the gallery keeps."""
+    return stored_point(content, bundle) or bundle.operating_point
+
+
+def threshold_status(point: OperatingPoint, bundle: Bundle, *, extrapolated: bool = False) -> str:
+    """Return the status of a point that was set in the gallery, UNANCHORED for the threshold of the bundle.
+
+    It is EXTRAPOLATED if the point is one of queries of fewer photos.
+    """
+    if extrapolated and point.decides:
+        return EXTRAPOLATED
+    return UNANCHORED if point.decides and point is bundle.operating_point else point.status
+
+
+def outgrown(bundle: Bundle, gallery: AnyGallery) -> str:
+    """Return a warning if a gallery has more items than the bundle's threshold was set for, "" if it has not."""
+    point, items = bundle.operating_point, gallery.items
+    promised = int(point.evidence.get("gallery_items", items))
+    if not point.decides or items <= promised:
+        return ""
+    return (
+        f"The gallery has {items} items and the threshold was set for {promised}: photos of unknown items return a "
+        f"match more often than the {point.target_fpir:.1%} that were promised. "
+        f"`{command('calibrate', bundle.path, gallery.path)}` sets a threshold in this gallery"
+    )
+
+
+class MeasuredGallery:
+    """A gallery that is searched with a bundle: its operating point that serves, and its rates. Thread-safe."""
+
+    def __init__(self, bundle: Bundle, gallery: AnyGallery) -> None:
+        self.bundle = bundle
+        self.gallery = gallery
+        self._last_point: tuple[bytes | None, OperatingPoint] = None, bundle.operating_point  # what was read last
+        self._last_rates: tuple[int, GalleryRates | None] = -1, None  # those of a version
+
+    @property
+    def point(self) -> OperatingPoint:
+        """The operating point that serves in the newest version."""
+        return self.point_of(self.gallery.kept(POINT))
+
+    def point_of(self, stored: bytes | None) -> OperatingPoint:
+        """Return the operating point that serves, given the points that the gallery keeps."""
+        last = self._last_point
+        if stored is not last[0] and stored != last[0]:
+            last = self._last_point = stored, served_point(stored, self.bundle)
+        return last[1]
+
+    def rates(self) -> GalleryRates | None:
+        """Return the rates measured in the newest version of the gallery, None if it is not anchored."""
+        return self.rates_at(self.gallery.version, self.point)
+
+    def rates_at(self, version: int, point: OperatingPoint) -> GalleryRates | None:
+        """Return the rates of a version that is the newest or was read last, else None."""
+        if version != self._last_rates[0] and version == self.gallery.version:
+            rates = GalleryRates.read(self.gallery, point, self.bundle.draws_id)
+            if version == self.gallery.version:  # nothing changed meanwhile
+                self._last_rates = version, rates
+        last = self._last_rates
+        return last[1] if last[0] == version else None
+
+    @property
+    def unmeasured(self) -> bool:
+        """Return whether the gallery's own threshold serves without a known FPIR in the newest version."""
+        return self.point is not self.bundle.operating_point and self.rates() is None
+
+    def outgrown(self) -> str:
+        """Return a warning if the bundle's threshold serves in a gallery with more items than it was set for."""
+        return "" if self.point is not self.bundle.operating_point else outgrown(self.bundle, self.gallery)
