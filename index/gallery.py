@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,7 +22,6 @@ from index.ann.faiss_index import release_memory
 from index.ann.kinds import FLAT, choose_kind
 from index.ann.recall import Probe
 
-from .cached import SegmentCache
 from .checks import (
     Additions,
     check_actor,
@@ -64,11 +62,12 @@ from .maintenance import (
     verify,
     verify_files,
 )
-from .search.distance import PLAIN, DistanceForm, Floats
+from .search.distance import PLAIN, DistanceForm
 from .search.filters import Filter, check_columns, parse_where, to_sql
 from .segments import ENDINGS, Part, encode_row, write_segment
 from .snapshot import (
     TAIL,
+    Caches,
     Neighbour,
     Snapshot,
     StoredPhoto,
@@ -80,16 +79,11 @@ from .snapshot import (
 )
 from .verified import Features, VerifiedDistance, check_query_features
 
-if TYPE_CHECKING:
-    from .verified_search import VerifiedSearch
-    from .votes import VisualWords
-
 __all__ = ["Gallery", "Neighbour", "Rebuilt", "StoredPhoto"]
 
 LOCK = "writer.lock"
 PARTIAL = f"{DATABASE}.partial"
 LEFTOVERS = {PARTIAL, f"{PARTIAL}-wal", f"{PARTIAL}-shm", f"{PARTIAL}-journal"}  # of an interrupted `create`
-WORDS = "words"  # folder of a cache
 BLOCK, ATTEMPTS = 4096, 5  # photos per read, and attempts at a filtered search while other processes write
 PHOTOS_OF_ITEMS = "SELECT photo_id FROM photos JOIN items ON number = item WHERE item_id IN"
 UNINDEXED = 0.2  # share of photos outside the index above which a rebuild is due
@@ -166,12 +160,12 @@ class Gallery:
         self._rebuilding = threading.Lock()
         self._lock: int | None = None  # file descriptor while this process is the writer
         self._snapshot: Snapshot | None = None
-        self._densities: SegmentCache[Floats] = SegmentCache(path)
-        self._searched: VerifiedSearch | None = None  # the last one, with the photos of each item
         self.damage: list[str] = []  # problems found by a search or by `check_in_background`
         self.dim = self._database.number("dim")
         self.embedding_id = self._database.fact("embedding_id")
         self.features_key = self._database.fact(FEATURES_KEY)
+        self.created = self._database.fact("created")
+        self._caches = Caches(path, self.features_key)
 
     def __enter__(self) -> Self:
         return self
@@ -212,11 +206,6 @@ class Gallery:
             index = self._database.index()
         return {"kind": now.kind, **({} if index is None else index.settings), "scanned_photos": now.scanned_photos}
 
-    def facts(self) -> dict[str, str]:
-        """Return the facts about the gallery: format, version, dim, embedding_id, created and more."""
-        with self._guard:
-            return self._database.facts()
-
     def columns(self) -> dict[str, str]:
         """Return the metadata keys that filters may use, and their kinds."""
         with self._guard:
@@ -227,26 +216,23 @@ class Gallery:
         with self._guard:
             return self._database.changes(limit)
 
-    def values(self, key: str) -> dict[str, Any]:
-        """Return a mapping from photo_id to the value of a metadata key, for the photos that have one."""
-        query = "SELECT photo_id, json_extract(metadata, ?) AS v FROM photos WHERE v IS NOT NULL"
-        with self._guard:
-            return dict(self._database.rows(query, (f"$.{key}",)))
+    def values(self, key: str) -> list[tuple[str, str, Any]]:
+        """Return photo_id, item_id and the value of a metadata key, None if it has none, of each live photo."""
+        query = "SELECT photo_id, item_id, json_extract(metadata, ?) FROM photos JOIN items ON number = item"
+        return self._database.rows(query, (f"$.{key}",))  # unguarded: searches go on
 
     def photo(self, photo_id: str) -> tuple[str, str, dict[str, Any]] | None:
         """Return photo_id, item_id and metadata of a photo, or None if it does not exist."""
         with self._guard:
             return next(iter(self._database.photos("photo_id = ?", photo_id)), None)
 
-    def photos(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return photo_id, item_id and metadata of all live photos of one version, in insertion order."""
-        with self._guard:
-            return self._database.photos()
+    def photos(self, item_id: str | None = None) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return photo_id, item_id and metadata of all live photos of one version, or of an item, in insertion order.
 
-    def item(self, item_id: str) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return photo_id, item_id and metadata of each photo of an item; empty for an unknown item."""
+        An unknown item has no photos.
+        """
         with self._guard:
-            return self._database.photos("item_id = ?", item_id)
+            return self._database.photos() if item_id is None else self._database.photos("item_id = ?", item_id)
 
     def item_ids(self, *, after: str = "", limit: int = 100) -> list[str]:
         """Return up to `limit` item ids that follow `after` in alphabetical order."""
@@ -268,6 +254,11 @@ class Gallery:
         """Return the content that is kept under a name with the newest version, None if there is none."""
         with self._guard:
             return self._database.kept(name)
+
+    def kept_names(self) -> list[str]:
+        """Return the names under which something is kept."""
+        with self._guard:
+            return [row[0] for row in self._database.rows("SELECT name FROM kept ORDER BY name")]
 
     def contents(self) -> tuple[list[str], list[str], NDArray[np.float32]]:
         """Return photo_ids, item_ids and vectors (n, d) of all live photos of one version, in the same order."""
@@ -340,9 +331,9 @@ class Gallery:
             within = within(now.point) if callable(within) else within
             if isinstance(distance_form, VerifiedDistance):
                 queries = check_query_features(features, len(unit))
-                nearest_photos = self._verified(now, distance_form).nearest(unit, queries, k, only=only)
+                nearest_photos = now.verified_search(distance_form).nearest(unit, queries, k, only=only)
             else:
-                densities = now.densities(distance_form, self._densities)
+                densities = now.densities(distance_form)
                 nearest_photos = now.nearest(unit, k, distance_form, densities, only=only, within=within)
             answers = neighbours_of(nearest_photos, now.photos_at)
             if only is not None:
@@ -356,33 +347,6 @@ class Gallery:
     def snapshot(self) -> Snapshot:
         """Return the newest version as a searchable snapshot."""
         return self._current()
-
-    def densities(self, distance_form: DistanceForm) -> tuple[Floats, float]:
-        """Return the density around each photo of the newest version (n,), and their minimum."""
-        return self._current().densities(distance_form, self._densities)
-
-    def verified_search(self, distance_form: VerifiedDistance) -> VerifiedSearch:
-        """Return the search of the newest version; raise GalleryError if the form cannot use its features."""
-        return self._verified(self._current(), distance_form)
-
-    @cached_property
-    def _words(self) -> VisualWords:
-        from .votes import VisualWords
-
-        return VisualWords(self.path / WORDS)
-
-    def _verified(self, now: Snapshot, distance_form: VerifiedDistance) -> VerifiedSearch:
-        from .verified_search import VerifiedSearch
-
-        verifier, known = distance_form.verifier, self._searched
-        if verifier.features_key != self.features_key:
-            keeps = "keeps other features than this distance verifies" if self.features_key else "keeps no features"
-            raise GalleryError(f"{self.path} {keeps}", remedy="Index the photos into a new gallery with this bundle")
-        if known is not None and known.snapshot is now and known.form.key == distance_form.key:
-            return known
-        densities = now.densities(distance_form, self._densities)
-        self._searched = VerifiedSearch(now, distance_form, densities, self._words.of(verifier, now.segments))
-        return self._searched
 
     def features_of(self, photo_id: str) -> bytes | None:
         """Return the local features of a photo, None if it does not exist or the gallery keeps no features."""
@@ -570,7 +534,6 @@ class Gallery:
                 index, recall = build_index(
                     choice,
                     self.path / INDEXES,
-                    self._densities,
                     now,
                     probe=probe or Probe(),
                     min_recall=min_recall,
@@ -594,35 +557,13 @@ class Gallery:
         """Rebuild if `kind` or `max_memory` is given, another kind fits better, or the index lacks too many photos."""
         if kind is not None or max_memory is not None:
             return self.rebuild(kind=kind, max_memory=max_memory, probe=probe)
-        now, facts = self._current(), self.facts()
+        now, facts = self._current(), self._database.facts()
         recommended = choose_kind(now.photos, self.dim, kind=facts["kind"], max_memory=_memory_limit(facts)).kind
         covered = now.scanned_photos <= max(TAIL, UNINDEXED * now.photos)
         same = now.kind == recommended or not now.photos
         if same and (covered or recommended == FLAT):
             return None
         return self.rebuild(probe=probe, purge=False)
-
-    # for draws
-
-    @contextmanager
-    def one_version(self) -> Iterator[None]:
-        """Return a context in which all reads are of one version."""
-        with self._guard, self._database.transaction("DEFERRED"):
-            yield
-
-    def kept_names(self) -> list[str]:
-        """Return the names under which something is kept."""
-        with self._guard:
-            return [row[0] for row in self._database.rows("SELECT name FROM kept ORDER BY name")]
-
-    def fingerprint(self) -> tuple[int, int]:
-        """Return the number of live photos and the sum of their seqs, which identify them."""
-        return self._current().fingerprint
-
-    def item_values(self, key: str) -> Iterable[tuple[str, str | None]]:
-        """Return item id and value of a metadata key for each live photo."""
-        query = "SELECT item_id, json_extract(metadata, ?) FROM photos JOIN items ON number = item"
-        return self._database.rows(query, (f"$.{key}",))
 
     def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
         """Return the numbers of the items that are in the gallery."""
@@ -676,7 +617,6 @@ class Gallery:
                     return last
                 if last is not None:
                     last = self._snapshot = without_replaced(last, self._database.index())
-                    self._searched = None
                 try:
                     self._snapshot = self._read(last)
                 except GalleryCorrupt:
@@ -684,7 +624,7 @@ class Gallery:
                         raise
 
     def _read(self, last: Snapshot | None, *, searchable: bool = True) -> Snapshot:
-        return read_snapshot(self._database, self.path, last=last, searchable=searchable)
+        return read_snapshot(self._database, self._caches, last=last, searchable=searchable)
 
     # writing
 
@@ -790,7 +730,7 @@ class Gallery:
             remove_unused(self.path / SEGMENTS, names, ENDINGS)
             remove_unused(self.path / INDEXES, set() if index is None else {index.name}, INDEX_ENDINGS)
             if self.features_key:
-                self._words.forget(names)
+                self._caches.words.forget(names)
 
 
 def _memory_limit(facts: Mapping[str, str]) -> int | None:

@@ -18,11 +18,9 @@ from index.ann.faiss_index import Candidates
 from index.ann.kinds import FLAT, IVF, Choice
 from index.ann.recall import Probe, Recall, reference_search, settings_of, tune
 
-from .cached import SegmentCache
 from .database import DATABASE, FEATURES_KEY, INDEXES, SEGMENTS, Database, IndexFile, Segment
 from .errors import GalleryCorrupt, GalleryError
 from .files import new_file, sha256, sync_folder
-from .search.distance import Floats
 from .segments import OpenSegment, Part, encode_row, open_segment, segment_paths, write_segment
 from .snapshot import Snapshot, removed_seqs
 
@@ -122,7 +120,6 @@ def rewrite(snapshot: Snapshot, chosen: set[int], folder: Path) -> Rewritten:
 def build_index(
     choice: Choice,
     folder: Path,
-    densities: SegmentCache[Floats],
     snapshot: Snapshot,
     *,
     probe: Probe,
@@ -141,7 +138,7 @@ def build_index(
     )
     seqs, recall = snapshot.seqs[positions], None
     if choice.kind == IVF:
-        reference = reference_search(snapshot, probe, snapshot.densities(probe.distance_form, densities))
+        reference = reference_search(snapshot, probe, snapshot.densities(probe.distance_form))
         candidates, recall = tune(snapshot, candidates, positions, reference)
         if recall.found < recall.expected and recall.lower < min_recall:
             raise GalleryError(

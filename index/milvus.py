@@ -88,7 +88,7 @@ class MilvusGallery:
                 f"{address} has format {facts['format']}, this program reads format {FORMAT}",
                 remedy="Index the photos into a new gallery",
             )
-        self.dim, self.embedding_id = int(facts["dim"]), str(facts["embedding_id"])
+        self.dim, self.embedding_id, self.created = int(facts["dim"]), str(facts["embedding_id"]), str(facts["created"])
 
     @classmethod
     def create(
@@ -159,10 +159,6 @@ class MilvusGallery:
         if FACTS not in texts:
             raise GalleryCorrupt(f"the facts about {self.path} are missing", remedy=RESTORE)
         return dict(json.loads(texts[FACTS]))
-
-    def facts(self) -> dict[str, str]:
-        """Return the facts about the gallery: dim, embedding_id, created, version and more."""
-        return {key: str(value) for key, value in self._facts().items()}
 
     def __len__(self) -> int:
         """Return the number of photos."""
@@ -299,22 +295,17 @@ class MilvusGallery:
             rows += self._client.get(self._name, ids=ids, output_fields=["photo_id", *fields])
         return {row["photo_id"]: row for row in rows}
 
-    def values(self, key: str) -> dict[str, Any]:
-        """Return a mapping from photo_id to the value of a metadata key, for the photos that have one."""
-        rows = self._walk(["photo_id", "metadata"])
-        return {row["photo_id"]: row["metadata"][key] for row in rows if row["metadata"].get(key) is not None}
+    def values(self, key: str) -> list[tuple[str, str, Any]]:
+        """Return photo_id, item_id and the value of a metadata key, None if it has none, of each photo."""
+        return [(photo_id, item_id, metadata.get(key)) for photo_id, item_id, metadata in self.photos()]
 
-    def photos(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return photo_id, item_id and metadata of all photos."""
-        return [_fields(row) for row in self._walk(ROW)]
+    def photos(self, item_id: str | None = None) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return photo_id, item_id and metadata of all photos, or of those of an item; none for an unknown item."""
+        return [_fields(row) for row in (self._walk(ROW) if item_id is None else self._walk_items(ROW, [item_id]))]
 
     def photo(self, photo_id: str) -> tuple[str, str, dict[str, Any]] | None:
         """Return photo_id, item_id and metadata of a photo, or None if it does not exist."""
         return next((_fields(row) for row in self._get([photo_id], ROW).values()), None)
-
-    def item(self, item_id: str) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return photo_id, item_id and metadata of each photo of an item; empty for an unknown item."""
-        return [_fields(row) for row in self._walk_items(ROW, [item_id])]
 
     def item_ids(self, *, after: str = "", limit: int = 100) -> list[str]:
         """Return up to `limit` item ids that follow `after` in alphabetical order; this reads every photo."""
@@ -478,7 +469,7 @@ class MilvusGallery:
     ) -> tuple[int, list[list[Neighbour]]]:
         """Search as `search` does, and also return the version; raise GalleryError for a verified distance form."""
         if isinstance(distance_form, VerifiedDistance):
-            self.verified_search(distance_form)
+            self.snapshot().verified_search(distance_form)
         if k < 1:
             raise InvalidParameter("k", "be at least 1", k)
         unit, facts = check_vectors(vectors, self.dim), self._facts()
@@ -533,12 +524,6 @@ class MilvusGallery:
             )
             yield from map(list, found)
 
-    @contextmanager
-    def one_version(self) -> Iterator[None]:
-        """Let no other thread change the gallery."""
-        with self._guard:
-            yield
-
     def snapshot(self) -> MilvusPhotos:
         """Return the photos of the newest version; this reads the id and item of every photo after a change."""
         with self._guard:
@@ -547,27 +532,6 @@ class MilvusGallery:
                 rows = sorted((row["photo_id"], row["item_id"]) for row in self._walk(["photo_id", "item_id"]))
                 self._photos = MilvusPhotos(self, (facts["photos"], facts["state"]), rows)
             return self._photos
-
-    def fingerprint(self) -> tuple[int, int]:
-        """Return the number of photos and the state, which identify them."""
-        facts = self._facts()
-        return int(facts["photos"]), int(facts["state"])
-
-    def densities(self, distance_form: DistanceForm) -> tuple[Floats, float]:
-        """Return the density around each photo of the newest version (n,), and their minimum."""
-        return self.snapshot().densities(distance_form)
-
-    def verified_search(self, distance_form: VerifiedDistance) -> NoReturn:  # noqa: ARG002
-        """Raise GalleryError: a gallery on Milvus keeps no features."""
-        raise GalleryError(
-            f"{self.path} keeps no features, like every gallery on Milvus",
-            remedy=f"{LOCAL}, or a bundle without verification",
-        )
-
-    def item_values(self, key: str) -> Iterator[tuple[str, str | None]]:
-        """Yield item id and value of a metadata key for each photo."""
-        for row in self._walk(["item_id", "metadata"]):
-            yield row["item_id"], row["metadata"].get(key)
 
     def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
         """Return the numbers of the items that are in the gallery."""
@@ -634,6 +598,13 @@ class MilvusPhotos:
         blocks = (self.vectors(self.seqs[start : start + BATCH]) for start in range(0, len(self.rows), BATCH))
         values = np.concatenate([np.zeros(0), *map(distance_form.densities, blocks)])
         return values, float(values.min(initial=np.inf))
+
+    def verified_search(self, distance_form: VerifiedDistance) -> NoReturn:  # noqa: ARG002
+        """Raise GalleryError: a gallery on Milvus keeps no features."""
+        raise GalleryError(
+            f"{self.gallery.path} keeps no features, like every gallery on Milvus",
+            remedy=f"{LOCAL}, or a bundle without verification",
+        )
 
     def nearest(
         self,

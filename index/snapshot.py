@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +23,17 @@ from index.ann.kinds import FLAT, FP16, IVF
 
 from .cached import SegmentCache
 from .database import FEATURES_KEY, INDEXES, POINT, RESTORE, SEGMENTS, Database, IndexFile
-from .errors import GalleryCorrupt
+from .errors import GalleryCorrupt, GalleryError
 from .files import load_array, sha256
 from .search.distance import PLAIN, DistanceForm, Floats, Queries, Rows, squared_from
 from .search.exact_search import MANY, contenders, first_places, sweep
 from .search.filters import Filter, Value
 from .segments import OpenSegment, open_segment
-from .verified import base_form
+from .verified import VerifiedDistance, base_form
+
+if TYPE_CHECKING:
+    from .verified_search import VerifiedSearch
+    from .votes import VisualWords
 
 FIRST_FETCH = 16  # candidate photos in the first fetch, in addition to 1.5 times the average number for k items
 FURTHER = 6  # items beyond the distance of interest that a search returns at most
@@ -41,6 +45,7 @@ PAIRS = 512  # query-candidate pairs compared at a time; they fit in the CPU cac
 FEW = 64  # up to so many candidates of a query are all compared: bounds of their distances would take longer
 TAIL = 8192  # photos scanned without a base
 GROWTH = 4  # a tail larger than a quarter of the base goes into a base in memory
+WORDS = "words"  # folder of a cache
 FILTERS = 32  # filters kept in the cache
 FETCHED = 2**18  # candidates fetched at a time, for all queries together
 
@@ -66,6 +71,21 @@ class StoredPhoto:
     metadata: dict[str, Any]
     vector: NDArray[np.float32]  # (d,)
     features: bytes | None = None  # if they were asked for and the gallery keeps them
+
+
+class Caches:
+    """What a gallery computes from its segments, for all versions."""
+
+    def __init__(self, path: Path, features_key: str) -> None:
+        self.path, self.features_key = path, features_key
+        self.densities: SegmentCache[Floats] = SegmentCache(path)
+
+    @cached_property
+    def words(self) -> VisualWords:
+        """The visual words of photos."""
+        from .votes import VisualWords
+
+        return VisualWords(self.path / WORDS)
 
 
 @dataclass(frozen=True)
@@ -101,6 +121,7 @@ class Snapshot:
     item_count: int
     point: bytes | None  # the operating point that is kept with this version
     dim: int
+    caches: Caches
     segments: Sequence[OpenSegment]
     seqs: Rows  # (n,) ascending
     items: NDArray[np.int32]  # (n,) item number of each photo
@@ -110,6 +131,7 @@ class Snapshot:
     tail: Candidates
     tail_start: int  # first position after the base
     _densities: dict[str, tuple[Floats, float]] = field(default_factory=dict, init=False)
+    _searches: dict[str, VerifiedSearch] = field(default_factory=dict, init=False)  # by form, the last one
     _filters: dict[str, Filter] = field(default_factory=dict, init=False)
     _guard: threading.Lock = field(default_factory=threading.Lock, init=False)
 
@@ -315,7 +337,7 @@ class Snapshot:
         """The number of live photos and the sum of their seqs, which identify them."""
         return self.photos, int(self.seqs[self.live].sum())
 
-    def densities(self, distance_form: DistanceForm, known: SegmentCache[Floats]) -> tuple[Floats, float]:
+    def densities(self, distance_form: DistanceForm) -> tuple[Floats, float]:
         """Return the density around each photo (n,), and their minimum; a verified form has those of its base form."""
         with self._guard:
             distance_form = base_form(distance_form)
@@ -324,10 +346,29 @@ class Snapshot:
                     values = np.zeros(len(self.seqs))
                 else:
                     values = self.by_position(
-                        known.of(distance_form.key, self.segments, partial(_densities_of, distance_form))
+                        self.caches.densities.of(
+                            distance_form.key, self.segments, partial(_densities_of, distance_form)
+                        )
                     )
                 self._densities[distance_form.key] = values, float(values.min(initial=np.inf))
             return self._densities[distance_form.key]
+
+    def verified_search(self, distance_form: VerifiedDistance) -> VerifiedSearch:
+        """Return the search with a verified form; raise GalleryError if the form cannot use the gallery's features."""
+        from .verified_search import VerifiedSearch
+
+        verifier, kept = distance_form.verifier, self.caches.features_key
+        if verifier.features_key != kept:
+            keeps = "keeps other features than this distance verifies" if kept else "keeps no features"
+            raise GalleryError(
+                f"{self.caches.path} {keeps}", remedy="Index the photos into a new gallery with this bundle"
+            )
+        if distance_form.key not in self._searches:
+            words = self.caches.words.of(verifier, self.segments)
+            search = VerifiedSearch(self, distance_form, self.densities(distance_form), words)
+            self._searches.clear()
+            self._searches[distance_form.key] = search
+        return self._searches[distance_form.key]
 
     def known_filter(self, key: str) -> Filter | None:
         """Return the cached filter for a key, or None."""
@@ -375,7 +416,7 @@ class Snapshot:
         return self.photos_at(np.array([position]))[0]
 
 
-def read_snapshot(database: Database, path: Path, *, last: Snapshot | None, searchable: bool = True) -> Snapshot:
+def read_snapshot(database: Database, caches: Caches, *, last: Snapshot | None, searchable: bool = True) -> Snapshot:
     """Read the newest version, reusing the open files of the last one; without `searchable`, read no indexes.
 
     Raise GalleryCorrupt if files are damaged, or if a rebuild removes a listed file meanwhile.
@@ -390,17 +431,19 @@ def read_snapshot(database: Database, path: Path, *, last: Snapshot | None, sear
         )
         dim = database.number("dim")
     opened = {} if last is None else {segment.id: segment for segment in last.segments}
-    opened |= {s.id: open_segment(path / SEGMENTS, s, dim=dim, features=features) for s in listed if s.id not in opened}
+    opened |= {
+        s.id: open_segment(caches.path / SEGMENTS, s, dim=dim, features=features) for s in listed if s.id not in opened
+    }
     rows = _read_rows([opened[s.id] for s in listed], removed, last)
     live = int(rows.live.sum())
     same = int(rows.seqs[rows.live].sum()) == expected and live == photos
     if not same or (rows.seqs[1:] <= rows.seqs[:-1]).any():
         raise GalleryCorrupt(f"the segments hold {live} live photos, the database {photos}", remedy=RESTORE)
-    about = (version, layout, photos, items, point, dim)
+    about = (version, layout, photos, items, point, dim, caches)
     if not searchable:
         nothing = np.zeros(0, np.int32), Candidates.flat(np.zeros((0, dim), np.float32)), len(rows.seqs)
         return Snapshot(*about, rows.segments, rows.seqs, rows.items, rows.live, None, *nothing)
-    return _searchable(about, rows, _base(last, index, path / INDEXES), last)
+    return _searchable(about, rows, _base(last, index, caches.path / INDEXES), last)
 
 
 @dataclass(frozen=True)
@@ -429,10 +472,10 @@ def _read_rows(segments: list[OpenSegment], removed: Rows, last: Snapshot | None
 
 
 def _searchable(
-    about: tuple[int, int, int, int, bytes | None, int], rows: _Rows, base: Base | None, last: Snapshot | None
+    about: tuple[int, int, int, int, bytes | None, int, Caches], rows: _Rows, base: Base | None, last: Snapshot | None
 ) -> Snapshot:
     """Return photos with their index; `about` are the first fields of a snapshot."""
-    seqs, dim = rows.seqs, about[-1]
+    seqs, dim = rows.seqs, about[-2]
     if base is None or _is_outdated(base, seqs, rows.live):
         base = _in_memory(rows.segments, seqs, rows.live, dim) if base is None or not base.name else base
     positions, start = _positions(base, seqs)

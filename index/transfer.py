@@ -68,10 +68,8 @@ def _write_parquet(gallery: AnyGallery, path: Path) -> int:
     import pyarrow.parquet as pq
 
     key = gallery.features_key
-    with gallery.one_version():
-        blocks = gallery.walk(_batch_size(key), features=True)
-        names = [name for name in gallery.kept_names() if not name.startswith(DRAWS)]
-        kept = {name: content for name in names if (content := gallery.kept(name))}
+    blocks = gallery.walk(_batch_size(key), features=True)
+    kept = {name: content for name in gallery.kept_names() if name != DRAWS and (content := gallery.kept(name))}
     facts = {"dim": gallery.dim, "embedding_id": gallery.embedding_id, "columns": gallery.columns(), FEATURES_KEY: key}
     packed = {name: base64.b64encode(content).decode() for name, content in kept.items()}
     schema = pa.schema(
@@ -106,8 +104,7 @@ def _write_parquet(gallery: AnyGallery, path: Path) -> int:
 
 def _write_table(gallery: AnyGallery, path: Path) -> int:
     """Write one line per photo, with one column per metadata key; keys that start with _ are internal and left out."""
-    with gallery.one_version():
-        first, second = gallery.walk(BATCH), gallery.walk(BATCH)
+    first, second = gallery.walk(BATCH), gallery.walk(BATCH)
     keys = sorted({key for photos in first for photo in photos for key in photo.metadata if not key.startswith("_")})
     names = [f"metadata.{key}" if key in IDS else key for key in keys]
     count = 0

@@ -53,7 +53,7 @@ class FeedbackRecorder:
         judged = part(answered.parts, bbox)
         if judged.bundle_id != retriever.bundle.bundle_id:
             raise NoSuchThing("the answer came from a bundle that no longer serves", remedy="Search again")
-        if item_id and not retriever.gallery.item(item_id):
+        if item_id and not retriever.gallery.photos(item_id):
             raise NoSuchThing("the gallery does not have this item", remedy="Send an item_id of the gallery")
         if answered.verdicts.get((caller.key, judged.bbox)) == (verdict, item_id):  # already recorded
             return True

@@ -116,9 +116,9 @@ class KeptDraws:
 
     def changed(self, gallery: AnyGallery) -> int:
         """Return the number of photos that were added or removed since the draws were made."""
-        if gallery.fingerprint() == self.fingerprint:
-            return 0
         now = gallery.snapshot()
+        if now.fingerprint == self.fingerprint:
+            return 0
         start = int(np.searchsorted(now.seqs, self.until))
         return max(1, int(now.live[start:].sum()) + self.photos - int(now.live[:start].sum()))
 
@@ -195,16 +195,14 @@ def make_draws(
     if is_fitted is not None and not content_key:
         raise InvalidParameter("content_key", "name a metadata key if is_fitted is given", content_key)
     names = {item for source in probes.values() for item in source.items}
-    for _ in range(TRIES):  # the photos of a large gallery are listed outside of the version, which stops searches
-        version = gallery.version
-        listed = gallery.item_values(content_key) if is_fitted is not None else ()
-        fitted = _fitted(listed, is_fitted)
-        with gallery.one_version():
-            now, densities = gallery.snapshot(), gallery.densities(distance_form)
-            search = gallery.verified_search(distance_form) if isinstance(distance_form, VerifiedDistance) else None
-            numbers = gallery.item_numbers(sorted(fitted | names))
-            if gallery.version == version:
-                break
+    for _ in range(TRIES):  # others may change the gallery meanwhile
+        version, now = gallery.version, gallery.snapshot()
+        fitted = _fitted(gallery.values(content_key) if is_fitted is not None else (), is_fitted)
+        numbers = gallery.item_numbers(sorted(fitted | names))
+        if gallery.version == version:
+            break
+    densities = now.densities(distance_form)
+    search = now.verified_search(distance_form) if isinstance(distance_form, VerifiedDistance) else None
     excluded = np.array(sorted(numbers[item] for item in fitted if item in numbers), dtype=np.int32)
     drawer = Drawer(now, distance_form, densities, content_key, search, is_copy)
     sources = {OWN: drawer.own(excluded=excluded)}
@@ -215,10 +213,10 @@ def make_draws(
     return KeptDraws(model, sources, present, version, now.fingerprint, until)
 
 
-def _fitted(listed: Iterable[tuple[str, str | None]], is_fitted: IsFitted | None) -> set[str]:
-    """Return the items with a photo that the model was fitted on, given item and file hash of all photos."""
+def _fitted(listed: Iterable[tuple[str, str, str | None]], is_fitted: IsFitted | None) -> set[str]:
+    """Return the items with a photo that the model was fitted on, given id, item and file hash of all photos."""
     fitted: set[str] = set()
-    for item, content in listed:
+    for _, item, content in listed:
         if item not in fitted and is_fitted is not None and is_fitted(item, content):
             fitted.add(item)
     return fitted

@@ -128,7 +128,7 @@ def _card(
     if found:
         shown[f"found: {found['item_id']}"] = [found["photo_id"]]
     if line["in_gallery"] and not (found and found["item_id"] == line["truth"]):
-        shown[f"its item: {line['truth']}"] = [photo_id for photo_id, *_ in gallery.item(line["truth"])]
+        shown[f"its item: {line['truth']}"] = [photo_id for photo_id, *_ in gallery.photos(line["truth"])]
     if matched is not None and query is not None:
         return f"<div class='card'>{matched.of(query, shown)}{html.escape(text)}</div>"
     jpegs = {"query": None if query is None else thumbnail(query)}

@@ -47,7 +47,7 @@ class KnownItems:
         gallery = retriever.gallery
         items = {photo.item_id for photo in photos} - {""}
         known = frozenset(gallery.item_numbers(sorted(items)))
-        return cls(known, frozenset(gallery.values(CONTENT).values()))
+        return cls(known, frozenset(digest for *_, digest in gallery.values(CONTENT) if digest))
 
 
 def answer_photos(retriever: Retriever, photos: Sequence[Photo], settings: BulkSettings) -> Iterator[list[Line]]:

@@ -71,12 +71,10 @@ def info(path: Path | str) -> None:
       retrieval gallery info galleries/shop
     """
     with _open(path, read_only=True) as opened:
-        facts = opened.facts()
         click.echo(
             f"{len(opened):,} photos of {opened.items:,} items, {opened.dim} numbers each, version {opened.version}."
         )
-        created = f"Created {facts['created']} for" if "created" in facts else "For"
-        click.echo(f"{created} the model {facts['embedding_id'][:12]}.")
+        click.echo(f"Created {opened.created} for the model {opened.embedding_id[:12]}.")
         click.echo(describe_index(opened))
         for line in describe_point(opened):
             click.echo(line)
@@ -133,7 +131,7 @@ def remove(path: Path | str, photos: tuple[str, ...], items: tuple[str, ...]) ->
         raise InvalidParameter("--photo or --item", "be given", None)
     with _open(path) as opened:
         unknown = [photo for photo in photos if opened.photo(photo) is None]
-        unknown += [item for item in items if not opened.item(item)]
+        unknown += [item for item in items if not opened.photos(item)]
         removed = opened.remove(photo_ids=photos, item_ids=items)
     click.echo(f"{removed} photos removed.")
     if unknown:

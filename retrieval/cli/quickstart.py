@@ -130,7 +130,7 @@ def _check_same_photos(place: Path, photos: Sequence[Photo], bundle: Path, galle
     if not gallery.exists():
         return
     with Gallery.open(gallery, read_only=True) as opened:
-        sizes = {photo_id: state.partition(" ")[0] for photo_id, state in opened.values(FILE).items()}
+        sizes = {photo_id: state.partition(" ")[0] for photo_id, _, state in opened.values(FILE) if state}
     if sizes and not any(photo.state().partition(" ")[0] == sizes.get(photo.photo_id) for photo in photos):
         raise DataError(
             f"{gallery} has the photos of another catalogue, and none of {place}",

@@ -33,8 +33,9 @@ KEPT = 256  # signatures that are kept
 def same_files(gallery: AnyGallery) -> dict[tuple[str, str], tuple[str, str]]:
     """Return one photo of each item with the shared file, for pairs of items that share one, in alphabetical order."""
     copies: dict[str, list[str]] = defaultdict(list)  # photo_ids by file hash
-    for photo_id, digest in sorted(gallery.values(CONTENT).items()):
-        copies[str(digest)].append(photo_id)
+    for photo_id, _, digest in sorted(gallery.values(CONTENT)):
+        if digest is not None:
+            copies[str(digest)].append(photo_id)
     shared = {}
     for photo_ids in copies.values():
         photos: dict[str, str] = {}  # photo_id by item

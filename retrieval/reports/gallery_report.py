@@ -54,10 +54,9 @@ class GalleryReport:
         plain = cls(gallery, point, len(gallery), gallery.items)
         if not point.evidence.get("anchored"):
             return plain
-        with gallery.one_version():
-            kept, snapshot = KeptDraws.read(gallery), gallery.snapshot()
-            if kept is None or kept.model != bundle.draws_id or not kept.covers(gallery):
-                return plain
+        kept, snapshot = KeptDraws.read(gallery), gallery.snapshot()
+        if kept is None or kept.model != bundle.draws_id or kept.fingerprint != snapshot.fingerprint:
+            return plain
         return plain.with_draws(kept, snapshot)
 
     @classmethod
@@ -65,9 +64,8 @@ class GalleryReport:
         """Return the data of a report for a point that the gallery may not have yet, with the draws behind it."""
         if anchored.point is None:
             raise CalibrationError(anchored.why_not)
-        with gallery.one_version():
-            plain = cls(gallery, anchored.point, len(gallery), gallery.items)
-            return plain.with_draws(anchored.draws, gallery.snapshot()) if anchored.draws.covers(gallery) else plain
+        plain, now = cls(gallery, anchored.point, len(gallery), gallery.items), gallery.snapshot()
+        return plain.with_draws(anchored.draws, now) if anchored.draws.fingerprint == now.fingerprint else plain
 
     def with_draws(self, kept: KeptDraws, snapshot: AnyPhotos) -> GalleryReport:
         """Return the report with draws, which are of exactly the photos of the snapshot."""
@@ -247,7 +245,7 @@ class _Drawn:
 
     def named(self, items: Sequence[str], text: str) -> dict[str, Any]:
         """Return a card of items with a text about them."""
-        photos = [rows[0][0] for item in items if (rows := self.report.gallery.item(item))]
+        photos = [rows[0][0] for item in items if (rows := self.report.gallery.photos(item))]
         return self.card(photos, f"{', '.join(items)}: {text}.")
 
     def card(self, photo_ids: Iterable[str], text: str) -> dict[str, Any]:

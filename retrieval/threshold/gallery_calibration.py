@@ -154,7 +154,7 @@ def propose(
     """
     before = served_point(gallery.kept(POINT), bundle)
     target = before.target_fpir if target_fpir is None else target_fpir
-    indexed = set(gallery.values(CONTENT).values())
+    indexed = {digest for *_, digest in gallery.values(CONTENT)}
     labelled, refused = (None, []) if photos is None else _embed(bundle, photos, indexed)
     if labelled is not None:
         _check_items(gallery, labelled)
@@ -172,7 +172,7 @@ def propose(
 def _check_items(gallery: AnyGallery, labelled: Probes) -> None:
     """Raise DataError if most of the labelled photos show items that are not in the gallery."""
     named = [item for item in labelled.items if item]
-    missing = [item for item in named if not gallery.item(item)]
+    missing = [item for item in named if not gallery.photos(item)]
     if 2 * len(missing) > len(named):
         raise DataError(
             f"{len(missing)} of {len(named)} labelled photos show items that the gallery does not have, "

@@ -55,7 +55,7 @@ def item_routes(service: Service) -> APIRouter:
     @router.get("/items/{item_id:any}", response_model=ItemOut, responses=errors(*LIMITED, 404))
     def item(item_id: str) -> dict[str, Any]:
         """Return an item and its photos."""
-        photos = service.retriever.gallery.item(item_id)
+        photos = service.retriever.gallery.photos(item_id)
         if not photos:
             raise NoSuchThing("no such item")
         return {"item_id": item_id, "photos": [_photo(photo) for photo in photos]}

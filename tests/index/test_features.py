@@ -28,7 +28,7 @@ def check(gallery: Gallery, photos: int) -> None:
 def test_features_share_the_life_of_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "FEATURES_BLOCK", 3)
     with with_features(tmp_path / "g") as gallery:
-        assert (gallery.features_key, gallery.facts()["format"]) == ("f", "5")
+        assert (gallery.features_key, gallery._database.facts()["format"]) == ("f", "5")
         check(gallery, 40)
         for step in range(40):  # small segments are combined
             vectors = unit(2, 100 + step)
@@ -64,7 +64,7 @@ def test_photos_without_features_and_features_without_bytes(tmp_path: Path) -> N
                 gallery.add(["c", "d"], ["x", "y"], unit(2), features=wrong)  # type: ignore[arg-type]
         assert len(gallery) == 2
     with filled(tmp_path / "plain") as gallery:
-        assert (gallery.features_key, gallery.facts()["format"]) == ("", "5")
+        assert (gallery.features_key, gallery._database.facts()["format"]) == ("", "5")
         with pytest.raises(InvalidParameter, match=r"be None in a gallery without features.*features_key"):
             gallery.add(["c"], ["x"], unit(1), features=[b"x"])
         with pytest.raises(GalleryError, match="keeps no features"):

@@ -178,6 +178,6 @@ def test_metadata_that_is_no_json_is_damage(tmp_path: Path, word: str) -> None:
     change(tmp_path / "g", "UPDATE photos SET metadata = '{' WHERE photo_id = 'p3'")
     with Gallery.open(tmp_path / "g", read_only=True) as gallery:
         with pytest.raises(GalleryCorrupt, match="not JSON"):
-            gallery.photo("p3") if word == "photo" else gallery.item("i3")
+            gallery.photo("p3") if word == "photo" else gallery.photos("i3")
         with pytest.raises(GalleryCorrupt, match="JSON"):
             gallery.values("brand")

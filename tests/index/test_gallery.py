@@ -350,7 +350,8 @@ def test_a_merge_of_nothing_live_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_facts_are_kept(tmp_path: Path) -> None:
     filled(tmp_path / "g").close()
-    facts = Gallery.open(tmp_path / "g", read_only=True).facts()
+    with Gallery.open(tmp_path / "g", read_only=True) as gallery:
+        facts = gallery._database.facts()
     assert {key: facts[key] for key in ("dim", "embedding_id", "version")} == {
         "dim": str(DIM),
         "embedding_id": "e",

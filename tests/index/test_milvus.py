@@ -78,7 +78,7 @@ def test_what_is_kept_and_what_is_refused(address: str) -> None:
     gallery.add(["a"], ["x"], unit(1), metadata=[{"brand": "b", "none": None}], thumbnails=[b"jpeg"])
     assert gallery.thumbnail("a") == b"jpeg"
     assert gallery.thumbnail("b") is None
-    assert gallery.values("brand") == {"a": "b"}
+    assert gallery.values("brand") == [("a", "x", "b")]
     version, ((found,),) = gallery.search_version(unit(1), 3, within=0.5)
     assert (version, found.distance, found.metadata) == (1, 0.0, {"brand": "b"})
     with pytest.raises(InvalidParameter, match="not be in the gallery yet"):
@@ -135,7 +135,7 @@ def test_quotes_do_not_end_a_text(filled: MilvusGallery) -> None:
 def test_the_newest_change_says_who_made_it(address: str) -> None:
     gallery = MilvusGallery.create(address, dim=DIM, embedding_id="e")
     gallery.add(["p0"], ["i0"], unit(1), actor="key shop-1")
-    assert gallery.facts()["changed_by"] == "key shop-1"
+    assert gallery.changes(1)[0].actor == "key shop-1"
     gallery.remove(photo_ids=["p0"], actor="key shop-2")
-    assert gallery.facts()["changed_by"] == "key shop-2"
+    assert gallery.changes(1)[0].actor == "key shop-2"
     gallery.close()

@@ -106,9 +106,7 @@ def test_rewriting_keeps_live_photos_in_order(tmp_path: Path, monkeypatch: pytes
 def built(gallery: Gallery, kind: str, folder: Path) -> maintenance.IndexFile | None:
     now = gallery.snapshot()
     choice = choose_kind(now.photos, DIM, kind=kind)
-    index, recall = maintenance.build_index(
-        choice, folder, gallery._densities, now, probe=Probe(1.0), min_recall=0.9, threads=1
-    )
+    index, recall = maintenance.build_index(choice, folder, now, probe=Probe(1.0), min_recall=0.9, threads=1)
     assert (recall is not None) == (kind == "ivf")
     return index
 

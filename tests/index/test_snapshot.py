@@ -127,7 +127,7 @@ def test_a_filter_holds_live_photos_only(tmp_path: Path) -> None:
 def test_a_skipped_photo_counts_for_nobody(tmp_path: Path) -> None:
     with numbered(tmp_path / "g", "fp16") as gallery:
         now = gallery.snapshot()
-        densities = now.densities(PLAIN, gallery._densities)
+        densities = now.densities(PLAIN)
         skip = np.array([5, -1])
         first, second = now.nearest(VECTORS[[5, 5]], 1, PLAIN, densities, skip=skip)
         assert second == [(5, 0.0)]

@@ -63,7 +63,7 @@ def test_a_merge_remembers_the_kind_and_the_memory(tmp_path: Path) -> None:
     gallery = filled(tmp_path / "g", count=300)
     gallery.rebuild(kind="fp16", max_memory=10**9)
     assert gallery.rebuild().choice.kind == "fp16"
-    assert gallery.facts()["max_memory"] == str(10**9)
+    assert gallery._database.facts()["max_memory"] == str(10**9)
     assert gallery.rebuild(kind="auto").choice.kind == "flat"
     assert gallery.rebuild().choice.kind == "flat"
 
@@ -250,7 +250,7 @@ def test_a_photo_that_asks_is_left_out(tmp_path: Path) -> None:
     """A photo of the gallery that asks is left out of its own answer, and its item counts by its other photos."""
     gallery = filled(tmp_path / "g", count=40, items=20)
     now = gallery.snapshot()
-    around = now.densities(PLAIN, gallery._densities)
+    around = now.densities(PLAIN)
     own = now.nearest(unit(40), 40, PLAIN, around, skip=np.arange(40))
     for number, answer in enumerate(own):
         assert number not in [position for position, _ in answer]

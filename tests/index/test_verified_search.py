@@ -188,7 +188,7 @@ def test_inliers_never_raise_a_distance(tmp_path: Path) -> None:
         plain, form = searched(gallery, PLAIN, 5, 20, 40), VerifiedDistance(PLAIN, Raising())
         assert searched(gallery, form, 5, 20, 40) == plain
         positions, distances = np.array([3, 5]), np.array([0.5, 0.6])
-        fused = gallery.verified_search(form).fused(positions, distances, positions[1:], np.array([[4]]))
+        fused = gallery.snapshot().verified_search(form).fused(positions, distances, positions[1:], np.array([[4]]))
         assert fused.tolist() == [0.5, 0.6]
 
 
@@ -256,4 +256,4 @@ def test_densities_are_those_of_the_base_form(tmp_path: Path) -> None:
     form = VerifiedDistance(base, FakeVerifier())
     assert (base_form(form), base_form(PLAIN), form.key) == (base, PLAIN, "lifted+fake 4 2 3 0.8")
     with verified_gallery(tmp_path / "g") as gallery:
-        assert gallery.densities(form)[0] is gallery.densities(base)[0]
+        assert gallery.snapshot().densities(form)[0] is gallery.snapshot().densities(base)[0]

@@ -81,22 +81,22 @@ def test_words_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     read_features = OpenSegment.read_features
     monkeypatch.setattr(OpenSegment, "read_features", lambda self, row: read.append(row) or read_features(self, row))
     with verified_gallery(tmp_path / "g") as gallery:
-        first = gallery.verified_search(FORM)
+        first = gallery.snapshot().verified_search(FORM)
         assert len(read) == 132
-        assert gallery.verified_search(FORM) is first
+        assert gallery.snapshot().verified_search(FORM) is first
         fill(gallery, range(200, 202), 3, 99)
-        gallery.verified_search(FORM)
+        gallery.snapshot().verified_search(FORM)
         assert len(read) == 134
     read.clear()
     with Gallery.open(tmp_path / "g", read_only=True) as gallery:
-        again = gallery.verified_search(FORM)
+        again = gallery.snapshot().verified_search(FORM)
         assert len(read) == 14  # of the small segments: the words of the large one are in a file
         assert again.lists[0].signatures.tolist() == first.lists[0].signatures.tolist()
     (file,) = (tmp_path / "g" / "words").iterdir()
     file.write_bytes(file.read_bytes()[:-3])
     read.clear()
     with Gallery.open(tmp_path / "g") as gallery:
-        gallery.verified_search(FORM)
+        gallery.snapshot().verified_search(FORM)
         assert len(read) == 134
         name = gallery.snapshot().segments[0].name
         assert [file.name.split("-")[0] for file in (tmp_path / "g" / "words").iterdir()] == [name]
@@ -106,14 +106,14 @@ def test_words_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_lists_are_kept_by_voting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with verified_gallery(tmp_path / "g") as gallery:
-        first = gallery.verified_search(FORM)
-        other = gallery.verified_search(VerifiedDistance(PLAIN, FakeVerifier(factor=0.5)))
+        first = gallery.snapshot().verified_search(FORM)
+        other = gallery.snapshot().verified_search(VerifiedDistance(PLAIN, FakeVerifier(factor=0.5)))
         assert other is not first
         assert other.lists[0] is first.lists[0]  # another fusion, the same votes
         for number in range(1, 5):
             monkeypatch.setattr(FakeVerifier, "voting", replace(FORM.verifier.voting, key=f"votes {number}"))
-            gallery.verified_search(VerifiedDistance(PLAIN, FakeVerifier(items=number)))
-        assert list(gallery._words._cache._known) == ["votes 3", "votes 4"]
+            gallery.snapshot().verified_search(VerifiedDistance(PLAIN, FakeVerifier(items=number)))
+        assert list(gallery._caches.words._cache._known) == ["votes 3", "votes 4"]
 
 
 def test_a_word_that_the_verifier_does_not_know_is_named_with_its_photo(
@@ -122,4 +122,4 @@ def test_a_word_that_the_verifier_does_not_know_is_named_with_its_photo(
     with verified_gallery(tmp_path / "g") as gallery:
         monkeypatch.setattr(FakeVerifier, "points", lambda *_: points([60_000]))
         with pytest.raises(GalleryCorrupt, match="photo number 0 have a visual word that the bundle does not know"):
-            gallery.verified_search(FORM)
+            gallery.snapshot().verified_search(FORM)

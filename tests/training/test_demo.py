@@ -139,7 +139,7 @@ def test_the_table_is_what_the_retriever_answers(finished: Path) -> None:
     unknown = [photo for photo in queries if photo.metadata["kind"] == UNKNOWN]
     with Retriever.open(finished / "bundle", finished / "gallery") as retriever:
         assert retriever.gallery.items == 420
-        assert not any(retriever.gallery.item(photo.item_id) for photo in unknown)
+        assert not any(retriever.gallery.photos(photo.item_id) for photo in unknown)
         found = np.mean([bool(retriever.search(photo.path).matches) for photo in unknown])
     table = (finished / "table.txt").read_text()
     assert realised_fpir(table, GALLERY) == pytest.approx(100 * found, abs=0.06)

@@ -147,7 +147,7 @@ def test_recall_is_measured_stored_and_refused_where_it_is_too_small(
 def test_recall_counts_what_is_lost(tmp_path: Path) -> None:
     gallery, _, _ = gallery_of(tmp_path / "g", FLAT, 1000)
     now = gallery._current()
-    densities = now.densities(Probe().distance_form, gallery._densities)
+    densities = now.densities(Probe().distance_form)
     asked = recall.reference_search(now, Probe(0.6), densities)
     assert recall.recall_of(now, asked).value == 1.0
     half = Candidates.flat(now.vectors(np.arange(500)))

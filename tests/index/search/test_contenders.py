@@ -79,7 +79,7 @@ def gallery(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_answers_are_those_of_comparing_all_candidates(
     gallery: Gallery, form: DistanceForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, densities = gallery.snapshot(), gallery.densities(form)
+    now, densities = gallery.snapshot(), gallery.snapshot().densities(form)
     assert isinstance(now, Snapshot)
     stored = np.flatnonzero(now.live)[::9]
     queries = np.concatenate([unit(20, 8), now.vectors(stored)])

@@ -105,7 +105,7 @@ def test_ids_that_are_not_there_are_named_and_the_others_removed(shop: Path) -> 
     with Gallery.open(shop / "g", read_only=True) as gallery:
         assert len(gallery) == 9
         assert gallery.photo("0-0.png") is None
-        assert gallery.item("item-3") == []
+        assert gallery.photos("item-3") == []
         version = gallery.version
     with pytest.raises(GalleryError, match="does not hold item-3"):
         call("gallery", "remove", shop / "g", "--item", "item-3")

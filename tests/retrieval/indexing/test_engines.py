@@ -38,7 +38,7 @@ def test_ray_makes_the_records_of_the_local_engine(shop: Path) -> None:
     with Gallery.open(shop / "local") as one, Gallery.open(shop / "ray") as other:
         assert one.contents()[:2] == other.contents()[:2]
         assert one.contents()[2].tobytes() == other.contents()[2].tobytes()
-        assert one.values("_content_sha256") == other.values("_content_sha256")
+        assert sorted(one.values("_content_sha256")) == sorted(other.values("_content_sha256"))
         assert all(one.thumbnail(photo) == other.thumbnail(photo) for photo in {photo[0] for photo in one.photos()})
     again = index_catalogue(bundle, photos, shop / "ray", engine="ray", batch_size=4, progress=False)
     assert (again.added, again.skipped, len(again.refused)) == (0, len(photos) - 1, 1)
