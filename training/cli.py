@@ -101,7 +101,9 @@ def train(
         old = None if compatible_with is None else Bundle.open(compatible_with)
         base = {} if earlier is None else earlier.settings.to_dict()
         base |= {} if old is None else {"dim": old.dim, "select": LAST_EPOCH}
-        settings = gather_settings(context, catalogue=catalogue, config=config, options=options, base=base)
+        settings = gather_settings(
+            catalogue=catalogue, config=config, options=options, nested=context.meta["nested"], base=base
+        )
         run = run_training(settings, output, start=earlier, compatible_with=old)
         if earlier is not None:
             click.echo(run.told_start)
@@ -162,11 +164,11 @@ def evaluate(run: Path, as_json: bool, target_fpir: float | None, metrics: str) 
 
 
 def gather_settings(
-    context: click.Context,
     *,
     catalogue: str | None,
     config: Path | None,
     options: Mapping[str, Any],
+    nested: Mapping[str, Mapping[str, Any]],
     base: Mapping[str, Any] | None = None,
 ) -> Settings:
     """Return the settings of a TOML file, overridden by options and by arguments of the losses.
@@ -180,7 +182,7 @@ def gather_settings(
         if given.get(kind, values.get(kind)) != values.get(kind):
             values[f"{kind}_arguments"] = {}
     values |= given
-    for name, value in context.meta["nested"].items():
+    for name, value in nested.items():
         values[name] = {**values.get(name, {}), **value}
     if catalogue:
         values["catalogue"] = catalogue if is_url(catalogue) else str(Path(catalogue).resolve())

@@ -44,6 +44,19 @@ def training_groups(others: Mapping[str, Sequence[str]]) -> dict[str, list[str]]
     return settings_groups(Settings, GROUPS, others)
 
 
+def settings_set(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return the settings of NAME=VALUE words, and the arguments of the losses among them (loss.NAME=VALUE)."""
+    nested = [f"--{word}" for word in words if f"--{word}".startswith(tuple(LOSS_PREFIXES.values()))]
+    values: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise InvalidParameter("--set", "be NAME=VALUE", word)
+        if f"--{word}" not in nested:
+            values[name.replace("-", "_")] = _plain(value)
+    return values, _nested(nested)
+
+
 def _nested(words: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return {"loss_arguments": {...}, ...} of `--loss.NAME=VALUE` words."""
     arguments: dict[str, dict[str, Any]] = {}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 import click
 
 from retrieval.errors import command
 from retrieval.files import write_file
 from training.cli import gather_settings
-from training.config import DATA, OUTPUT
-from training.options import SettingsCommand, training_groups, training_options
+from training.options import settings_set
 
 from .search_space import parse_searches, read_searches
 
@@ -20,16 +19,7 @@ if TYPE_CHECKING:
     from .results import Outcome
 
 
-class TuneCommand(SettingsCommand):
-    """`retrieval tune`, with its options in groups."""
-
-    option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
-        "Search": ["search", "space", "trials", "jobs", "folds", "objective", "share", "pruner"],
-        **training_groups({DATA: ["config"], OUTPUT: ["output", "resume"]}),
-    }
-
-
-@click.command(cls=TuneCommand)
+@click.command()
 @click.argument("catalogue", required=False)
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to write the study to.")
 @click.option(
@@ -60,23 +50,30 @@ class TuneCommand(SettingsCommand):
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
-    help="TOML file with settings. Options on the command line override it.",
+    help="TOML file with settings; --set overrides it.",
+)
+@click.option(
+    "--set",
+    "given",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Setting of `train` that every trial has, such as epochs=5 or loss.alpha=32. Can be repeated.",
 )
 @click.option("--resume", is_flag=True, help="Continue a study with its own settings, up to --trials if given.")
-@training_options
-@click.pass_context
-def tune(
-    context: click.Context,
-    /,
+def tune(  # noqa: PLR0913, PLR0917, one an option
     catalogue: str | None,
     output: Path,
     search: Sequence[str],
     space: Path | None,
     trials: int | None,
     jobs: int,
+    folds: int,
+    objective: str,
+    share: float | None,
+    pruner: str,
     config: Path | None,
+    given: Sequence[str],
     resume: bool,
-    **options: Any,
 ) -> None:
     """Search for the best settings on folds of the training items.
 
@@ -86,26 +83,31 @@ def tune(
 
     --search takes any setting (learning_rate=1e-5..1e-3:log, loss=smooth_ap,proxy_anchor), any argument of the loss
     or of the regularizer (loss.alpha=16..64), or an argument of one of several losses (loss.proxy_anchor.alpha=16..64).
-    With --regularizer tcm and no --search, its two margins are searched on a tenth of the training items, but at
+    With --set regularizer=tcm and no --search, its two margins are searched on a tenth of the training items, but at
     least ten per fold.
 
     \b
     Example:
-      retrieval tune photos.csv --backbone google/mobilenet_v1_0.75_224 -o studies/shop \\
+      retrieval tune photos.csv --set backbone=google/mobilenet_v1_0.75_224 -o studies/shop \\
           --search learning_rate=1e-5..1e-3:log --search loss=smooth_ap,proxy_anchor --trials 30
     """
     from .plan import TuneOptions, make_plan
     from .tune import resume_tuning, start_tuning
 
-    study_options = {name: options.pop(name) for name in ("folds", "objective", "share", "pruner")}
     if resume:
         outcome = resume_tuning(output, trials=trials, jobs=jobs)
     else:
         axes = [*parse_searches(search).items(), *(read_searches(space).items() if space else ())]
-        settings = gather_settings(context, catalogue=catalogue, config=config, options=options)
-        objectives = tuple(name.strip() for name in study_options.pop("objective").split(","))
-        tune_options = TuneOptions(trials=50 if trials is None else trials, objectives=objectives, **study_options)
-        plan = make_plan(settings, dict(axes), tune_options)
+        options, nested = settings_set(given)
+        settings = gather_settings(catalogue=catalogue, config=config, options=options, nested=nested)
+        study_options = TuneOptions(
+            trials=50 if trials is None else trials,
+            objectives=tuple(name.strip() for name in objective.split(",")),
+            folds=folds,
+            share=share,
+            pruner=pruner,
+        )
+        plan = make_plan(settings, dict(axes), study_options)
         click.echo(plan.describe())
         outcome = start_tuning(plan, output, jobs=jobs)
     _print_outcome(outcome, output)

@@ -462,8 +462,8 @@ def test_features_of_a_frozen_backbone_are_made_once(catalogue: Path, tmp_path: 
 def test_two_workers_share_a_study_and_one_that_is_killed_is_replaced(catalogue: Path, tmp_path: Path) -> None:
     study = tmp_path / "study"
     words = ["tune", catalogue, "-o", study, "--search", "learning_rate=1e-4..1e-1:log", "--trials", 6, "--folds", 2]
-    words += ["--jobs", 2, "--size", 32, "--dim", 16, "--epochs", 6, "--items-per-batch", 4, "--device", "cpu"]
-    words += ["--no-freeze-batch-norm", "--pruner", "none"]
+    settings = ("size=32", "dim=16", "epochs=6", "items_per_batch=4", "device=cpu", "freeze_batch_norm=false")
+    words += ["--jobs", 2, "--pruner", "none", *(word for setting in settings for word in ("--set", setting))]
     command = [sys.executable, "-c", "from retrieval.cli.main import main; main()", *map(str, words)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
         wait_for(lambda: len(owners(study)) == 2, child)  # two trials at a time
@@ -491,11 +491,12 @@ def test_the_command_tells_its_way_from_search_to_training(
             return int(done.code or 0)
         return 0
 
-    quick = ["--size", 32, "--dim", 16, "--epochs", 1, "--items-per-batch", 4, "--device", "cpu", "--folds", 2]
+    settings = ("size=32", "dim=16", "epochs=1", "items_per_batch=4", "device=cpu")
+    quick = ["--folds", 2, *(word for setting in settings for word in ("--set", setting))]
     study = tmp_path / "study"
     assert call("tune", catalogue, "-o", study, *quick) == 1
     assert "error: --search must name at least one setting" in capsys.readouterr().err
-    assert call("tune", catalogue, "-o", study, *quick, "--regularizer", "tcm", "--trials", 2) == 0
+    assert call("tune", catalogue, "-o", study, *quick, "--set", "regularizer=tcm", "--trials", 2) == 0
     out = capsys.readouterr().out
     assert out.startswith(
         "Searching regularizer.positive_margin in 0.6..0.98, regularizer.negative_margin in 0.2..0.7: 2"
