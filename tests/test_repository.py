@@ -133,6 +133,14 @@ def test_every_path_named_in_contributing_exists() -> None:
     assert not sorted(name for name in names if "NAME" not in name and not (ROOT / name).exists())
 
 
+def test_every_module_of_the_reference_exists() -> None:
+    names = re.findall(r"^::: ([\w.]+)$", (ROOT / "docs" / "reference.md").read_text(), re.MULTILINE)
+    assert len(names) > 10
+    for name in names:
+        path = ROOT / name.replace(".", "/")
+        assert path.is_dir() or path.with_suffix(".py").exists() or path.parent.with_suffix(".py").exists(), name
+
+
 def test_every_legend_has_a_place() -> None:
     """Without one matplotlib looks for a free corner, and warns on a slow machine that this takes long."""
     for path in tracked():
