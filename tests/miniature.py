@@ -1,7 +1,7 @@
 """The benchmark sets in miniature: folders in the exact official form, with a few drawn photos of a few classes.
 
 Each writer fills `root` as the official archives do when unpacked, and returns the folder to hand to
-`training.data.datasets.read_dataset`. `classes` are those of the training part; the test part has as many others.
+`research.datasets.read_dataset`. `classes` are those of the training part; the test part has as many others.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ CONFIG = "size = 32\ndim = 16\nepochs = 1\nitems_per_batch = 4\nfreeze_batch_nor
 
 # words of a command; OUT is where it is to write, and the other words in capitals are what `shop` holds
 WRITERS = [
-    "data convert cub CUB -o OUT",
+    "research convert cub CUB -o OUT",
     "data synthetic OUT --items 10",
     "index BUNDLE PHOTOS -o OUT",
     "index BUNDLE PHOTOS -o NEW_GALLERY --report OUT",
@@ -59,7 +59,7 @@ LOST = [  # commands whose input is not there, or is a folder or a file where th
     "index FILE/x PHOTOS -o OUT",
     "index BUNDLE FILE/x -o OUT",
     "data check FILE/x",
-    "data convert cub FILE/x -o OUT",
+    "research convert cub FILE/x -o OUT",
     "gallery info FILE/x",
     "gallery log FILE/x",
     "gallery verify FILE/x",

@@ -13,10 +13,10 @@ from typing import Any
 
 from tqdm import tqdm
 
+from research.datasets import read_dataset
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.catalogue.shards import SPAN
 from retrieval.errors import DataError
-from training.data.datasets import read_dataset
 from training.data.folds import share_of_items
 from training.data.prefetch import thread_count
 from training.data.splits import Splits, make_splits

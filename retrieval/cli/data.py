@@ -24,7 +24,6 @@ Folder = click.Path(path_type=Path)
 COMMANDS = {
     "check": Entry("retrieval.cli.data", "check", "Find problems in a catalogue before training."),
     "table": Entry("retrieval.cli.data", "table", "Write a catalogue as a CSV file with one line per photo."),
-    "convert": Entry("training.data.cli", "convert", "Write a benchmark set as a catalogue."),
     "synthetic": Entry("training.data.cli", "synthetic", "Draw a catalogue of procedural items."),
 }
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from research.datasets import read_dataset, set_aside
 from retrieval.catalogue.read import Photo
 from retrieval.catalogue.tables import write_catalogue
 from retrieval.cli.main import group
-from training.data.datasets import read_dataset, set_aside
 from training.evaluation.evaluate import EvaluationSplit
 from training.evaluation.extended import extended_metrics
 from training.evaluation.report import evaluate_run, render

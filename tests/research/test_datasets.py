@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from research import datasets
+from research.datasets import read_dataset, set_aside
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.catalogue.tables import write_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import DataError, InvalidParameter, MissingDependency
 from retrieval.images import open_image
-from training.data import datasets
-from training.data.datasets import read_dataset, set_aside
 
-from ...miniature import WRITERS, write_cars, write_cub, write_inat, write_inshop, write_sop
+from ..miniature import WRITERS, write_cars, write_cub, write_inat, write_inshop, write_sop
 
 
 def parts(photos: list[Photo]) -> dict[str, set[str]]:
@@ -229,7 +229,7 @@ def test_the_catalogue_reads_back_as_the_same_photos(name: str, inside: bool, tm
 def test_the_command_writes_a_catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_cub(tmp_path, classes=5, photos=2)
     monkeypatch.chdir(tmp_path)
-    command = ["data", "convert", "cub", "CUB_200_2011", "-o", "cub.csv"]
+    command = ["research", "convert", "cub", "CUB_200_2011", "-o", "cub.csv"]
     done = CliRunner().invoke(group, [*command, "--calibration", "0.2"])
     assert done.exit_code == 0
     told = done.output.splitlines()[0].removeprefix("Wrote cub.csv: ").rstrip(".").split(", ")
