@@ -10,8 +10,6 @@ from pathlib import Path
 import click
 
 from index.location import open_gallery
-from retrieval.errors import command
-from retrieval.files import check_place, write_file
 
 from .lines import SHOWN
 from .options import Place
@@ -22,26 +20,20 @@ Folder = click.Path(path_type=Path)
 @click.command()
 @click.argument("bundle", type=Folder)
 @click.argument("gallery", type=Place())
-@click.option("-o", "--output", type=Folder, help="HTML file to write the audit with photos to.")
 @click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON.")
-def audit(bundle: Path, gallery: Path | str, output: Path | None, as_json: bool) -> None:
+def audit(bundle: Path, gallery: Path | str, as_json: bool) -> None:
     """Find items that collide, photos that miss their own item, and duplicates in a gallery.
 
     \b
     Example:
-      retrieval audit bundles/shop galleries/shop -o audit.html
+      retrieval audit bundles/shop galleries/shop
     """
     from retrieval.bundle.bundle import Bundle
     from retrieval.inspect.audit import audit as run_audit
     from retrieval.inspect.audit import summary, table
-    from retrieval.inspect.audit_page import audit_page
 
-    if output is not None:
-        check_place(output)
     with open_gallery(gallery, read_only=True) as opened:
         report = run_audit(Bundle.open(bundle), opened)
-        if output is not None:
-            write_file(output, audit_page(report, opened.thumbnail))
     if as_json:
         click.echo(json.dumps(asdict(report), indent=2))
         return
@@ -50,7 +42,6 @@ def audit(bundle: Path, gallery: Path | str, output: Path | None, as_json: bool)
         if lines:
             click.echo(f"{title[0].upper()}{title[1:]}:")
             click.echo("\n".join(f"  {line}" for line in lines))
-    click.echo(f"Wrote {output}." if output else f"Next: {command('audit', bundle, gallery, '-o', 'audit.html')}")
 
 
 @click.command()

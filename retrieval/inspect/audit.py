@@ -3,9 +3,10 @@
 - collisions: items closer to each other than the threshold, whose photos also return the other item;
 - strays: photos farther than the threshold from all other photos of their own item;
 - duplicates: photos of different items that are the same file, copies of one photo, or nearly the same;
-- crowds: items in the densest regions, closest to their nearest other items.
+- crowds: items in the densest regions, closest to their nearest other item.
 
-Shapes: n photos, d = embedding size.
+Each photo searches the gallery with its own item left out (`index.search.leave_one_out`). If the bundle verifies
+matches, which takes long, a sample of the photos does.
 """
 
 from __future__ import annotations
@@ -18,18 +19,17 @@ from numpy.typing import NDArray
 
 from index.database import POINT
 from index.location import AnyGallery
-from index.search.distance import accepts, plain_distance, squared_distance
-from index.search.leave_one_out import CLOSE, NOBODY, OWN, KeptDraws
+from index.search.distance import PLAIN, DistanceForm, accepts
+from index.search.leave_one_out import CLOSE, MOST_VERIFIED, Drawer, Draws
+from index.verified import VerifiedDistance
 from retrieval.bundle.bundle import Bundle, require_match
 from retrieval.errors import CalibrationError, command
-from retrieval.metrics.item_distances import ItemDistances
 from retrieval.threshold.gallery_points import served_point
 
 from .duplicates import NEAR, SAME_FILE, SAME_PICTURE, is_copy, same_files
 
 NEAR_DUPLICATE = 0.02  # plain distance of photos that are nearly the same
-CROWD = 4  # nearest other items that measure the density around an item
-ROUNDING = 1e-3  # more than the error of a distance from a float32 product; pairs within it are compared exactly
+COLLIDING = 100  # items that one photo can collide with
 KINDS = (SAME_FILE, SAME_PICTURE, NEAR)  # of duplicates, worst first
 
 
@@ -56,7 +56,7 @@ class Stray:
 
 @dataclass(frozen=True)
 class Crowd:
-    """An item and the mean distance of its photos to the nearest other items."""
+    """An item and the mean distance of its photos to the nearest other item."""
 
     item_id: str
     photo_id: str
@@ -75,99 +75,66 @@ class Audit:
     strays: list[Stray]
     single_photo_items: int  # not checked for strays
     crowds: list[Crowd]  # all items, the most crowded first
-    sampled: int | None = None  # number of photos searched for collisions and strays; None for all
-
-
-Floats = NDArray[np.float64]
+    sampled: int | None = None  # number of photos that were searched with; None for all
 
 
 def audit(bundle: Bundle, gallery: AnyGallery) -> Audit:
-    """Compare all photos of a gallery with each other, by the bundle's distance and the serving threshold.
-
-    If the bundle verifies matches, collisions and strays are those among the photos that the gallery's draws searched.
-    Crowds are measured without verification.
+    """Search a gallery with its own photos, by the bundle's distance and the serving threshold.
 
     Raises CalibrationError if there is no threshold yet.
     """
     require_match(bundle, gallery)
-    threshold = _threshold(bundle, gallery)
-    photo_ids, item_ids, vectors = gallery.contents()
-    names, item_numbers = np.unique(np.array(item_ids, dtype=str), return_inverse=True)
-    if not len(names):
+    threshold, photos = _threshold(bundle, gallery), len(gallery)
+    searched = photos if bundle.verifier is None else min(photos, MOST_VERIFIED)
+    if not photos:
         return Audit(0, 0, threshold, [], [], [], 0, [])
-    side = ItemDistances(
-        vectors,
-        item_numbers,
-        densities=bundle.distance_form.densities(vectors),
-        ids=np.arange(len(vectors)),
-        distance_form=bundle.distance_form,
-    )
-    photos, items = np.array(photo_ids, dtype=str)[side.order], side.labels
-    vectors, densities = side.vectors, side.densities
-
-    def exactly(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
-        squared = squared_distance(vectors[first], vectors[second])
-        return bundle.distance_form.transform(squared, densities[first], densities[second])
-
-    own, crowd, nearest, look_alikes = _scan(side, threshold + ROUNDING)
-    first, second = nearest.photos()
-    close = exactly(first, second)
-    counts = np.bincount(items)
-    lonely = counts[items] == 1
-    one, other = look_alikes.photos()
-    strays = np.flatnonzero(~accepts(own, threshold) & ~lonely)
-    middle = np.add.reduceat(crowd, side.starts) / counts
-
-    def pairs(first: NDArray[np.int64], second: NDArray[np.int64], distances: Floats) -> list[Pair]:
-        return [
-            Pair(names[items[a]].item(), names[items[b]].item(), photos[a].item(), photos[b].item(), float(d))
-            for a, b, d in zip(first, second, distances, strict=True)
-        ]
-
-    colliding = accepts(close, threshold)
-    collisions = pairs(first[colliding], second[colliding], close[colliding])
-    candidates = pairs(one, other, plain_distance(vectors[one], vectors[other]))
-    crowds = [Crowd(names[i].item(), photos[side.starts[i]].item(), float(middle[i])) for i in range(len(names))]
-    found = Audit(
-        photos=len(photos),
+    draws = _draws(gallery, bundle.distance_form, searched)
+    plain = draws if bundle.distance_form is PLAIN else _draws(gallery, PLAIN, photos)
+    names, counts = np.unique(plain.items, return_counts=True)
+    drawn, places = np.unique(draws.items, return_inverse=True)
+    means = np.bincount(places, draws.distances) / np.bincount(places)
+    first = dict(zip(draws.items[::-1].tolist(), draws.ids[::-1].tolist(), strict=True))
+    strays = np.flatnonzero(~accepts(draws.own, threshold) & np.isfinite(draws.own)).tolist()
+    lost = [Stray(str(draws.items[row]), str(draws.ids[row]), float(draws.own[row])) for row in strays]
+    crowds = [Crowd(item, first[item], float(mean)) for item, mean in zip(drawn.tolist(), means, strict=True)]
+    return Audit(
+        photos=photos,
         items=len(names),
         threshold=threshold,
-        collisions=sorted(collisions, key=lambda pair: pair.distance),
-        duplicates=_duplicates(gallery, candidates),
-        strays=sorted(
-            (Stray(names[items[i]].item(), photos[i].item(), float(own[i])) for i in strays), key=lambda s: -s.distance
-        ),
-        single_photo_items=int(lonely.sum()),
-        crowds=sorted(crowds, key=lambda entry: entry.distance) if len(names) > 1 else [],
+        collisions=_pairs(gallery, draws, bundle.distance_form, threshold),
+        duplicates=_duplicates(gallery, _pairs(gallery, plain, PLAIN, CLOSE)),
+        strays=sorted(lost, key=lambda stray: -stray.distance),
+        single_photo_items=int((counts == 1).sum()),
+        crowds=sorted(crowds, key=lambda crowd: crowd.distance) if len(counts) > 1 else [],
+        sampled=None if bundle.verifier is None else searched,
     )
-    return found if bundle.verifier is None else _verified(found, bundle, gallery)
 
 
-def _verified(found: Audit, bundle: Bundle, gallery: AnyGallery) -> Audit:
-    """Return an audit with the collisions and strays among the draws, which have verified distances."""
-    kept = KeptDraws.read(gallery)
-    if kept is None or kept.model != bundle.draws_id or not kept.covers(gallery) or OWN not in kept.sources:
-        return replace(found, collisions=[], strays=[], sampled=0)
-    draws, snapshot = kept.sources[OWN], gallery.snapshot()
-    near, far = accepts(draws.distances, found.threshold), ~accepts(draws.own, found.threshold)
-    closest: dict[tuple[str, str], Pair] = {}
-    for row in np.flatnonzero(near & (draws.nearest != NOBODY))[::-1].tolist():
-        item, other = str(draws.items[row]), str(draws.nearest_items[row])
-        other_photo = snapshot.photo(int(np.searchsorted(snapshot.seqs, draws.nearest[row])))[0]
-        pair = Pair(item, other, str(draws.ids[row]), other_photo, float(draws.distances[row]))
-        known = closest.setdefault((min(item, other), max(item, other)), pair)
-        if pair.distance < known.distance:
-            closest[min(item, other), max(item, other)] = pair
-    strays = [
-        Stray(str(draws.items[row]), str(draws.ids[row]), float(draws.own[row]))
-        for row in np.flatnonzero(far & np.isfinite(draws.own)).tolist()
-    ]
-    return replace(
-        found,
-        collisions=sorted(closest.values(), key=lambda pair: pair.distance),
-        strays=sorted(strays, key=lambda stray: -stray.distance),
-        sampled=len(draws),
-    )
+def _draws(gallery: AnyGallery, form: DistanceForm, most: int) -> Draws:
+    """Return searches with photos of a gallery, up to `most` of them, each without its own item."""
+    with gallery.one_version():
+        now, densities = gallery.snapshot(), gallery.densities(form)
+        verified = gallery.verified_search(form) if isinstance(form, VerifiedDistance) else None
+    return Drawer(now, form, densities, search=verified).own(excluded=np.zeros(0, np.int32), most=most)
+
+
+def _pairs(gallery: AnyGallery, draws: Draws, form: DistanceForm, limit: float) -> list[Pair]:
+    """Return the pairs of items within a limit by the nearest of their photos, nearest first."""
+    now, found = gallery.snapshot(), dict[frozenset[str], Pair]()
+    rows = np.flatnonzero(accepts(draws.distances, limit)).tolist()
+    for row in rows:
+        position: NDArray[np.int64] = np.searchsorted(now.seqs, draws.seqs[[row]])
+        features = now.features(position) if isinstance(form, VerifiedDistance) else None  # type: ignore[union-attr]
+        (near,) = gallery.search(now.vectors(position), COLLIDING, distance_form=form, within=limit, features=features)
+        own = str(draws.items[row]), str(draws.ids[row])
+        for each in near:
+            one, other = sorted((own, (each.item_id, each.photo_id)))
+            pair = Pair(one[0], other[0], one[1], other[1], each.distance)
+            items = frozenset((pair.item_id, pair.other_item_id))
+            if items not in found or pair.distance < found[items].distance:
+                found[items] = pair
+    kept = [pair for pair in found.values() if pair.item_id != pair.other_item_id and accepts(pair.distance, limit)]
+    return sorted(kept, key=lambda pair: pair.distance)
 
 
 def _threshold(bundle: Bundle, gallery: AnyGallery) -> float:
@@ -179,51 +146,6 @@ def _threshold(bundle: Bundle, gallery: AnyGallery) -> float:
             remedy=f"Add items, then set one: `{command('calibrate', bundle.path, gallery.path)}`",
         )
     return point.threshold
-
-
-class _Nearest:
-    """The nearest photos of each pair of items within a limit."""
-
-    def __init__(self, side: ItemDistances, limit: float) -> None:
-        self._side, self._limit = side, limit
-        self._found: dict[tuple[int, int], tuple[float, int, int]] = {}  # distance and photos, by two items
-
-    def see(self, start: int, distances: Floats, by_item: Floats) -> None:
-        """Compare photos from `start` on, by distances to photos (b, m) and items (b, T), inf to their own item."""
-        for row, item in np.argwhere(by_item <= self._limit).tolist():
-            inside = self._side.photos(item)
-            place = inside.start + int(distances[row, inside].argmin())
-            own = int(self._side.labels[start + row])
-            pair = (min(own, item), max(own, item))
-            distance = float(distances[row, place])
-            if pair not in self._found or distance < self._found[pair][0]:
-                self._found[pair] = (distance, start + row, place)
-
-    def photos(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the photos of each pair of items."""
-        both = np.array([photos for _, *photos in self._found.values()], dtype=np.int64).reshape(-1, 2)
-        return both[:, 0], both[:, 1]
-
-
-def _scan(side: ItemDistances, limit: float) -> tuple[Floats, Floats, _Nearest, _Nearest]:
-    """Compare all photos with each other.
-
-    Returns, for each photo, the distance to the nearest other photo of its item, and the mean distance to the nearest
-    other items; and the nearest photos of each pair of items within `limit`, and within `CLOSE` by the plain distance.
-    """
-    items, others = side.labels, len(side.starts) - 1
-    own, crowd = np.full(len(items), np.inf), np.empty(len(items))
-    nearest, look_alikes = _Nearest(side, limit), _Nearest(side, CLOSE)
-    for block in side.blocks(side.vectors, items, densities=side.densities, ids=side.ids):
-        distances = side.distances(block.squared, block.densities)
-        own[block.rows] = np.where(block.own, distances, np.inf).min(axis=1)
-        distances[block.own] = np.inf
-        by_item = side.to_items(distances)
-        crowd[block.rows] = np.sort(by_item, axis=1)[:, : min(CROWD, max(1, others))].mean(axis=1)
-        nearest.see(block.rows.start, distances, by_item)
-        plain = np.where(block.own, np.inf, np.sqrt(block.squared))
-        look_alikes.see(block.rows.start, plain, side.to_items(plain))
-    return own, crowd, nearest, look_alikes
 
 
 def _duplicates(gallery: AnyGallery, candidates: Sequence[Pair]) -> list[Pair]:

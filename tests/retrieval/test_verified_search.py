@@ -268,7 +268,7 @@ def test_the_worst_answers_show_the_places_that_agree(shop: Path, tmp_path: Path
     assert page.count("<img") == 2 * (2 + len(missed))
 
 
-def test_an_audit_looks_for_collisions_and_strays_among_verified_draws(shop: Path, tmp_path: Path) -> None:
+def test_an_audit_finds_collisions_and_strays_by_the_verified_distance(shop: Path, tmp_path: Path) -> None:
     copytree(shop / "gallery", tmp_path / "gallery")
     bundle = Bundle.open(shop / "bundle")
     with Gallery.open(tmp_path / "gallery") as gallery:
@@ -276,12 +276,8 @@ def test_an_audit_looks_for_collisions_and_strays_among_verified_draws(shop: Pat
         own = KeptDraws.read(gallery).sources[OWN]  # type: ignore[union-attr]
         assert found.sampled == len(own) == 48
         assert len(found.strays) == int((own.own > found.threshold).sum()) < 10  # a second photo shows the same print
-        assert len(found.collisions) <= int((own.distances <= found.threshold).sum())
         assert summary(found).endswith("for photos that miss their item: 48 photos.")
         copy = read_catalogue(write_covers(tmp_path / "more", items=range(3, 4), photos=range(7, 8)))
         write_batch(gallery, embed_batch(bundle.embedder(), [replace(copy[0], item_id="second-id")], {}))
-        unmeasured = audit(bundle, gallery)
-        assert (unmeasured.sampled, unmeasured.collisions) == (0, [])
-        gallery.keep(GalleryAnchor(bundle).draws(gallery).pack(), "measure")
         pairs = {(pair.item_id, pair.other_item_id) for pair in audit(bundle, gallery).collisions}
-        assert pairs & {("cover-03", "second-id"), ("second-id", "cover-03")}
+        assert ("cover-03", "second-id") in pairs

@@ -68,7 +68,7 @@ def test_every_verb_takes_an_address(tmp_path: Path) -> None:
     assert set(changes[3:]) == {"add"}  # one for each second of indexing
     assert "47 photos are intact; Milvus checks its own files." in run("gallery", "verify", address).output
     assert "Milvus maintains the index" in refusal("gallery", "rebuild", address).message
-    assert "47 photos of 24 items" in run("audit", bundle.path, address, "-o", tmp_path / "audit.html").output
+    assert "47 photos of 24 items" in run("audit", bundle.path, address).output
     assert run("calibrate", bundle.path, address, "--report", tmp_path / "report.html").exit_code == 0
     run("gallery", "report", bundle.path, address, "-o", tmp_path / "again.html")
     assert "item-" in (tmp_path / "again.html").read_text()

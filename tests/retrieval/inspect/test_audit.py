@@ -18,7 +18,6 @@ from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.cli.main import group
 from retrieval.indexing.worker import CONTENT
 from retrieval.inspect.audit import audit, summary
-from retrieval.inspect.audit_page import audit_page
 from retrieval.inspect.duplicates import NEAR, SAME_FILE, SAME_PICTURE, is_copy
 from retrieval.retriever import Retriever
 from retrieval.threshold.gallery_points import pack_points
@@ -74,14 +73,11 @@ def test_copies_are_told_from_look_alikes(tmp_path: Path) -> None:
             content = {CONTENT: hashlib.sha256(file).hexdigest()}
             gallery.add([f"{item}.jpg"], [item], vectors, thumbnails=[file], metadata=[content])
         found = audit(bundle, gallery)
-        page = audit_page(found, gallery.thumbnail)
     assert found.collisions[:1] == [replace(found.duplicates[0], kind="")]
     assert [(p.item_id, p.other_item_id, p.kind) for p in found.duplicates] == [
         ("same file", "twin", SAME_FILE),
         ("original", "saved again", SAME_PICTURE),
     ]
-    assert "same file and twin, same file" in page
-    assert "original and saved again, same picture" in page
 
 
 def test_without_thumbnails_only_files_and_distances_tell(tmp_path: Path) -> None:
@@ -129,15 +125,13 @@ def test_an_empty_gallery_is_fine(folder: Path, tmp_path: Path) -> None:
     with Gallery.create(tmp_path / "empty", dim=DIM, embedding_id=bundle.embedding_id) as gallery:
         found = audit(bundle, gallery)
     assert "0 photos of 0 items" in summary(found)
-    assert "none" in audit_page(found, lambda _: None)
 
 
-def test_the_command_line(folder: Path, tmp_path: Path) -> None:
+def test_the_command_line(folder: Path) -> None:
     arguments = ["audit", str(folder / "bundle"), str(folder / "gallery")]
-    shown = CliRunner().invoke(group, [*arguments, "-o", str(tmp_path / "audit.html")])
+    shown = CliRunner().invoke(group, arguments)
     assert shown.exit_code == 0, shown.output
     assert "2 pairs of items collide, 1 photos do not find their own item" in shown.output
-    assert (tmp_path / "audit.html").read_text().count("data:image/jpeg") > 4
     found = json.loads(CliRunner().invoke(group, [*arguments, "--json"]).output)
     assert len(found["collisions"]) == 2
 
