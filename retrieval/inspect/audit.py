@@ -112,10 +112,9 @@ def audit(bundle: Bundle, gallery: AnyGallery) -> Audit:
 
 def _draws(gallery: AnyGallery, form: DistanceForm, most: int) -> Draws:
     """Return searches with photos of a gallery, up to `most` of them, each without its own item."""
-    with gallery.one_version():
-        now, densities = gallery.snapshot(), gallery.densities(form)
-        verified = gallery.verified_search(form) if isinstance(form, VerifiedDistance) else None
-    return Drawer(now, form, densities, search=verified).own(excluded=np.zeros(0, np.int32), most=most)
+    now = gallery.snapshot()
+    verified = now.verified_search(form) if isinstance(form, VerifiedDistance) else None
+    return Drawer(now, form, now.densities(form), search=verified).own(excluded=np.zeros(0, np.int32), most=most)
 
 
 def _pairs(gallery: AnyGallery, draws: Draws, form: DistanceForm, limit: float) -> list[Pair]:
