@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from training.evaluation.distance_selection import Whitening
-    from training.model import EmbeddingModel, PretrainedModel, ViewedModel
+    from training.model import EmbeddingModel, PretrainedModel
 
 # no test depends on the speed of the machine
 settings.register_profile("full", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -64,7 +64,7 @@ def empty_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_onnx_fast(
-    model: EmbeddingModel | PretrainedModel | ViewedModel,
+    model: EmbeddingModel | PretrainedModel,
     path: Path,
     *,
     size: int,
@@ -105,7 +105,7 @@ def onnx_written_once(request: pytest.FixtureRequest) -> Iterator[None]:
     written: dict[tuple[object, ...], bytes] = {}
 
     def write(
-        model: EmbeddingModel | PretrainedModel | ViewedModel,
+        model: EmbeddingModel | PretrainedModel,
         path: Path,
         *,
         size: int,
@@ -113,7 +113,7 @@ def onnx_written_once(request: pytest.FixtureRequest) -> Iterator[None]:
     ) -> None:
         arrays = [tensor.detach().numpy() for tensor in model.state_dict().values()]
         arrays += [] if whitening is None else [whitening.mean, whitening.matrix]
-        key = (size, str(model), getattr(model, "views", None), *(array.tobytes() for array in arrays))
+        key = (size, str(model), *(array.tobytes() for array in arrays))
         if key not in written:
             (write_onnx_fast if fast else write_onnx)(model, path, size=size, whitening=whitening)
             written[key] = path.read_bytes()

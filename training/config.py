@@ -34,7 +34,6 @@ NOT_NEGATIVE = (
     ),
     *("max_grad_norm", "frozen_epochs", "proxy_warmup", "projector", "precompute", "patience", "cache_gib", "decoders"),
 )
-PHOTO, MIRROR, CROPS = VIEWS = ("photo", "mirror", "crops")  # views of a photo that an exported model averages
 GROUPS = DATA, MODEL, LOSS, SAMPLING, AUGMENTATION, OPTIMISATION, SCHEDULE, EVALUATION, HARDWARE, OUTPUT = (
     *("Data", "Model", "Loss", "Sampling", "Augmentation", "Optimisation", "Schedule", "Evaluation"),
     *("Hardware", "Output"),

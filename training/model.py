@@ -13,9 +13,6 @@ from torch import Tensor, nn
 from retrieval.errors import InvalidParameter
 
 from .backbones.base import Backbone
-from .config import CROPS, MIRROR, VIEWS
-
-CROP_SHARES = (0.875, 0.75)  # sides of the centre crops, as shares of the photo's side
 
 
 class EmbeddingModel(nn.Module):
@@ -57,40 +54,6 @@ class PretrainedModel(nn.Module):
         return means if self.projection is None else self.projection(means)
 
 
-class ViewedModel(nn.Module):
-    """Averages the unit embeddings of views: the photo alone, with its mirror image, or with two centre crops."""
-
-    def __init__(self, model: EmbeddingModel | PretrainedModel, views: str) -> None:
-        super().__init__()
-        if views not in VIEWS:
-            raise InvalidParameter("views", f"be one of {', '.join(VIEWS)}", views)
-        self.model = model
-        self.views = views
-
-    def parts(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return unit embeddings (n, d), and the mean norms of the raw embeddings of the views (n,)."""
-        views = [pixels, *_views_of(pixels, self.views)]
-        raw: Tensor = self.model(torch.cat(views))
-        norms = raw.norm(dim=1)
-        unit = F.normalize(raw, dim=1).reshape(len(views), -1, raw.shape[1]).mean(dim=0)
-        return F.normalize(unit, dim=1), norms.reshape(len(views), -1).mean(dim=0)
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """Return raw embeddings (n, d)."""
-        unit, norms = self.parts(pixels)
-        return unit * norms[:, None]
-
-
-def _views_of(pixels: Tensor, views: str) -> list[Tensor]:
-    """Return the further views of pixels (n, 3, size, size), of the same size."""
-    if views == MIRROR:
-        return [pixels.flip(3)]
-    size = pixels.shape[3]
-    edges = [round(size * (1 - share) / 2) for share in CROP_SHARES] if views == CROPS else []
-    crops = [pixels[:, :, edge : size - edge, edge : size - edge] for edge in edges]
-    return [F.interpolate(crop, size=(size, size), mode="bilinear", align_corners=False) for crop in crops]
-
-
 class ExportModel(nn.Module):
     """The model that is exported as ONNX: unit embeddings, optionally whitened, and the norms of the raw ones."""
 
@@ -98,7 +61,7 @@ class ExportModel(nn.Module):
     matrix: Tensor
 
     def __init__(
-        self, model: EmbeddingModel | PretrainedModel | ViewedModel, *, whitening: tuple[Tensor, Tensor] | None = None
+        self, model: EmbeddingModel | PretrainedModel, *, whitening: tuple[Tensor, Tensor] | None = None
     ) -> None:
         super().__init__()
         self.model = model
@@ -109,11 +72,8 @@ class ExportModel(nn.Module):
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the unit `embedding` (n, d) and `certainty` (n,)."""
-        if isinstance(self.model, ViewedModel):
-            unit, certainty = self.model.parts(pixels)
-        else:
-            raw = self.model(pixels)
-            unit, certainty = F.normalize(raw, dim=1), raw.norm(dim=1)
+        raw = self.model(pixels)
+        unit, certainty = F.normalize(raw, dim=1), raw.norm(dim=1)
         if self.whitens:
             unit = F.normalize((unit - self.mean) @ self.matrix, dim=1)
         return unit, certainty

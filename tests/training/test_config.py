@@ -59,12 +59,12 @@ def test_the_training_page_names_settings_that_exist() -> None:
         "trials",
         "jobs",
         "objective",
+        "set",
         "calibration",
         "metrics",
         "provider",
         "pretrained",
         "gallery",
-        "views",
     }  # of other commands
     known = {field.name.replace("_", "-") for field in dataclasses.fields(Settings)}
     assert named - known <= {"multi_gpu", "num_processes"}  # of accelerate's launcher

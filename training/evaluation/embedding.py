@@ -14,7 +14,7 @@ from tqdm import tqdm
 from retrieval.images import Preprocessing
 from training.data.reader import PhotoReader, evaluation_batches
 from training.loop.memory import keep_freed_memory
-from training.model import EmbeddingModel, ViewedModel
+from training.model import EmbeddingModel
 
 
 def to_device(pixels: np.ndarray, preprocessing: Preprocessing, device: torch.device) -> Tensor:
@@ -25,7 +25,7 @@ def to_device(pixels: np.ndarray, preprocessing: Preprocessing, device: torch.de
 
 
 def embed_photos(
-    model: EmbeddingModel | ViewedModel,
+    model: EmbeddingModel,
     reader: PhotoReader,
     count: int,
     preprocessing: Preprocessing,
@@ -37,7 +37,7 @@ def embed_photos(
 
 
 def embed_with_norms(
-    model: EmbeddingModel | ViewedModel,
+    model: EmbeddingModel,
     reader: PhotoReader,
     count: int,
     preprocessing: Preprocessing,
@@ -50,8 +50,7 @@ def embed_with_norms(
     device = next(model.parameters()).device
     if device.type == "cpu":
         keep_freed_memory()
-    inner = model.model if isinstance(model, ViewedModel) else model
-    width = inner.head.out_features if isinstance(inner, EmbeddingModel) else inner.dim
+    width = model.head.out_features
     blocks, norms = [np.zeros((0, width), np.float32)], [np.zeros(0, np.float32)]
     with torch.inference_mode():
         bar = tqdm(total=count, desc="embedding", unit="photo", disable=not progress)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -18,7 +17,7 @@ from retrieval.cli.lines import show_next
 from retrieval.cli.options import GroupedCommand
 from retrieval.errors import InvalidParameter, command
 from training.cli import named_backbone, open_run
-from training.config import AUTO, HARDWARE, MODEL, OUTPUT, PHOTO, VIEWS
+from training.config import AUTO, HARDWARE, MODEL, OUTPUT
 from training.export.options import CHOICES, OFF
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class ExportCommand(GroupedCommand):
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
         "Threshold": ["target_fpir", "allow_estimate", "reject_uncertain"],
         HARDWARE: ["precision", "provider"],
-        MODEL: ["pretrained", "fit", "size", "views", "verify"],
+        MODEL: ["pretrained", "fit", "size", "verify"],
         OUTPUT: ["output", "gallery", "gallery_output"],
     }
 
@@ -97,13 +96,6 @@ def _of_context(flag: str, **options: Any) -> Callable[[Command], Command]:
     default=CPU,
     help="Execution provider that runs the model. The bundle works with this provider only.",
 )
-@_of_context(
-    "--views",
-    type=click.Choice([AUTO, *VIEWS]),
-    default=PHOTO,
-    help="Views whose embeddings the model averages: the photo alone, the photo and its mirror image (twice the "
-    "computation), or the photo and two centre crops (three times). auto chooses on the validation items of RUN.",
-)
 @click.option("--gallery", type=click.Path(path_type=Path), help="Also index these photos (folder, CSV or parquet).")
 @click.option(
     "--gallery-output",
@@ -151,7 +143,6 @@ def export(
             allow_estimate=allow_estimate,
             reject_uncertain=reject_uncertain,
             variant=_variant(context),
-            views=meta["views"],
             verify=meta["verify"],
         )
         _show_evidence(bundle.manifest["evidence"])
@@ -170,10 +161,9 @@ def _export_pretrained(context: click.Context, output: Path, target_fpir: float,
     from training.export.pretrained import Pretrained, export_pretrained
     from training.export.variants import Variant
 
-    for name, choices in (("views", VIEWS), ("precision", PRECISIONS)):
-        if context.meta[name] == AUTO:
-            rule = f"be one of {', '.join(choices)} with --pretrained, which has no validation items to choose on"
-            raise InvalidParameter(f"--{name}", rule, AUTO)
+    if context.meta["precision"] == AUTO:
+        rule = f"be one of {', '.join(PRECISIONS)} with --pretrained, which has no validation items to choose on"
+        raise InvalidParameter("--precision", rule, AUTO)
     given = [name for name in OF_RUNS if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if given:
         flags = ", ".join("RUN" if name == "run" else f"--{name.replace('_', '-')}" for name in given)
@@ -198,9 +188,7 @@ def _export_pretrained(context: click.Context, output: Path, target_fpir: float,
         click.echo(told)
     variant = Variant(meta["precision"], meta["provider"])
     photos = photos or catalogue or ()
-    return export_pretrained(
-        replace(pretrained, views=meta["views"]), output, photos=photos, variant=variant, target_fpir=target_fpir
-    )
+    return export_pretrained(pretrained, output, photos=photos, variant=variant, target_fpir=target_fpir)
 
 
 def _variant(context: click.Context) -> Variant | list[Variant]:
@@ -215,12 +203,11 @@ def _variant(context: click.Context) -> Variant | list[Variant]:
 
 
 def _show_evidence(evidence: Mapping[str, Any]) -> None:
-    """Print the views, what the verification gains and costs, and the comparison with fp32 if there is one."""
+    """Print what the verification gains and costs, and the comparison with fp32 if there is one."""
     from training.export.comparison import render_comparison
     from training.export.precision import describe_forms
-    from training.export.views import describe_views
 
-    for line in [*describe_views(evidence["views"]), *describe_forms(evidence["forms_tried"])]:
+    for line in describe_forms(evidence["forms_tried"]):
         click.echo(line)
     if evidence["verification"]["told"]:
         click.echo(evidence["verification"]["told"])

@@ -27,7 +27,6 @@ from retrieval.metrics.identification import SearchScores
 from retrieval.reports.bundle_report import render_report
 from retrieval.threshold.calibrate import calibrate
 from retrieval.threshold.certainty import auroc, choose_cut, risk_coverage, without_uncertain, wrong_answers
-from training.config import PHOTO
 from training.evaluation.distance_selection import validation_split
 from training.evaluation.evaluate import item_labels, score_split
 from training.loop.compatible import compatible_with
@@ -48,7 +47,6 @@ from .verification import (
     describe_photos,
     not_verified,
 )
-from .views import views_evidence
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,6 @@ def export(
     allow_estimate: bool = False,
     reject_uncertain: bool = False,
     variant: Variant | Sequence[Variant] = REFERENCE,
-    views: str = PHOTO,
     verify: str = OFF,
 ) -> Bundle:
     """Write a bundle to `path` and return it. The threshold is set on the calibration items, with the ONNX model.
@@ -82,8 +79,6 @@ def export(
         Answer searches of low certainty with a no-match. The validation items decide what is low.
     variant:
         Precision and execution provider. Of several, the fastest that finds as many items as fp32, or fp32.
-    views:
-        Views that the model averages: "photo", "mirror" or "crops"; "auto" chooses on the validation items.
     verify:
         Geometric verification: "on", "off", or "auto" to keep it if it finds more validation items.
 
@@ -96,7 +91,7 @@ def export(
     """
     verify = _check_ready(run, path, verify)
     with tempfile.TemporaryDirectory() as folder:
-        exporter = ModelExporter(run, Path(folder), target_fpir=target_fpir, views=views)
+        exporter = ModelExporter(run, Path(folder), target_fpir=target_fpir)
         model, tried = _model(exporter, variant)
         items = CalibrationItems.embed(exporter, model, _verification(exporter, model, verify))
         parity = check_parity(items.vectors, model.whitened(items.raw), model.variant)
@@ -191,7 +186,6 @@ def _write(path: Path, exporter: ModelExporter, items: CalibrationItems, calibra
         "form": {"precision": variant.precision, "provider": variant.provider, "made": model.method},
         "forms_tried": forms_evidence(calibrated.tried_forms),
         "beside_fp32": comparison,
-        "views": views_evidence(exporter.views, exporter.tried_views, model.embedder),
         "distances_tried": model.choice.tried,
         "verification": verification.to_dict(),
         "certainty": {

@@ -12,18 +12,16 @@ import torch
 
 from retrieval.bundle.embedder import Embedder, Embeddings
 from retrieval.catalogue.read import Photo
-from training.config import AUTO, PHOTO
 from training.data.reader import PhotoReader
 from training.data.splits import photos_in_protocol
 from training.evaluation.distance_selection import DistanceChoice, choose_distance
 from training.evaluation.embedding import embed_with_norms
 from training.loop.compatible import compatible_with
 from training.loop.run import Run
-from training.model import EmbeddingModel, ViewedModel
+from training.model import EmbeddingModel
 
 from .onnx_embedding import embed_with_onnx
 from .variants import REFERENCE, Variant, VariantWriter
-from .views import TriedViews, choose_views, with_views
 
 
 @dataclass(frozen=True)
@@ -51,20 +49,12 @@ class ModelExporter:
         FPIR at which distances are compared.
     only_plain:
         Try only plain distances.
-    views:
-        What the model averages beside the photo: one of VIEWS, or AUTO to choose on the validation items.
     """
 
-    def __init__(
-        self, run: Run, folder: Path, *, target_fpir: float, only_plain: bool = False, views: str = PHOTO
-    ) -> None:
+    def __init__(self, run: Run, folder: Path, *, target_fpir: float, only_plain: bool = False) -> None:
         self.run = run
         self.photos = photos_in_protocol(run.photos(), [*run.splits.fit, *run.splits.validation], run.protocol)
-        model = run.best_model()
-        self.tried_views: list[TriedViews] = []
-        if views == AUTO:
-            views, self.tried_views = choose_views(run, model, self.photos, target_fpir=target_fpir)
-        self.views, self.model = views, with_views(model, views)
+        self.model = run.best_model()
         self.target_fpir = target_fpir
         self._folder = folder
         self._only_plain = only_plain
@@ -103,7 +93,7 @@ class ModelExporter:
         return ExportedModel(variant, method, onnx, embedder, fitted, choice)
 
 
-def embed_with_torch(run: Run, model: EmbeddingModel | ViewedModel, photos: Sequence[Photo]) -> Embeddings:
+def embed_with_torch(run: Run, model: EmbeddingModel, photos: Sequence[Photo]) -> Embeddings:
     """Return the embeddings of photos by the torch model, without whitening."""
     reader = PhotoReader(photos, run.preprocessing, cache_bytes=0)
     return Embeddings(*embed_with_norms(model, reader, len(photos), run.preprocessing, progress=True))

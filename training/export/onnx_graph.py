@@ -7,8 +7,6 @@ from typing import Any
 
 from retrieval.errors import MissingDependency
 
-MEANS = ("ReduceMean", "Reshape")
-
 
 def load_onnx(path: Path) -> Any:
     """Return the model of a file."""
@@ -27,10 +25,7 @@ def constants(model: Any) -> dict[str, Any]:
 def after_head(model: Any) -> list[str]:
     """Return the names of the head and of all nodes after it."""
     producers = {output: node for node in model.graph.node for output in node.output}
-    norms = producers["certainty"]
-    while norms.op_type in MEANS:  # over views
-        norms = producers[norms.input[0]]
-    raw = norms.input[0]
+    raw = producers["certainty"].input[0]
     reached, names = {raw}, [producers[raw].name]
     for node in model.graph.node:  # in topological order
         if reached & set(node.input):

@@ -14,14 +14,14 @@ from torch import nn
 
 from retrieval.files import naming
 from training.evaluation.distance_selection import Whitening
-from training.model import EmbeddingModel, ExportModel, PretrainedModel, ViewedModel
+from training.model import EmbeddingModel, ExportModel, PretrainedModel
 
 OPSET = 18
 INPUTS, OUTPUTS = ("pixels",), ("embedding", "certainty")
 
 
 def write_onnx(
-    model: EmbeddingModel | PretrainedModel | ViewedModel, path: Path, *, size: int, whitening: Whitening | None = None
+    model: EmbeddingModel | PretrainedModel, path: Path, *, size: int, whitening: Whitening | None = None
 ) -> None:
     """Write a model in fp32, with whitening if there is any."""
     parts = None

@@ -26,14 +26,12 @@ from retrieval.errors import ImageRefused, InvalidParameter
 from retrieval.files import check_place
 from retrieval.images import Preprocessing, crop, open_image
 from training.backbones import check_size, load_backbone, published_preprocessing
-from training.config import PHOTO
 from training.data.reader import PhotoReader
 from training.evaluation.embedding import to_device
-from training.model import PretrainedModel, ViewedModel
+from training.model import PretrainedModel
 
 from .variants import CALIBRATION_PHOTOS, REFERENCE, Variant, VariantWriter, check_parity
 from .verification import NOT_VERIFIED, VerificationChoice
-from .views import views_evidence
 
 SYNTHETIC, COMPARED = 8, 32  # synthetic images and photos that the ONNX model is compared with torch on
 NOTHING_FITTED = Fitted.of((), ())
@@ -48,7 +46,6 @@ class Pretrained:
     preprocessing: Preprocessing
     fitted: Fitted = NOTHING_FITTED  # the items and photos that a projection was fitted to
     evidence: Mapping[str, object] = field(default_factory=dict)  # about the fit
-    views: str = PHOTO  # views of a photo that the model averages
     verification: VerificationChoice = NOT_VERIFIED
 
     @classmethod
@@ -59,15 +56,10 @@ class Pretrained:
         check_size(backbone, name, preprocessing.size)
         return cls(name, PretrainedModel(backbone).eval(), preprocessing)
 
-    @property
-    def network(self) -> PretrainedModel | ViewedModel:
-        """The model with its views."""
-        return self.model if self.views == PHOTO else ViewedModel(self.model, self.views).eval()
-
     @torch.inference_mode()
     def embed_pixels(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return unit vectors (n, d) of preprocessed pixels, uint8 (n, size, size, 3)."""
-        raw = self.network(to_device(pixels, self.preprocessing, torch.device("cpu")))
+        raw = self.model(to_device(pixels, self.preprocessing, torch.device("cpu")))
         vectors: NDArray[np.float32] = F.normalize(raw, dim=1).numpy()
         return vectors
 
@@ -105,7 +97,7 @@ def export_pretrained(
     compared = _compared(readable, pretrained.preprocessing)
     with tempfile.TemporaryDirectory() as folder:
         onnx = Path(folder) / "model.onnx"
-        writer = VariantWriter(pretrained.network, pretrained.preprocessing, readable)
+        writer = VariantWriter(pretrained.model, pretrained.preprocessing, readable)
         method = writer.write(onnx, variant)
         embedder = variant.embedder(onnx, pretrained.preprocessing, threads=torch.get_num_threads())
         expected = pretrained.embed_pixels(compared)
@@ -121,7 +113,6 @@ def export_pretrained(
             provider=variant.provider,
             evidence={
                 "pretrained": pretrained.name,
-                "views": views_evidence(pretrained.views, [], embedder),
                 "verification": pretrained.verification.to_dict(),
                 "parity": {**parity, "photos": len(compared)},
                 "form": {"precision": variant.precision, "provider": variant.provider, "made": method},

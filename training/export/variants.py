@@ -19,7 +19,7 @@ from retrieval.errors import InvalidParameter, RunError
 from retrieval.images import Preprocessing, to_tensor
 from training.data.reader import PhotoReader, evaluation_batches
 from training.evaluation.distance_selection import Whitening
-from training.model import EmbeddingModel, PretrainedModel, ViewedModel
+from training.model import EmbeddingModel, PretrainedModel
 
 from .fp16 import to_fp16
 from .onnx_writer import write_onnx
@@ -68,7 +68,7 @@ REFERENCE = Variant()
 class VariantWriter:
     """Writes a model as ONNX, in any variant."""
 
-    model: EmbeddingModel | PretrainedModel | ViewedModel
+    model: EmbeddingModel | PretrainedModel
     preprocessing: Preprocessing
     photos: Sequence[Photo]  # that decide the ranges of int8: of the fit items, if the model was fitted
 
