@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from index.ann.faiss_index import release_memory
 from index.ann.kinds import FLAT, choose_kind
@@ -62,7 +62,7 @@ from .maintenance import (
     verify,
     verify_files,
 )
-from .search.distance import PLAIN, DistanceForm
+from .search.distance import PLAIN, DistanceForm, Rows
 from .search.filters import Filter, check_columns, parse_where, to_sql
 from .segments import ENDINGS, Part, encode_row, write_segment
 from .snapshot import (
@@ -84,9 +84,9 @@ __all__ = ["Gallery", "Neighbour", "Rebuilt", "StoredPhoto"]
 LOCK = "writer.lock"
 PARTIAL = f"{DATABASE}.partial"
 LEFTOVERS = {PARTIAL, f"{PARTIAL}-wal", f"{PARTIAL}-shm", f"{PARTIAL}-journal"}  # of an interrupted `create`
-BLOCK, ATTEMPTS = 4096, 5  # photos per read, and attempts at a filtered search while other processes write
-PHOTOS_OF_ITEMS = "SELECT photo_id FROM photos JOIN items ON number = item WHERE item_id IN"
 UNINDEXED = 0.2  # share of photos outside the index above which a rebuild is due
+ATTEMPTS = 5  # at a filtered search while other processes write
+PHOTOS_OF_ITEMS = "SELECT photo_id FROM photos JOIN items ON number = item WHERE item_id IN"
 
 
 class Gallery:
@@ -160,7 +160,7 @@ class Gallery:
         self._rebuilding = threading.Lock()
         self._lock: int | None = None  # file descriptor while this process is the writer
         self._snapshot: Snapshot | None = None
-        self.damage: list[str] = []  # problems found by a search or by `check_in_background`
+        self.damage: list[str] = []  # problems found by a search or by `verify` without rows
         self.dim = self._database.number("dim")
         self.embedding_id = self._database.fact("embedding_id")
         self.features_key = self._database.fact(FEATURES_KEY)
@@ -242,10 +242,9 @@ class Gallery:
 
     def thumbnail(self, photo_id: str) -> bytes | None:
         """Return the JPEG thumbnail of a photo, or None if it has none."""
-        return self.thumbnails([photo_id]).get(photo_id)
+        return self._thumbnails([photo_id]).get(photo_id)
 
-    def thumbnails(self, photo_ids: Sequence[str]) -> dict[str, bytes]:
-        """Return the JPEG thumbnails of photos by photo_id, for those that have one."""
+    def _thumbnails(self, photo_ids: Sequence[str]) -> dict[str, bytes]:
         query = "SELECT photo_id, jpeg FROM thumbnails WHERE photo_id IN"
         with self._guard:
             return {photo_id: bytes(jpeg) for photo_id, jpeg in self._database.each(query, photo_ids)}
@@ -255,31 +254,21 @@ class Gallery:
         with self._guard:
             return self._database.kept(name)
 
-    def kept_names(self) -> list[str]:
-        """Return the names under which something is kept."""
-        with self._guard:
-            return [row[0] for row in self._database.rows("SELECT name FROM kept ORDER BY name")]
-
-    def contents(self) -> tuple[list[str], list[str], NDArray[np.float32]]:
-        """Return photo_ids, item_ids and vectors (n, d) of all live photos of one version, in the same order."""
-        photos = [photo for block in self.walk(BLOCK) for photo in block]
-        vectors = np.array([photo.vector for photo in photos], dtype=np.float32).reshape(-1, self.dim)
-        return [photo.photo_id for photo in photos], [photo.item_id for photo in photos], vectors
-
-    def walk(self, count: int, *, features: bool = False) -> Iterator[list[StoredPhoto]]:
+    def walk(self, count: int, *, whole: bool = False) -> Iterator[list[StoredPhoto]]:
         """Return the live photos of the newest version in insertion order, `count` per batch.
 
-        With `features`, they have their features if the gallery keeps them.
+        With `whole`, they have their thumbnails, and their features if the gallery keeps them.
         """
-        return self._walk(self._current(), count, features=features)
-
-    def _walk(self, now: Snapshot, count: int, *, features: bool) -> Iterator[list[StoredPhoto]]:
+        now = self._current()
         live = np.flatnonzero(now.live)
-        for start in range(0, len(live), count):
-            positions = live[start : start + count]
-            read = now.features(positions) if features and self.features_key else [None] * len(positions)
-            photos = zip(now.photos_at(positions), now.vectors(positions), read, strict=True)
-            yield [StoredPhoto(*facts, vector, some) for facts, vector, some in photos]
+        return (self._stored(now, live[start : start + count], whole) for start in range(0, len(live), count))
+
+    def _stored(self, now: Snapshot, positions: Rows, whole: bool) -> list[StoredPhoto]:
+        facts, vectors = now.photos_at(positions), now.vectors(positions)
+        features = now.features(positions) if whole and self.features_key else [None] * len(positions)
+        jpegs = self._thumbnails([photo_id for photo_id, *_ in facts]) if whole else {}
+        photos = zip(facts, vectors, features, strict=True)
+        return [StoredPhoto(*fact, vector, some, jpegs.get(fact[0])) for fact, vector, some in photos]
 
     def search(
         self,
@@ -356,18 +345,18 @@ class Gallery:
         positions = np.flatnonzero(now.seqs == seq) if seq is not None else ()
         return now.features(np.asarray(positions))[0] if len(positions) else None
 
-    def verify(self) -> list[str]:
-        """Read all data and return a list of problems in words; empty if there are none."""
-        with self._guard:
-            return verify(self.path, self._database)
+    def verify(self, *, rows: bool = True) -> list[str]:
+        """Read all data and return a list of problems in words; empty if there are none.
 
-    def check_in_background(self) -> threading.Thread:
-        """Check database and files in a thread while searches go on; problems are added to `damage`."""
-        thread = threading.Thread(
-            target=lambda: self._remember(verify_files(self.path)), name="gallery-check", daemon=True
-        )
-        thread.start()
-        return thread
+        Without `rows`, only the database and the files are checked. Searches go on meanwhile, and problems are added to
+        `damage`.
+        """
+        if rows:
+            with self._guard:
+                return verify(self.path, self._database)
+        problems = verify_files(self.path)
+        self._remember(problems)
+        return problems
 
     def add(
         self,
@@ -425,7 +414,7 @@ class Gallery:
             refuse_absent([photo_id for photo_id in ids if photo_id not in seqs])
             now = self._current()
             positions = np.searchsorted(now.seqs, np.array([seqs[photo_id] for photo_id in ids], dtype=np.int64))
-            thumbnails = self.thumbnails(ids)
+            thumbnails = self._thumbnails(ids)
             changed = check_additions(
                 ids,
                 item_ids,

@@ -27,8 +27,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from index.ann.recall import Probe
-
 from .checks import (
     Additions,
     check_actor,
@@ -189,10 +187,6 @@ class MilvusGallery:
         texts = self._texts([CHANGE.format(number) for number in range(oldest + 1, version + 1)])
         return sorted((Change(**json.loads(text)) for text in texts.values()), key=lambda change: -change.version)
 
-    def kept_names(self) -> list[str]:
-        """Return the names of the kept contents."""
-        return sorted(self._facts()["kept"])
-
     def kept(self, name: str) -> bytes | None:
         """Return the content that is kept under a name with the newest version, None if there is none."""
         return self._kept(name, self._facts())
@@ -317,28 +311,20 @@ class MilvusGallery:
 
     def thumbnail(self, photo_id: str) -> bytes | None:
         """Return the JPEG thumbnail of a photo, or None if it has none."""
-        return self.thumbnails([photo_id]).get(photo_id)
+        rows = self._get([photo_id], ["thumbnail"])
+        return _jpeg(rows[photo_id]) if rows else None
 
-    def thumbnails(self, photo_ids: Sequence[str]) -> dict[str, bytes]:
-        """Return the JPEG thumbnails of photos by photo_id, for those that have one."""
-        rows = self._get(photo_ids, ["thumbnail"]).items()
-        return {photo_id: base64.b64decode(row["thumbnail"]) for photo_id, row in rows if row["thumbnail"]}
-
-    def walk(self, count: int, *, features: bool = False) -> Iterator[list[StoredPhoto]]:  # noqa: ARG002
-        """Return the photos ordered by photo_id, `count` per batch; there are no features."""
+    def walk(self, count: int, *, whole: bool = False) -> Iterator[list[StoredPhoto]]:
+        """Return the photos ordered by photo_id, `count` per batch; with `whole`, they have their thumbnails."""
         ids = self.snapshot().ids
-        return (self._stored(ids[start : start + count]) for start in range(0, len(ids), count))
+        return (self._stored(ids[start : start + count], whole) for start in range(0, len(ids), count))
 
-    def _stored(self, photo_ids: Sequence[str]) -> list[StoredPhoto]:
-        rows = self._get(photo_ids, [*ROW, "vector"])
-        vectors = ((rows[name], np.array(rows[name]["vector"], dtype=np.float32)) for name in photo_ids if name in rows)
-        return [StoredPhoto(*_fields(row), vector) for row, vector in vectors]
-
-    def contents(self) -> tuple[list[str], list[str], NDArray[np.float32]]:
-        """Return photo_ids, item_ids and vectors (n, d) of all photos, ordered by photo_id."""
-        photos = [photo for block in self.walk(BATCH) for photo in block]
-        vectors = np.array([photo.vector for photo in photos], dtype=np.float32).reshape(-1, self.dim)
-        return [photo.photo_id for photo in photos], [photo.item_id for photo in photos], vectors
+    def _stored(self, photo_ids: Sequence[str], whole: bool) -> list[StoredPhoto]:
+        found = self._get(photo_ids, [*ROW, "vector", *(["thumbnail"] if whole else [])])
+        rows = [found[photo_id] for photo_id in photo_ids if photo_id in found]
+        vectors = [np.array(row["vector"], dtype=np.float32) for row in rows]
+        photos = zip(rows, vectors, strict=True)
+        return [StoredPhoto(*_fields(row), vector, None, _jpeg(row) if whole else None) for row, vector in photos]
 
     # changes
 
@@ -379,7 +365,7 @@ class MilvusGallery:
             refuse_absent([photo_id for photo_id in photo_ids if photo_id not in rows])
             stored = [rows[photo_id] for photo_id in photo_ids]
             vectors = np.array([row["vector"] for row in stored], dtype=np.float32).reshape(-1, self.dim)
-            thumbnails = [base64.b64decode(row["thumbnail"]) or None for row in stored]
+            thumbnails = [_jpeg(row) for row in stored]
             new = check_additions(photo_ids, item_ids, vectors, metadata, thumbnails, None, dim=self.dim)
             return self._put(new, "update", actor)
 
@@ -424,22 +410,16 @@ class MilvusGallery:
             remedy="Its index type is chosen when a gallery is created (`MilvusGallery.create`)",
         )
 
-    def rebuild_if_due(
-        self, *, kind: str | None = None, max_memory: int | None = None, probe: Probe | None = None
-    ) -> None:
-        """Do nothing: Milvus maintains its own index."""
-
-    def verify(self) -> list[str]:
+    def verify(self, *, rows: bool = True) -> list[str]:
         """Return the vectors that are not of length one as problems; Milvus checks its own files."""
+        if not rows:
+            return []
         problems = []
         for row in self._walk(["photo_id", "vector"]):
             length = float(np.linalg.norm(np.asarray(row["vector"], dtype=np.float64)))
             if not abs(length - 1) < 1e-5:
                 problems.append(f"the vector of photo {row['photo_id']} has the length {length}")
         return problems
-
-    def check_in_background(self) -> None:
-        """Do nothing: Milvus checks its own files."""
 
     # searches and draws
 
@@ -690,6 +670,10 @@ def _parts(entry: Sequence[Any]) -> list[str]:
 
 def _fields(row: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
     return row["photo_id"], row["item_id"], dict(row["metadata"])
+
+
+def _jpeg(row: Mapping[str, Any]) -> bytes | None:
+    return base64.b64decode(row["thumbnail"]) or None
 
 
 def _check_lengths(new: Additions) -> None:

@@ -71,6 +71,7 @@ class StoredPhoto:
     metadata: dict[str, Any]
     vector: NDArray[np.float32]  # (d,)
     features: bytes | None = None  # if they were asked for and the gallery keeps them
+    thumbnail: bytes | None = None  # JPEG, if it was asked for
 
 
 class Caches:

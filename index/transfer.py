@@ -6,7 +6,7 @@ import base64
 import csv
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from .database import FEATURES_KEY
+from .database import FEATURES_KEY, POINT
 from .errors import DataError, GalleryError, InvalidParameter
 from .features import FeatureFormat
 from .files import sync_folder, write_errors
+from .gallery import Gallery
 from .location import AnyGallery, exists, open_or_create
-from .search.leave_one_out import DRAWS
 
 BATCH = 5000  # photos written or read at a time
 FEATURES_BATCH = 250  # the same in a gallery with features, about 40 KB per photo
@@ -38,21 +38,23 @@ class Imported:
     kept: frozenset[str]  # names of the contents, such as the operating point
 
 
-def export_photos(gallery: AnyGallery, path: Path) -> int:
+def export_photos(gallery: AnyGallery, path: Path, names: Sequence[str] = (POINT,)) -> int:
     """Write all live photos of one version and return their number; raise GalleryError if the file exists.
 
-    A .parquet file contains the photos, the operating points and the labelled queries, but no draws. A .csv file is a
-    table for spreadsheets with ids and metadata but no vectors or thumbnails; it cannot be imported.
+    A .parquet file contains the photos and the named contents. A .csv file is a table for spreadsheets with ids and
+    metadata but no vectors or thumbnails; it cannot be imported.
     """
     if path.suffix.lower() not in (*PARQUET, TABLE):
         raise InvalidParameter("output", "end in .parquet or .csv", str(path))
     if path.exists():
         raise GalleryError(f"{path} exists", remedy="Choose a new name")
-    write = _write_table if path.suffix.lower() == TABLE else _write_parquet
     partial_path = path.with_name(f"{path.name}.partial")
     with write_errors(path):
         try:
-            count = write(gallery, partial_path)
+            if path.suffix.lower() == TABLE:
+                count = _write_table(gallery, partial_path)
+            else:
+                count = _write_parquet(gallery, partial_path, names)
             with partial_path.open("rb+") as file:
                 os.fsync(file.fileno())
             partial_path.replace(path)
@@ -63,13 +65,13 @@ def export_photos(gallery: AnyGallery, path: Path) -> int:
     return count
 
 
-def _write_parquet(gallery: AnyGallery, path: Path) -> int:
+def _write_parquet(gallery: AnyGallery, path: Path, names: Sequence[str]) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     key = gallery.features_key
-    blocks = gallery.walk(_batch_size(key), features=True)
-    kept = {name: content for name in gallery.kept_names() if name != DRAWS and (content := gallery.kept(name))}
+    blocks = gallery.walk(_batch_size(key), whole=True)
+    kept = {name: content for name in names if (content := gallery.kept(name))}
     facts = {"dim": gallery.dim, "embedding_id": gallery.embedding_id, "columns": gallery.columns(), FEATURES_KEY: key}
     packed = {name: base64.b64encode(content).decode() for name, content in kept.items()}
     schema = pa.schema(
@@ -86,7 +88,6 @@ def _write_parquet(gallery: AnyGallery, path: Path) -> int:
     count = 0
     with pq.ParquetWriter(path, schema) as writer:
         for photos in blocks:
-            thumbnails = gallery.thumbnails([photo.photo_id for photo in photos])
             columns = {
                 "photo_id": [photo.photo_id for photo in photos],
                 "item_id": [photo.item_id for photo in photos],
@@ -94,7 +95,7 @@ def _write_parquet(gallery: AnyGallery, path: Path) -> int:
                     pa.array(np.concatenate([photo.vector for photo in photos])), gallery.dim
                 ),
                 "metadata": [json.dumps(photo.metadata, ensure_ascii=False) for photo in photos],
-                "thumbnail": [thumbnails.get(photo.photo_id) for photo in photos],
+                "thumbnail": [photo.thumbnail for photo in photos],
                 **({"features": [photo.features for photo in photos]} if key else {}),
             }
             writer.write_table(pa.table(columns, schema=schema))
@@ -130,7 +131,7 @@ def _cell(value: Any) -> str:
 def import_photos(path: Path, place: Path | str, *, feature_format: FeatureFormat | None = None) -> Imported:
     """Add the photos of an exported file to the gallery at a path or an address, creating it if needed.
 
-    A new gallery gets the exported operating point and labelled queries. An existing gallery keeps its own. Photos
+    A new gallery gets the exported contents, such as the operating point. An existing gallery keeps its own. Photos
     whose features do not have the `feature_format` are refused.
     """
     facts, kept = _facts(path)
@@ -146,7 +147,8 @@ def import_photos(path: Path, place: Path | str, *, feature_format: FeatureForma
         count = sum(_add(gallery, rows) for rows in _batches(path, _batch_size(key)))
         if is_new and kept:
             gallery.keep(kept, f"import the {' and the '.join(sorted(kept))}")
-        gallery.rebuild_if_due()
+        if isinstance(gallery, Gallery):
+            gallery.rebuild_if_due()
     return Imported(count, frozenset(kept if is_new else ()))
 
 

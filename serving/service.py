@@ -6,6 +6,7 @@ retriever is freed when its last request ends.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -84,7 +85,8 @@ class Service:
             self.monitor = DriftMonitor(retriever.bundle)
         self.retriever = retriever
         if self.peers.is_first:
-            retriever.gallery.check_in_background()
+            check = partial(retriever.gallery.verify, rows=False)
+            threading.Thread(target=check, name="gallery-check", daemon=True).start()
 
     def stop(self) -> None:
         """Stop accepting searches and wait briefly for running ones."""

@@ -205,10 +205,12 @@ def export(path: Path | str, output: Path) -> None:
       retrieval gallery export galleries/shop shop.parquet
       retrieval gallery export galleries/shop shop.csv
     """
+    from index.database import POINT
     from index.transfer import export_photos
+    from retrieval.threshold.labelled_queries import QUERIES
 
     with _open(path, read_only=True) as opened:
-        click.echo(f"Wrote {output}: {export_photos(opened, output):,} photos.")
+        click.echo(f"Wrote {output}: {export_photos(opened, output, (POINT, QUERIES)):,} photos.")
 
 
 @gallery.command("import")

@@ -20,6 +20,7 @@ from typing import Any
 from tqdm import tqdm
 
 from index.ann.recall import Probe
+from index.gallery import Gallery
 from index.location import AnyGallery, exists, is_address, open_gallery, open_or_create
 from index.maintenance import Rebuilt
 from retrieval.bundle.bundle import Bundle, require_match
@@ -120,7 +121,8 @@ def index_catalogue(
         else:
             report.gone = plan.gone
         report.seconds = time.perf_counter() - started
-        report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
+        if isinstance(gallery, Gallery):  # Milvus maintains its own index
+            report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
         _anchor(bundle, gallery, report)
         is_empty = is_new and not len(gallery)
     if is_empty and report.refused:

@@ -11,6 +11,7 @@ from index.ann.kinds import IVF, KINDS
 from index.ann.recall import Probe
 from index.errors import GalleryError
 from index.gallery import Gallery
+from index.location import contents
 from index.search.distance import Floats, plain_distance
 
 from .vectors import DIM, filled, unit
@@ -66,7 +67,7 @@ def test_near_ties_are_told_apart_by_the_exact_distance(
             names = [f"{number}-{i}" for i in range(count)]
             gallery.add(names, names, near, metadata=[{"half": "ab"[i % 2]} for i in range(count)])
         gallery.rebuild(kind=kind, probe=Probe(0.4))
-        ids, _, vectors = gallery.contents()
+        ids, _, vectors = contents(gallery)
         kept = [i for i, name in enumerate(ids) if where is None or int(name.split("-")[1]) % 2 == 0]
         found = expected = 0
         for query in queries:

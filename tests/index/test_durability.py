@@ -19,6 +19,7 @@ import pytest
 
 from index.errors import GalleryCorrupt, GalleryError, GalleryLocked, RetrievalError
 from index.gallery import Gallery
+from index.location import contents
 
 from .vectors import DIM, features_of, filled, unit, with_features
 
@@ -142,7 +143,7 @@ def _add(
 
 def _features_are_right(gallery: Gallery) -> bool:
     """Return whether each photo of a gallery with features has those that follow from its vector."""
-    photos = [photo for some in gallery.walk(100, features=True) for photo in some]
+    photos = [photo for some in gallery.walk(100, whole=True) for photo in some]
     return [photo.features for photo in photos] == features_of(np.array([photo.vector for photo in photos]))
 
 
@@ -210,7 +211,7 @@ def test_killed_at_any_moment_every_change_is_whole_or_not_at_all(tmp_path: Path
             for gallery in (reader, writer) if number % 10 == 0 else (writer,):
                 assert gallery.verify() == []
             assert _features_are_right(reader)
-            held = dict(zip(*reader.contents()[:2], strict=True))
+            held = dict(zip(*contents(reader)[:2], strict=True))
             step += 1
             if held == photos and step % 5 != 4:  # the change under way was lost: do it now
                 undone += 1
@@ -222,7 +223,7 @@ def test_killed_at_any_moment_every_change_is_whole_or_not_at_all(tmp_path: Path
                         imagined.add(names, [item] * len(names), unit(len(names)))
                     photos = _change(imagined, step, photos)
                 shutil.rmtree(tmp_path / "imagined")
-            assert dict(zip(*writer.contents()[:2], strict=True)) == photos
+            assert dict(zip(*contents(writer)[:2], strict=True)) == photos
             assert writer.items == len(set(photos.values()))
             _add(writer, ["after"], "after", 3)  # the next writer clears what was left behind
             assert writer.search(unit(1, 3), 1)[0][0].distance == 0.0
@@ -281,7 +282,7 @@ def test_a_failing_disk_ends_in_a_clear_error_and_an_intact_gallery(
         failures += disk.failed
         gallery.close()
         with Gallery.open(path) as again:
-            assert dict(zip(*again.contents()[:2], strict=True)) == photos
+            assert dict(zip(*contents(again)[:2], strict=True)) == photos
             assert again.verify() == []
             assert not features_key or _features_are_right(again)
             _add(again, ["after"], "after", 3)

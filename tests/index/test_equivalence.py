@@ -21,6 +21,7 @@ from index import segments
 from index.ann.kinds import IVF, KINDS
 from index.ann.recall import Probe
 from index.gallery import Gallery
+from index.location import contents
 from index.milvus import MilvusGallery
 from index.search.distance import plain_distance
 
@@ -126,7 +127,7 @@ class Histories(RuleBasedStateMachine):
         ):
             change()
         self.reopen()
-        ids, _, vectors = self.gallery.contents()
+        ids, _, vectors = contents(self.gallery)
         there = {name: vector.tobytes() for name, vector in zip(ids, vectors, strict=True)}
         (self.photos,) = [
             photos

@@ -19,7 +19,7 @@ from .vectors import DIM, features_of, filled, unit, with_features
 
 def check(gallery: Gallery, photos: int) -> None:
     """Check that each photo has the features that follow from its vector."""
-    found = [photo for some in gallery.walk(7, features=True) for photo in some]
+    found = [photo for some in gallery.walk(7, whole=True) for photo in some]
     assert len(found) == photos
     assert [photo.features for photo in found] == features_of(np.array([photo.vector for photo in found]))
     assert gallery.verify() == []
@@ -69,7 +69,7 @@ def test_photos_without_features_and_features_without_bytes(tmp_path: Path) -> N
             gallery.add(["c"], ["x"], unit(1), features=[b"x"])
         with pytest.raises(GalleryError, match="keeps no features"):
             gallery.snapshot().features(np.array([1]))
-        assert [photo.features for some in gallery.walk(50, features=True) for photo in some] == [None] * 40
+        assert [photo.features for some in gallery.walk(50, whole=True) for photo in some] == [None] * 40
 
 
 def test_a_gallery_with_features_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,7 +155,7 @@ def test_the_background_check_reads_the_database_too(tmp_path: Path) -> None:
     gallery.close()
     change(tmp_path / "g", "UPDATE items SET photos = photos + 1 WHERE item_id = 'i3'")
     with Gallery.open(tmp_path / "g", read_only=True) as reader:
-        reader.check_in_background().join()
+        reader.verify(rows=False)
         assert "items count other photos" in reader.damage[0]
 
 
@@ -168,7 +168,7 @@ def test_damage_that_a_search_met_stays_known(tmp_path: Path) -> None:
             with pytest.raises(GalleryCorrupt):
                 gallery.search(vectors[-1:], 1)
         assert len(gallery.damage) == 1
-        gallery.check_in_background().join()
+        gallery.verify(rows=False)
         assert len(gallery.damage) == 2
 
 

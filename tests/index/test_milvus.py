@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from index.errors import GalleryError, InvalidParameter
+from index.location import contents
 from index.milvus import MilvusGallery, exists
 from index.search.distance import plain_distance
 from index.search.filters import Where, parse_where, to_milvus
@@ -66,7 +67,7 @@ def test_any_history_equals_brute_force(address: str) -> None:
     assert {photo[0] for photo in gallery.photos()} == photos.keys()
     assert gallery.items == len({item for item, _ in photos.values()})
     assert gallery.verify() == []
-    ids, items, vectors = gallery.contents()
+    ids, items, vectors = contents(gallery)
     assert all(
         photos[p][0] == i and np.array_equal(photos[p][1], v) for p, i, v in zip(ids, items, vectors, strict=True)
     )

@@ -18,9 +18,9 @@ IDS = ["p3", "p1"]
 def test_an_update_changes_item_and_metadata_and_nothing_else(tmp_path: Path) -> None:
     with with_features(tmp_path / "g") as gallery:
         gallery.add(["p1"], ["i1"], unit(1, 5), thumbnails=[b"jpeg"], features=[b"f" * 8], upsert=True)
-        before = {photo.photo_id: photo for block in gallery.walk(100, features=True) for photo in block}
+        before = {photo.photo_id: photo for block in gallery.walk(100, whole=True) for photo in block}
         assert gallery.update(IDS, ["new", "i2"], [{"price": 3}, {}], actor="ann") == 2
-        after = {photo.photo_id: photo for block in gallery.walk(100, features=True) for photo in block}
+        after = {photo.photo_id: photo for block in gallery.walk(100, whole=True) for photo in block}
         assert gallery.photo("p3") == ("p3", "new", {"price": 3})
         assert gallery.photo("p1") == ("p1", "i2", {})
         assert gallery.thumbnail("p1") == b"jpeg"

@@ -14,6 +14,7 @@ from index.ann.recall import Recall
 from index.database import POINT
 from index.errors import GalleryCorrupt, GalleryError
 from index.gallery import Gallery
+from index.location import contents
 from index.search.distance import PLAIN, Floats, plain_distance
 from index.search.leave_one_out import DRAWS
 from index.transfer import export_photos, import_photos
@@ -33,7 +34,7 @@ def test_a_base_in_memory_follows_what_comes_and_goes(tmp_path: Path, monkeypatc
     gallery, queries = filled(tmp_path / "g", count=400, items=400), unit(40, 3)
     gallery.remove(photo_ids=[f"p{i}" for i in range(0, 400, 9)])
     for step in range(8):
-        ids, _, vectors = gallery.contents()
+        ids, _, vectors = contents(gallery)
         for query in queries:
             (found,) = gallery.search(query[None], 1)[0]
             assert found.photo_id == nearest(ids, vectors, query)
@@ -227,7 +228,7 @@ def test_what_a_gallery_keeps_is_exported_except_draws_and_replaces_nothing(tmp_
     gallery.keep({POINT: b"point", "labelled queries": bytes(range(256)), DRAWS: b"draws"}, "calibrate")
     other.keep({POINT: b"own"}, "calibrate")
     other.close()
-    export_photos(gallery, tmp_path / "g.parquet")
+    export_photos(gallery, tmp_path / "g.parquet", (POINT, "labelled queries", "none"))
     done = import_photos(tmp_path / "g.parquet", tmp_path / "copy")
     assert (done.photos, done.kept) == (40, {POINT, "labelled queries"})
     with Gallery.open(tmp_path / "copy") as copy:

@@ -58,7 +58,7 @@ def test_a_draw_is_a_search_of_a_gallery_without_its_item(
         probes = probes_of(12, 8, 50)
         made = drawer(gallery, form).own(excluded=NONE, most=25)
         asked = drawer(gallery, form).probes(probes, numbers=numbers(gallery, probes))
-        photos = {photo.photo_id: photo for some in gallery.walk(100, features=True) for photo in some}
+        photos = {photo.photo_id: photo for some in gallery.walk(100, whole=True) for photo in some}
         finite = 0
         for draws, some in ((made, 25), (asked, 12)):
             for row, name in enumerate(draws.ids.tolist()[:some]):

@@ -53,7 +53,7 @@ def slow(
 ) -> list[tuple[str, str, float]]:
     """Return item, photo and distance of the nearest items, by the definition."""
     verifier = form.verifier
-    photos = [photo for some in gallery.walk(1000, features=True) for photo in some if photo.metadata["brand"] in brand]
+    photos = [photo for some in gallery.walk(1000, whole=True) for photo in some if photo.metadata["brand"] in brand]
     stored = np.array([photo.vector for photo in photos])
     own, around = form.densities(vector[None]), form.densities(stored)
     base = form.transform(plain_distance(vector[None], stored) ** 2, np.repeat(own, len(stored)), around)

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from index.gallery import Gallery
+from index.location import contents
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import Photo
 from retrieval.images import center_crop_resize, open_image
@@ -63,5 +64,5 @@ def test_another_box_is_another_content(tmp_path: Path, photo: Photo) -> None:
     for box in (RIGHT, LEFT, None):
         index_catalogue(bundle, [replace(photo, bbox=box)], tmp_path / "g", progress=False)
         with Gallery.open(tmp_path / "g") as gallery:
-            vectors.append(gallery.contents()[2].tobytes())
+            vectors.append(contents(gallery)[2].tobytes())
     assert len(set(vectors)) == 3

@@ -156,7 +156,7 @@ def test_an_interrupted_index_continues_and_a_replaced_photo_gets_new_features(s
     draw_cover(77, 0).save(folder / "cover-01" / "0.png")
     assert index_catalogue(bundle, read_catalogue(folder), tmp_path / "gallery", progress=False).replaced == 1
     with Gallery.open(tmp_path / "gallery", read_only=True) as gallery:
-        stored = {photo.item_id: photo.features for some in gallery.walk(10, features=True) for photo in some}
+        stored = {photo.item_id: photo.features for some in gallery.walk(10, whole=True) for photo in some}
     embedder = bundle.embedder()
     for item, drawn in (("cover-00", 0), ("cover-01", 77), ("cover-02", 2)):
         assert stored[item] == embedder.describe(draw_cover(drawn, 0))
@@ -212,7 +212,7 @@ def test_own_draws_are_verified_searches_without_the_own_item(shop: Path, tmp_pa
     bundle = Bundle.open(shop / "bundle")
     with Gallery.open(shop / "gallery", read_only=True) as gallery:
         draws = GalleryAnchor(bundle).draws(gallery).sources[OWN]
-        photos = {photo.photo_id: photo for some in gallery.walk(10, features=True) for photo in some}
+        photos = {photo.photo_id: photo for some in gallery.walk(10, whole=True) for photo in some}
     asked = photos[str(draws.ids[0])]
     others = [photo for photo in photos.values() if photo.item_id != asked.item_id]
     with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e", features_key=bundle.features_key) as rest:

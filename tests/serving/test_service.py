@@ -18,6 +18,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from index.gallery import Gallery
+from index.location import contents
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.operating_point import OperatingPoint
@@ -77,7 +78,7 @@ def test_a_photo_put_over_http_is_the_row_that_indexing_writes(client: TestClien
         assert metadata.pop(FILE)  # an upload is no file
         assert over_http.photo("new.jpg") == (photo_id, item_id, metadata)
         assert over_http.thumbnail("new.jpg") == indexed.thumbnail("new.jpg")
-        (answer,) = over_http.search(indexed.contents()[2], 1)
+        (answer,) = over_http.search(contents(indexed)[2], 1)
         assert (answer[0].photo_id, answer[0].distance) == ("new.jpg", 0)
     report = index_catalogue(bundle, photos, shop / "gallery", progress=False)
     assert (report.added, report.skipped) == (0, 1)

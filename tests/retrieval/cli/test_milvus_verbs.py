@@ -108,7 +108,7 @@ def test_a_gallery_that_went_to_milvus_and_back_answers_alike(tmp_path: Path, te
         with open_gallery(place) as gallery:
             propose(Bundle.open(bundle.path), gallery).write(gallery)  # draws are not exported
             stored = sorted(gallery.photos(), key=lambda photo: photo[0])
-            contents.append((stored, gallery.thumbnails([photo_id for photo_id, *_ in stored])))
+            contents.append((stored, [gallery.thumbnail(photo_id) for photo_id, *_ in stored]))
         with Retriever.open(bundle.path, place) as retriever:
             answers.append(retriever.search_batch(queries))
     assert contents[0] == contents[1] == contents[2]

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from index import location
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import read_catalogue
@@ -90,7 +91,8 @@ def test_killed_and_started_again_it_ends_as_if_nothing_had_happened(tmp_path: P
     assert [photo_id for photo_id, _ in report.refused] == ["item-03/bad.jpg"]
     index_catalogue(Bundle.open(words[0]), read_catalogue(folder), tmp_path / "whole", progress=False)
     with Gallery.open(words[2]) as one, Gallery.open(tmp_path / "whole") as other:
-        mine, theirs = (dict(zip(g.contents()[0], g.contents()[2].tolist(), strict=True)) for g in (one, other))
+        read = [location.contents(gallery) for gallery in (one, other)]
+        mine, theirs = (dict(zip(ids, vectors.tolist(), strict=True)) for ids, _, vectors in read)
         assert mine == theirs
         assert sorted(one.values("_content_sha256")) == sorted(other.values("_content_sha256"))
     embedded = len(Path(words[3]).read_text().splitlines()) + report.added
@@ -142,7 +144,7 @@ def test_a_killed_synchronization_ends_in_the_same_gallery_when_run_again(tmp_pa
 def contents(place: Path) -> dict[str, tuple[str, dict[str, object], bytes, bytes | None]]:
     """Return item, metadata, vector and thumbnail of each photo of a gallery."""
     with Gallery.open(place, read_only=True) as gallery:
-        vectors = dict(zip(gallery.contents()[0], gallery.contents()[2], strict=True))
+        vectors = dict(zip(location.contents(gallery)[0], location.contents(gallery)[2], strict=True))
         return {
             name: (item, facts, vectors[name].tobytes(), gallery.thumbnail(name))
             for name, item, facts in gallery.photos()

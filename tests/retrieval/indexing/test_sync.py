@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from index.gallery import Gallery
+from index.location import contents
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import InvalidParameter
@@ -50,7 +51,7 @@ class Shop:
 
     def stored(self) -> dict[str, tuple[str, dict[str, object], bytes]]:
         with Gallery.open(self.folder / "g", read_only=True) as gallery:
-            vectors = dict(zip(gallery.contents()[0], gallery.contents()[2], strict=True))
+            vectors = dict(zip(contents(gallery)[0], contents(gallery)[2], strict=True))
             return {name: (item, facts, vectors[name].tobytes()) for name, item, facts in gallery.photos()}
 
 
@@ -189,7 +190,7 @@ def test_a_gallery_of_texts_keeps_them_until_a_column_is_declared(shop: Shop) ->
     with Gallery.open(shop.folder / "g", read_only=True) as gallery:
         assert gallery.columns()["price"] == "number"
         assert {name: facts["price"] for name, _, facts in gallery.photos()}["5.png"] == 5
-        vector = gallery.contents()[2][:1]
+        vector = contents(gallery)[2][:1]
         found = gallery.search(vector, 6, where="price < 3 and brand = 'a'")
         assert {neighbour.photo_id for neighbour in found[0]} == {"0.png", "2.png"}
     assert "5 already there" in run()

@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw
 
 from index.database import POINT
 from index.gallery import Gallery
+from index.location import contents
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.local_density import ADDITIVE, Cohort, LocalDensity
 from retrieval.bundle.operating_point import OperatingPoint
@@ -102,7 +103,7 @@ def test_it_agrees_with_the_searches(folder: Path) -> None:
     retriever = Retriever.open(folder / "bundle", folder / "gallery")
     found = audit(retriever.bundle, retriever.gallery)
     together = {frozenset((p.item_id, p.other_item_id)) for p in found.collisions}
-    photo_ids, item_ids, _ = retriever.gallery.contents()
+    photo_ids, item_ids, _ = contents(retriever.gallery)
     for photo_id, item_id in zip(photo_ids, item_ids, strict=True):
         matches = retriever.search(retriever.gallery.thumbnail(photo_id)).matches  # the files themselves
         others = {match.item_id for match in matches} - {item_id}
@@ -112,7 +113,7 @@ def test_it_agrees_with_the_searches(folder: Path) -> None:
 def test_a_corrected_distance_is_used(folder: Path, tmp_path: Path) -> None:
     with Gallery.open(folder / "gallery", read_only=True) as gallery:
         plain = Bundle.open(folder / "bundle")
-        _, item_ids, vectors = gallery.contents()
+        _, item_ids, vectors = contents(gallery)
         plain.distance_form = LocalDensity.fit(ADDITIVE, 4, Cohort.of(vectors, item_ids))
         corrected = audit(plain, gallery)
         plain = audit(Bundle.open(folder / "bundle"), gallery)
