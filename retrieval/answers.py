@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from index.location import AnyGallery
 from index.snapshot import Neighbour
 from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.density import LocalDensity
 from retrieval.bundle.embedder import Embeddings
-from retrieval.bundle.local_density import LocalDensity
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.threshold.gallery_points import threshold_status
 

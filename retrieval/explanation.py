@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from index.location import AnyGallery
 from index.snapshot import Neighbour
 from retrieval.bundle.bundle import Bundle
-from retrieval.bundle.local_density import LocalDensity
+from retrieval.bundle.density import LocalDensity
 
 from .served import match_of
 

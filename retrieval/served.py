@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from index.search.distance import accepts
 from index.snapshot import Neighbour
 from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.threshold.drawn_distances import GalleryRates
+from retrieval.threshold.error_rates import GalleryRates
 
 from .result import Match
 

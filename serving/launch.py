@@ -48,7 +48,7 @@ class ServePlan:
 
     def announce(self, retriever: Retriever) -> None:
         """Print the size of the gallery, the threshold with its error rate, and warnings."""
-        from retrieval.threshold.drawn_distances import unmeasured_warning
+        from retrieval.threshold.error_rates import unmeasured_warning
 
         point, rates = retriever.point, retriever.rates()
         click.echo(f"{len(retriever.gallery)} photos of {retriever.gallery.items} items; {_rule(retriever)}")

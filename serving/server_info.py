@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from retrieval.threshold.drawn_distances import unmeasured_warning
+from retrieval.threshold.error_rates import unmeasured_warning
 from retrieval.threshold.gallery_points import threshold_status
 from serving.ops.drift_monitor import drift_warning
 

@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retrieval.bundle.bundle import CALIBRATION
-from retrieval.bundle.calibration_set import CalibrationSet
+from retrieval.bundle.bundle import CALIBRATION, CalibrationSet
 from retrieval.cli.main import main
-from retrieval.threshold.calibrate import calibrate
+from retrieval.threshold.rule import calibrate
 
 from .miniature import write_cub
 from .retrieval.threshold.simulated import searches, simulated

@@ -182,7 +182,7 @@ def walks() -> dict[str, set[str]]:
 def set_threshold(bundle: Any, place: Path) -> None:
     """Make the draws of a gallery anew and set its threshold."""
     from index.gallery import Gallery
-    from retrieval.threshold.gallery_anchor import GalleryAnchor
+    from retrieval.threshold.anchor import GalleryAnchor
 
     with Gallery.open(place) as gallery:
         anchor = GalleryAnchor(bundle)

@@ -22,7 +22,7 @@ from index.search.distance import plain_distance
 from retrieval.bundle.operating_point import CERTIFIED
 from retrieval.errors import CalibrationError
 from retrieval.metrics.identification import SearchScores, identification_rates, search_scores, threshold_at_fpir
-from retrieval.threshold.calibrate import calibrate
+from retrieval.threshold.rule import calibrate
 
 from .gallery_size import size_model
 from .tables import NONE, Recorder, parser_of

@@ -29,11 +29,11 @@ import torch
 from tqdm import tqdm
 
 from index.search.distance import DistanceForm, accepts
-from retrieval.bundle.local_density import LocalDensity
+from retrieval.bundle.density import LocalDensity
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.metrics.consistency import opis
 from retrieval.metrics.identification import SearchScores, identification_rates
-from retrieval.threshold.calibrate import calibrate
+from retrieval.threshold.rule import calibrate
 from training.backbones import backbone_preprocessing, load_backbone
 from training.config import Settings
 from training.data.reader import Augmentation, PhotoReader, evaluation_batches

@@ -36,17 +36,26 @@ from retrieval.images import Preprocessing
 from retrieval.verification.opencv import import_opencv
 from retrieval.verification.verifier import GeometricVerifier
 
-from .calibration_set import CalibrationSet
-from .embedder import Embedder
+from .density import LocalDensity, pack_cohort, unpack_distance_form
+from .embedder import Embedder, check_golden
 from .fitted import Fitted
-from .golden import check_golden
-from .local_density import LocalDensity, pack_cohort, unpack_distance_form
 from .operating_point import OperatingPoint
-from .photo_features import unpack_features
 from .providers import CPU, FP32
 
 if TYPE_CHECKING:
     from index.location import AnyGallery
+
+
+import io
+from dataclasses import dataclass
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.files import load_arrays
+from index.search.leave_one_out import Probes
+from retrieval.metrics.identification import SearchScores
 
 FORMAT, VERIFIED_FORMAT = FORMATS = 2, 3  # programs that do not know verification must not open such a bundle
 MANIFEST, MODEL, COHORT = "manifest.json", "model.onnx", "cohort.npz"
@@ -297,3 +306,84 @@ def _canonical(values: Mapping[str, Any]) -> bytes:
 
 def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+@dataclass(frozen=True)
+class CalibrationSet:
+    """The searches that a bundle was calibrated on."""
+
+    scores: SearchScores
+    groups: NDArray[np.str_] | None  # (n,) groups of related items, if the catalogue has them
+    photo_ids: NDArray[np.str_]  # (n,)
+    certainties: NDArray[np.float32]  # (n,)
+    vectors: NDArray[np.float32] | None = None  # (n, d) of the query photos
+    appearances: NDArray[np.float32] | None = None  # (n, 3) brightness, contrast, sharpness
+    gallery: Probes | None = None  # the photos that were searched, m with their items
+
+    def pack(self) -> bytes:
+        """Serialize as npz."""
+        scores = self.scores
+        if scores.near is None:
+            raise BundleError("the searches kept no nearest items")
+        gallery = self.gallery or Probes(np.zeros((0, 0), np.float32), [], [])
+        file = io.BytesIO()
+        np.savez_compressed(
+            file,
+            own=scores.own,
+            impostor=scores.impostor,
+            near=scores.near,
+            item_id=scores.labels.astype(str),
+            group=np.array([], dtype=str) if self.groups is None else self.groups.astype(str),
+            photo_id=self.photo_ids.astype(str),
+            certainty=self.certainties,
+            vector=np.zeros((0, 0), np.float32) if self.vectors is None else self.vectors,
+            appearance=np.zeros((0, 3), np.float32) if self.appearances is None else self.appearances,
+            gallery_items=np.array(scores.gallery_items),
+            gallery_vector=gallery.vectors,
+            gallery_item=np.array(gallery.items, dtype=str),
+            gallery_photo=np.array(gallery.ids, dtype=str),
+        )
+        return file.getvalue()
+
+    @classmethod
+    def unpack(cls, data: bytes) -> CalibrationSet:
+        """Read the output of `pack`."""
+        file = load_arrays(data)
+        groups = file["group"] if len(file["group"]) else None
+        scores = SearchScores(
+            file["item_id"], file["own"], file["impostor"], int(file["gallery_items"]), near=file["near"]
+        )
+        vectors = file["vector"] if "vector" in file and len(file["vector"]) else None
+        looks = file["appearance"] if "appearance" in file and len(file["appearance"]) else None
+        gallery = None
+        if "gallery_vector" in file and len(file["gallery_vector"]):
+            gallery = Probes(file["gallery_vector"], file["gallery_photo"].tolist(), file["gallery_item"].tolist())
+        return cls(scores, groups, file["photo_id"], file["certainty"], vectors, looks, gallery)
+
+
+def pack_features(features: Mapping[str, bytes]) -> bytes:
+    """Return the features of photos, by photo id, as npz."""
+    file = io.BytesIO()
+    np.savez(
+        file,
+        photo_id=np.array(list(features), dtype=str),
+        size=np.array([len(content) for content in features.values()], dtype=np.int64),
+        content=np.frombuffer(b"".join(features.values()), dtype=np.uint8),
+    )
+    return file.getvalue()
+
+
+def unpack_features(data: bytes) -> dict[str, bytes]:
+    """Return the features of photos from the output of `pack_features`; raise BundleCorrupt if it cannot be read."""
+    try:
+        arrays = load_arrays(data)
+        content, stops = arrays["content"].tobytes(), np.cumsum(arrays["size"])
+        starts = stops - arrays["size"]
+        if (arrays["size"] < 0).any() or (len(stops) and stops[-1] != len(content)):
+            raise ValueError("the sizes do not add up")
+        parts = [content[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+        return dict(zip(arrays["photo_id"].tolist(), parts, strict=True))
+    except (KeyError, ValueError, TypeError, OSError, EOFError, BadZipFile) as error:
+        raise BundleCorrupt(
+            f"the local features of photos cannot be read: {error}", remedy="Export the bundle again"
+        ) from error

@@ -22,6 +22,11 @@ from .providers import CPU, FP32, PROVIDERS, Provider, engines_of, find_provider
 if TYPE_CHECKING:
     import onnxruntime
 
+
+import io
+
+from index.files import load_arrays
+
 ALONE = "photos_run_alone"  # model metadata: quantization ranges depend on the batch, so each photo runs alone
 NO_FOLDER = "/nonexistent"  # forbids external weights, which the model's hash does not cover
 
@@ -162,3 +167,36 @@ def _open_session(
     if provider is not None and session.get_providers()[0] != provider.engine:  # ONNX Runtime fell back silently
         raise missing(provider)
     return session
+
+
+AGREES = 0.999  # minimum cosine between the expected and the computed vector
+PATCHES = 8
+
+
+def golden_pixels(size: int, *, seed: int = 0) -> NDArray[np.uint8]:
+    """Return a synthetic image, a pattern of coloured patches that depends on the seed, uint8 (1, size, size, 3)."""
+    patches = np.random.default_rng(seed).integers(0, 256, (PATCHES, PATCHES, 3), dtype=np.uint8)
+    places = np.arange(size) * PATCHES // size
+    return patches[places][:, places][None]
+
+
+def pack_golden(embedder: Embedder) -> bytes:
+    """Return the golden vector of a model as npz."""
+    file = io.BytesIO()
+    vectors = embedder.embed_pixels(golden_pixels(embedder.preprocessing.size)).vectors
+    np.savez_compressed(file, vector=vectors[0])
+    return file.getvalue()
+
+
+def check_golden(embedder: Embedder, packed: bytes) -> float:
+    """Return the cosine between the expected and the computed golden vector; raise BundleError if they differ."""
+    expected = load_arrays(packed)["vector"]
+    found = embedder.embed_pixels(golden_pixels(embedder.preprocessing.size)).vectors[0]
+    cosine = float(found @ expected)
+    if not cosine >= AGREES:
+        raise BundleError(
+            f"this machine computes otherwise than where the threshold was measured: the golden vector's cosine is "
+            f"{cosine:.4f}, and needs {AGREES:g}",
+            remedy="Export the run on a machine like this one, or in fp32",
+        )
+    return cosine

@@ -19,7 +19,7 @@ from .options import CataloguePlace, GroupedCommand, Place, options_as
 if TYPE_CHECKING:
     from index.location import AnyGallery
     from retrieval.catalogue.photos import Photo
-    from retrieval.threshold.gallery_calibration import Proposal
+    from retrieval.threshold.calibration import Proposal
     from retrieval.threshold.verdicts import Tally
 
 
@@ -120,8 +120,8 @@ def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions) ->
     """
     from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle, require_match
+    from retrieval.threshold.calibration import propose
     from retrieval.threshold.feedback import read_feedback
-    from retrieval.threshold.gallery_calibration import propose
     from retrieval.threshold.verdicts import weigh
 
     opened, photos = Bundle.open(bundle), options.photos()
@@ -175,7 +175,7 @@ def write_report(path: Path, gallery: AnyGallery, proposal: Proposal) -> None:
 
 def show_proposal(proposal: Proposal, *, as_json: bool) -> None:
     """Print what would change, and what to expect of the new threshold."""
-    from retrieval.threshold.gallery_anchor import describe
+    from retrieval.threshold.anchor import describe
 
     if as_json:
         click.echo(json.dumps(proposal.to_dict(), indent=2))

@@ -24,7 +24,7 @@ Folder = click.Path(path_type=Path)
 def describe_point(opened: AnyGallery) -> list[str]:
     """Return lines on the gallery's operating point and its FPIR in the newest version, none if it has no point."""
     from index.database import POINT
-    from retrieval.threshold.drawn_distances import GalleryRates, unmeasured_warning
+    from retrieval.threshold.error_rates import GalleryRates, unmeasured_warning
     from retrieval.threshold.gallery_points import read_points
 
     points = read_points(opened.kept(POINT))

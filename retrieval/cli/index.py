@@ -191,7 +191,7 @@ def _counts(done: IndexReport) -> str:
 
 def show_expectations(done: IndexReport, bundle: Path, gallery: Path | str, *, bundle_decides: bool) -> None:
     """Print what to expect of the threshold in the gallery as it is now; `bundle_decides` if the bundle has its own."""
-    from retrieval.threshold.gallery_anchor import describe
+    from retrieval.threshold.anchor import describe
 
     if done.point is None:
         if not bundle_decides:

@@ -29,8 +29,8 @@ from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import Photo
 from retrieval.catalogue.reading import in_order, read_ahead
 from retrieval.errors import InvalidParameter
-from retrieval.threshold.drawn_distances import GalleryRates
-from retrieval.threshold.gallery_anchor import remeasure
+from retrieval.threshold.anchor import remeasure
+from retrieval.threshold.error_rates import GalleryRates
 from retrieval.verification.features import PackedFeatures
 
 from .columns import columns_of, convert_columns, refused_metadata

@@ -12,6 +12,7 @@ import numpy as np
 from index.location import AnyGallery
 from index.search.distance import DistanceForm
 from index.snapshot import Neighbour
+from index.verified import VerifiedDistance
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.operating_point import UNANCHORED, OperatingPoint
@@ -30,7 +31,6 @@ from retrieval.result import (
 )
 from retrieval.served import Served
 from retrieval.threshold.gallery_points import MeasuredGallery, threshold_status
-from retrieval.threshold.region_rates import check_regions
 
 from .boxes import BBox, check_bboxes, cropped
 from .detector import Detector, DetectorRegions
@@ -55,6 +55,17 @@ def policy_of(regions: Regions, detector: Detector | None) -> RegionPolicy | lis
             "regions", f"be {AUTO} or bounding boxes without a detector", regions, remedy="Pass --detector MODEL.onnx"
         )
     return DetectorRegions(detector)
+
+
+def check_regions(bundle: Bundle) -> None:
+    """Raise InvalidParameter if a bundle verifies matches, which would compare local features of every region."""
+    if isinstance(bundle.distance_form, VerifiedDistance):
+        raise InvalidParameter(
+            "regions",
+            "be bounding boxes with a bundle that verifies matches by local features",
+            bundle.path.name,
+            remedy="Send the bounding boxes of the items, or export a bundle with --verify off",
+        )
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
 from retrieval.errors import CalibrationError
 from retrieval.reports import number, percent, render
-from retrieval.threshold.assumptions import assumptions
-from retrieval.threshold.concentration import concentration
-from retrieval.threshold.drawn_distances import LABELLED, PROBE, REFERENCE, UNKNOWN, DrawnDistances, GalleryRates
-from retrieval.threshold.gallery_anchor import Anchored
+from retrieval.reports.concentration import concentration
+from retrieval.threshold.anchor import Anchored, assumptions
+from retrieval.threshold.error_rates import LABELLED, PROBE, REFERENCE, UNKNOWN, DrawnDistances, GalleryRates
 
 from .charts import Chart, Line, histogram
 

@@ -16,31 +16,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from index.search.leave_one_out import OWN, Draws
+from index.database import POINT
+from index.location import AnyGallery
+from index.search.leave_one_out import OWN, Draws, KeptDraws, Probes, make_draws
+from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.errors import CalibrationError, InvalidParameter
+from retrieval.indexing.worker import CONTENT
+from retrieval.inspect.duplicates import is_copy
 from retrieval.metrics.identification import SearchScores, identification_rates
 
-from .assumptions import assumptions
 from .bounds import CONFIDENCE, items_needed
-from .calibrate import choose_threshold, most_useful_threshold
-from .drawn_distances import (
+from .error_rates import (
     CERTIFIED_FROM,
     LABELLED,
     LEAST_ITEMS,
     PROBE,
+    REFERENCE,
+    TOLERANCE,
     UNKNOWN,
     DrawnDistances,
     GalleryRates,
     competing,
 )
-from .query_shift import Shift
+from .gallery_points import pack_points, stored_point
+from .labelled_queries import QUERIES, by_source, kept_queries, pack_queries
+from .query_shift import Shift, gallery_shift
+from .rule import choose_threshold, most_useful_threshold
+from .verdicts import FeedbackCaps
 
 UNKNOWN_SHARES = (0.1, 0.5, 0.9)  # shares of queries for unknown items, to report precision at
+FEW_FOUND = 0.5  # share of photos that find their item, below which it is said what to do
 
 
 def anchor(
@@ -230,3 +242,288 @@ def precision(tpir: float, misidentification: float, fpir: float, *, unknown: fl
     """Return the share of answers with a match whose first item is right, for a share of queries for unknown items."""
     right, wrong = (1 - unknown) * tpir, (1 - unknown) * misidentification + unknown * fpir
     return right / (right + wrong) if right + wrong else None
+
+
+def assumptions(source: str, *, shift_items: int = 0) -> list[str]:
+    """Return what a threshold assumes, in plain sentences.
+
+    `source` is that of the draws that set it, PROBE for the threshold of a bundle. The query shift was measured on
+    `shift_items` items, 0 if it was not measured.
+    """
+    if source in (LABELLED, UNKNOWN):
+        photos = "Users take photos like the labelled queries."
+    elif source == PROBE:
+        photos = "Users take photos like the calibration photos of the bundle."
+    elif shift_items:
+        photos = f"Users' photos differ from catalogue photos as measured on {shift_items} items."
+    else:
+        photos = "Users' photos look like catalogue photos; this was not measured."
+    drawn = {PROBE: "the calibration items of the bundle", UNKNOWN: "those of the labelled queries"}.get(
+        source, "the items of this catalogue"
+    )
+    return [
+        f"Unknown items are like {drawn}: of the same families, in similar shares. Other items are not covered.",
+        photos,
+        "No item is in the catalogue under two ids, unless both have a copy of the same photo.",
+        "The bundle's list of items that the model was fitted on is complete.",
+    ]
+
+
+@dataclass(frozen=True)
+class Anchored:
+    """The draws of a gallery version and the operating point that follows from them."""
+
+    draws: KeptDraws
+    point: OperatingPoint | None  # None if there are too few draws
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class Remeasured:
+    """The draws of a gallery as it is now, and the operating point that keeps its promise there."""
+
+    bundle: Bundle
+    stored: bytes | None  # the points that the gallery kept when it was measured
+    draws: KeptDraws
+    is_new: bool  # whether the draws were made now
+    before: OperatingPoint | None
+    after: OperatingPoint | None
+    why_not: str = ""  # why there is no point
+
+    @property
+    def rates(self) -> GalleryRates | None:
+        """The rates of the point, None if there is no point or there are too few draws."""
+        return None if self.after is None else GalleryRates.of(self.draws, self.after)
+
+    def summary(self) -> str:
+        """Return a sentence on a threshold that was set or tightened, "" if none was."""
+        if self.after is None or self.after == self.before:
+            return ""
+        if self.before is None:
+            return f"The gallery got its first threshold, {self.after.threshold:.4f}."
+        rates = GalleryRates.of(self.draws, self.before)
+        found = "" if rates is None else f" of {rates.fpir(self.before.threshold):.1%}"
+        return (
+            f"The threshold was tightened from {self.before.threshold:.4f} to {self.after.threshold:.4f}, because its "
+            f"FPIR{found} no longer kept the target of {self.before.target_fpir:.1%}."
+        )
+
+    def write(self, gallery: AnyGallery) -> bool:
+        """Keep the draws and the point as one change; return whether anything changed.
+
+        If another point was set in the meantime, the draws are kept and the point is left alone.
+        """
+        gallery.lock()
+        if self.after is None or (not self.is_new and self.after == self.before):
+            return False
+        contents, action = dict(self.draws.pack()), "measure the threshold"
+        if self.after != self.before and gallery.kept(POINT) == self.stored:
+            contents[POINT] = pack_points(self.stored, self.bundle, self.after)
+            action = "calibrate" if self.before is None else "tighten the threshold"
+        gallery.keep(contents, action)
+        return True
+
+
+def measure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tighten: bool = True) -> Remeasured:
+    """Measure the promise of a bundle's operating point in a gallery, and tighten the point if it is broken.
+
+    Without `tighten`, a point stays as it is, and its rates tell what it does.
+
+    Draws of the newest version that the gallery keeps are reused. A gallery without a point gets one, if it has enough
+    items, of at most the threshold `cap`. Nothing is written: see `Remeasured.write`.
+    """
+    anchor = GalleryAnchor(bundle)
+    stored, known = gallery.kept(POINT), KeptDraws.read(gallery)
+    is_new = known is None or known.model != bundle.draws_id or known.changed(gallery) > 0
+    draws = anchor.draws(gallery) if known is None or is_new else known
+    before = stored_point(stored, bundle)
+    if before is None:
+        first = anchor.anchored(gallery, draws, cap=cap)
+        return Remeasured(bundle, stored, draws, is_new, None, first.point, first.why_not)
+    after = anchor.stricter(gallery, draws, before) if tighten else None
+    return Remeasured(bundle, stored, draws, is_new, before, after or before)
+
+
+def remeasure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tighten: bool = True) -> Remeasured:
+    """Measure as `measure` does, and keep the result in the gallery as one change."""
+    found = measure(bundle, gallery, cap=cap, tighten=tighten)
+    found.write(gallery)
+    return found
+
+
+def changed_share(bundle: Bundle, gallery: AnyGallery) -> float:
+    """Return the share of a gallery's photos that changed since its draws were made.
+
+    It is 1 without draws, and 0 if the draws belong to another bundle, which measures the gallery itself.
+    """
+    known = KeptDraws.read(gallery)
+    if known is None:
+        return 1.0
+    return min(1.0, known.changed(gallery) / max(1, known.photos)) if known.model == bundle.draws_id else 0.0
+
+
+class GalleryAnchor:
+    """Makes the draws and the operating point of a gallery for one bundle."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+
+    def stricter(self, gallery: AnyGallery, draws: KeptDraws, stored: OperatingPoint) -> OperatingPoint | None:
+        """Return a stricter operating point for one that misses its target, None if it is not needed or there is none.
+
+        A certified point is replaced by an estimated one if the items left cannot certify the target.
+        """
+        if keeps_target(draws, stored):
+            return None
+        propose = partial(
+            self.anchored,
+            gallery,
+            draws,
+            target_fpir=stored.target_fpir,
+            cap=stored.threshold,
+            shift=Shift.of(stored),
+        )
+        new = (propose(certify=True).point if stored.status == CERTIFIED else None) or propose().point
+        if new is None or new.threshold >= stored.threshold:
+            return None
+        return FeedbackCaps.of(stored).kept_with(new)
+
+    def draws(self, gallery: AnyGallery, *, labelled: Probes | None = None) -> KeptDraws:
+        """Return the draws of the newest version, with the given labelled queries or those that the gallery keeps."""
+        queries = kept_queries(gallery, self.bundle) if labelled is None else labelled
+        probes = {**self._probes, **({} if queries is None else by_source(queries))}
+        fitted = self.bundle.fitted
+        is_fitted = (lambda *_: True) if fitted is None else fitted.contains  # older bundles have no list
+        some = fitted is None or len(fitted) > 0
+        draws = make_draws(
+            gallery,
+            model=self.bundle.draws_id,
+            distance_form=self.bundle.distance_form,
+            probes=probes,
+            is_fitted=is_fitted if some else None,  # without it, not every photo is looked at
+            content_key=CONTENT,
+            is_copy=partial(is_copy, gallery.thumbnail),
+        )
+        asked = dict.fromkeys(probes[LABELLED].items) if LABELLED in probes else ()
+        return replace(draws, fitted=draws.fitted | {item for item in asked if is_fitted(item, None)})
+
+    def anchored(
+        self,
+        gallery: AnyGallery,
+        draws: KeptDraws,
+        *,
+        target_fpir: float | None = None,
+        cap: float = np.inf,
+        certify: bool = False,
+        shift: Shift | None = None,
+    ) -> Anchored:
+        """Return the operating point that follows from draws, for `target_fpir` or else the bundle's target.
+
+        The query shift is measured unless it is given.
+        """
+        promised = self.bundle.operating_point
+        try:
+            point = anchor(
+                draws.sources,
+                promised.target_fpir if target_fpir is None else target_fpir,
+                gallery_items=gallery.items,
+                shift=gallery_shift(draws.sources) if shift is None else shift,
+                cap=cap,
+                certify=certify,
+                fitted=draws.fitted,
+            )
+        except CalibrationError as error:
+            return Anchored(draws, None, str(error))
+        evidence = {**point.evidence, "gallery_version": draws.version}
+        return Anchored(draws, replace(point, evidence=evidence, min_certainty=promised.min_certainty))
+
+    def write(self, gallery: AnyGallery, anchored: Anchored, *, labelled: Probes | None = None, action: str) -> None:
+        """Keep the draws, the operating point and any new labelled queries as one change."""
+        contents = {**anchored.draws.pack(), POINT: pack_points(gallery.kept(POINT), self.bundle, anchored.point)}
+        if labelled is not None:
+            contents[QUERIES] = pack_queries(labelled, self.bundle.features_key)
+        gallery.keep(contents, action)
+
+    @cached_property
+    def _probes(self) -> dict[str, Probes]:
+        calibration = self.bundle.calibration
+        if calibration is None or calibration.vectors is None:
+            return {}
+        items = [str(label) for label in calibration.scores.labels]
+        found = {PROBE: Probes(calibration.vectors, calibration.photo_ids.tolist(), items)}
+        if calibration.gallery is not None:
+            found[REFERENCE] = calibration.gallery
+        return {name: self._with_features(probes) for name, probes in found.items()}
+
+    def _with_features(self, probes: Probes) -> Probes:
+        """Return photos of the bundle with their local features, if the bundle verifies matches."""
+        if self.bundle.verifier is None:
+            return probes
+        stored = self.bundle.calibration_features
+        return replace(probes, features=[stored[photo_id] for photo_id in probes.ids])
+
+
+def keeps_target(draws: KeptDraws, point: OperatingPoint) -> bool:
+    """Return whether every source of draws keeps the target of a point: by its bound if it certified the point.
+
+    Other sources keep it if the FPIR to expect of new items does.
+    """
+    rates = GalleryRates.of(draws, point)
+    certified = point.evidence.get("certified", ())
+    return rates is None or all(
+        (source.fpir_upper(point.threshold) if name in certified else source.expected(point.threshold))
+        <= point.target_fpir + TOLERANCE
+        for name, source in rates.sources.items()
+    )
+
+
+def describe(point: OperatingPoint) -> list[str]:
+    """Return lines with the rates to expect of an anchored point, followed by warnings and assumptions if any."""
+    evidence = point.evidence
+    items = evidence["sources"][evidence["source"]]["items"]
+    promise = (
+        f"at most {point.target_fpir:.1%} of searches (certified on {items} items)"
+        if point.status == CERTIFIED
+        else f"about {evidence['fpir_expected']:.1%} of searches (estimated from {items} items; at most "
+        f"{evidence['fpir_upper']:.1%} with 95 % confidence)"
+    )
+    if evidence["tpir"] is None:
+        found = "The share of photos that find their item was not measured"
+    else:
+        found = f"{evidence['tpir']:.0%} of {evidence['tpir_of']} find their item"
+        if "closest_is_right" in evidence:  # not in older galleries
+            found += f" as a match. For {evidence['closest_is_right']:.0%} the right item comes first in the list of "
+            found += "closest items, match or not"
+    labelled = evidence["sources"].get(LABELLED)
+    if evidence["tpir_of"] == "labelled queries":
+        more = ""
+    elif labelled is not None and labelled["items"] < LEAST_ITEMS:
+        more = f". The labelled queries show {labelled['items']} items, and {LEAST_ITEMS} are needed to use them"
+    else:
+        more = ". To measure this on users' photos, pass 50 labelled ones to `retrieval calibrate` with --queries"
+    lines = [f"An unknown item (one that is not in the catalogue) returns a match in {promise}.", f"{found}{more}."]
+    if evidence["tpir"] is not None and evidence["tpir"] < FEW_FOUND:
+        lines.append(
+            "Searches without a match list the closest items to pick from. For more matches, train a model, or accept "
+            "more false matches with a larger --target-fpir."
+        )
+    return [*lines, *_details(evidence)]
+
+
+def _details(evidence: Mapping[str, Any]) -> list[str]:
+    """Return lines about the precision of matches, duplicates, and assumptions."""
+    lines = []
+    shares = {share: value for share, value in evidence.get("precision", {}).items() if value is not None}
+    if shares:
+        told = ", ".join(f"{value:.0%} if {float(share):.0%}" for share, value in shares.items())
+        lines.append(f"How many matches show the right item first: {told} of the searches are for unknown items.")
+        lines.append(f"{evidence['misidentification']:.1%} of {evidence['tpir_of']} return a wrong item first.")
+    if evidence.get("duplicates"):
+        rate = evidence.get("fpir_with_duplicates", evidence["fpir"])
+        lines.append(
+            f"{evidence['duplicates']} photos are also in the gallery under another item and were left out; with them, "
+            f"{rate:.1%} of searches for unknown items return a match."
+        )
+    if evidence.get("assumptions"):
+        lines += ["This assumes:", *(f"  - {assumption}" for assumption in evidence["assumptions"])]
+    return lines

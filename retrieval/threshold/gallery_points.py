@@ -16,7 +16,7 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import EXTRAPOLATED, UNANCHORED, OperatingPoint
 from retrieval.errors import command
 
-from .drawn_distances import GalleryRates
+from .error_rates import GalleryRates
 
 MOST_POINTS = 2  # bundles whose points a gallery keeps: the current and the previous one
 

@@ -12,10 +12,9 @@ from index.files import load_arrays
 from index.location import AnyGallery
 from index.search.leave_one_out import Probes
 from index.verified import photos_of
-from retrieval.bundle.bundle import Bundle
-from retrieval.bundle.photo_features import pack_features, unpack_features
+from retrieval.bundle.bundle import Bundle, pack_features, unpack_features
 
-from .drawn_distances import LABELLED, UNKNOWN
+from .error_rates import LABELLED, UNKNOWN
 
 QUERIES = "labelled queries"  # name under which a gallery keeps the queries that its own model embedded
 UNKNOWN_ITEM = "unknown item of the photo {}"

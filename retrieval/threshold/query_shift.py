@@ -13,7 +13,7 @@ from index.search.leave_one_out import OWN, Draws
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.metrics.identification import SearchScores
 
-from .drawn_distances import LABELLED, LEAST_ITEMS, PROBE, REFERENCE
+from .error_rates import LABELLED, LEAST_ITEMS, PROBE, REFERENCE
 
 QUANTILES = np.linspace(0.02, 0.25, 24)  # the shift is the mean difference of these quantiles
 RESAMPLES = 200

@@ -9,7 +9,7 @@ from index.gallery import Gallery
 from retrieval.bundle.bundle import CALIBRATION, FITTED, Bundle, write_bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.images import Preprocessing
-from retrieval.threshold.gallery_anchor import remeasure
+from retrieval.threshold.anchor import remeasure
 
 
 def carry(old: Path, new: Path) -> Bundle:

@@ -11,7 +11,7 @@ from PIL import Image
 import retrieval
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
-from retrieval.bundle.local_density import LOCAL_SCALING, Cohort, LocalDensity
+from retrieval.bundle.density import LOCAL_SCALING, Cohort, LocalDensity
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import BundleMismatch, GalleryError, ImageRefused, InvalidParameter

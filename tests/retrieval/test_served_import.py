@@ -15,10 +15,10 @@ NOT_NEEDED = {
     "transformers",
     "retrieval.cli",
     "retrieval.threshold.anchor",
-    "retrieval.threshold.calibrate",
+    "retrieval.threshold.rule",
     "retrieval.threshold.feedback",
     "retrieval.threshold.query_shift",
-    "retrieval.threshold.report",
+    "retrieval.reports.bundle_report",
     "retrieval.threshold.verdicts",
 }
 OF_A_SERVER = {name for name in NOT_NEEDED if "." not in name} - {"click"} | {"gradio", "httpx"}

@@ -24,8 +24,8 @@ from retrieval.indexing.worker import Batch, embed_batch, write_batch
 from retrieval.inspect.audit import audit, summary
 from retrieval.query_photo import QueryPhoto, different_photos
 from retrieval.retriever import Retriever
-from retrieval.threshold.gallery_anchor import GalleryAnchor
-from retrieval.threshold.gallery_calibration import propose
+from retrieval.threshold.anchor import GalleryAnchor
+from retrieval.threshold.calibration import propose
 from retrieval.threshold.labelled_queries import read_queries
 from retrieval.verification.features import LocalFeatures, PackedFeatures
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from retrieval.bundle.bundle import CALIBRATION
-from retrieval.bundle.calibration_set import CalibrationSet
+from retrieval.bundle.bundle import CALIBRATION, CalibrationSet
 from retrieval.errors import GalleryCorrupt
 from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever

@@ -18,8 +18,8 @@ from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.inspect.audit import audit
 from retrieval.retriever import Retriever
+from retrieval.threshold.calibration import propose
 from retrieval.threshold.feedback import feedback_on
-from retrieval.threshold.gallery_calibration import propose
 from retrieval.threshold.judged import parts_of
 from serving.app import create_app
 from serving.config import ServeSettings

@@ -13,7 +13,7 @@ from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.cli.main import group
 from retrieval.retriever import Retriever
-from retrieval.threshold.drawn_distances import LABELLED, UNKNOWN
+from retrieval.threshold.error_rates import LABELLED, UNKNOWN
 from retrieval.threshold.labelled_queries import by_source, read_queries
 from serving.app import create_app
 from serving.config import ServeSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 from retrieval.catalogue.read import read_catalogue
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
-from retrieval.threshold.gallery_anchor import describe
+from retrieval.threshold.anchor import describe
 from training.config import Settings
 from training.data.splits import side
 from training.data.synthetic.catalogue import CATALOGUE, QUERIES, make_catalogue

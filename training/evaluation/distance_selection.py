@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from index.search.distance import PLAIN, DistanceForm, Floats
-from retrieval.bundle.local_density import ADDITIVE, LOCAL_SCALING, NEIGHBOURS, Cohort, LocalDensity
+from retrieval.bundle.density import ADDITIVE, LOCAL_SCALING, NEIGHBOURS, Cohort, LocalDensity
 from retrieval.catalogue.read import Photo
 from retrieval.metrics.consistency import search_curves, search_opis
 from retrieval.metrics.identification import identification_rates, threshold_at_fpir

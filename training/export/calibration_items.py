@@ -11,9 +11,8 @@ import numpy as np
 from index.search.distance import DistanceForm, accepts
 from index.search.leave_one_out import Probes
 from index.verified import VerifiedDistance
-from retrieval.bundle.calibration_set import CalibrationSet
+from retrieval.bundle.bundle import CalibrationSet, pack_features
 from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.bundle.photo_features import pack_features
 from retrieval.catalogue.read import Photo
 from retrieval.images import open_image
 from retrieval.images.thumbnails import thumbnail

@@ -19,16 +19,16 @@ from retrieval.bundle.bundle import (
     check_new,
     write_bundle,
 )
-from retrieval.bundle.golden import pack_golden
+from retrieval.bundle.embedder import pack_golden
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.errors import RunError
 from retrieval.files import check_place
 from retrieval.metrics.identification import SearchScores
 from retrieval.reports.bundle_report import render_report
-from retrieval.threshold.calibrate import calibrate
-from retrieval.threshold.certainty import auroc, choose_cut, risk_coverage, without_uncertain, wrong_answers
+from retrieval.threshold.rule import calibrate
 from training.evaluation.distance_selection import validation_split
 from training.evaluation.evaluate import item_labels, score_split
+from training.export.certainty import auroc, choose_cut, risk_coverage, without_uncertain, wrong_answers
 from training.loop.compatible import compatible_with
 from training.loop.fitted import fitted_on
 from training.loop.run import Run

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from index.search.distance import PLAIN
 from retrieval.bundle.bundle import FITTED, GOLDEN, Bundle, check_new, write_bundle
+from retrieval.bundle.embedder import golden_pixels, pack_golden
 from retrieval.bundle.fitted import Fitted
-from retrieval.bundle.golden import golden_pixels, pack_golden
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.providers import INT8
 from retrieval.catalogue.read import Photo

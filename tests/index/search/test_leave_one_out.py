@@ -26,7 +26,7 @@ from index.search.leave_one_out import (
     make_draws,
     sample,
 )
-from retrieval.bundle.local_density import ADDITIVE, Cohort, LocalDensity
+from retrieval.bundle.density import ADDITIVE, Cohort, LocalDensity
 from tests.index.vectors import DIM, filled, unit
 
 CONTENT = "content"

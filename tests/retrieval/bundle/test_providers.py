@@ -8,8 +8,7 @@ import onnxruntime
 import pytest
 
 from retrieval.bundle.bundle import Bundle, write_bundle
-from retrieval.bundle.embedder import Embedder
-from retrieval.bundle.golden import check_golden, golden_pixels, pack_golden
+from retrieval.bundle.embedder import Embedder, check_golden, golden_pixels, pack_golden
 from retrieval.bundle.providers import LARGEST_BATCH, PROVIDERS, engines_of, find_provider
 from retrieval.errors import BundleError, InvalidParameter, MissingDependency
 from retrieval.images import Preprocessing

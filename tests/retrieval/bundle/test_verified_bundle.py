@@ -11,9 +11,8 @@ import pytest
 
 from index.search.distance import PLAIN
 from index.verified import VerifiedDistance
-from retrieval.bundle.bundle import CALIBRATION_FEATURES, Bundle
-from retrieval.bundle.local_density import ADDITIVE, Cohort, LocalDensity
-from retrieval.bundle.photo_features import pack_features, unpack_features
+from retrieval.bundle.bundle import CALIBRATION_FEATURES, Bundle, pack_features, unpack_features
+from retrieval.bundle.density import ADDITIVE, Cohort, LocalDensity
 from retrieval.errors import BundleCorrupt, BundleError, MissingDependency
 from retrieval.images import open_image
 from retrieval.verification import opencv

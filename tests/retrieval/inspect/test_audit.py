@@ -14,7 +14,7 @@ from index.database import POINT
 from index.gallery import Gallery
 from index.location import contents
 from retrieval.bundle.bundle import Bundle
-from retrieval.bundle.local_density import ADDITIVE, Cohort, LocalDensity
+from retrieval.bundle.density import ADDITIVE, Cohort, LocalDensity
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.cli.main import group
 from retrieval.indexing.worker import CONTENT

@@ -7,7 +7,7 @@ import pytest
 from retrieval.metrics.consistency import opis, utility_curves
 from retrieval.metrics.identification import SearchScores
 from retrieval.reports.bundle_report import ReportData, render_report
-from retrieval.threshold.calibrate import calibrate
+from retrieval.threshold.rule import calibrate
 from tests.retrieval.threshold.simulated import searches, simulated
 
 TRIED = [

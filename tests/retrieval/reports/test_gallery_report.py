@@ -22,7 +22,7 @@ from retrieval.cli.main import group
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.reports import gallery_report
 from retrieval.reports.gallery_report import GalleryReport, render_gallery_report
-from retrieval.threshold.drawn_distances import LABELLED, GalleryRates
+from retrieval.threshold.error_rates import LABELLED, GalleryRates
 from retrieval.threshold.gallery_points import served_point
 
 from ...world import draw, make_bundle

@@ -11,7 +11,7 @@ from index.search.leave_one_out import NOBODY, OWN, Draws, KeptDraws
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.threshold.anchor import anchor, precision
-from retrieval.threshold.drawn_distances import LABELLED, PROBE, REFERENCE, DrawnDistances, GalleryRates, competing
+from retrieval.threshold.error_rates import LABELLED, PROBE, REFERENCE, DrawnDistances, GalleryRates, competing
 from retrieval.threshold.query_shift import Shift, gallery_shift
 
 

@@ -20,9 +20,9 @@ from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.cli.main import group
 from retrieval.errors import DataError, InvalidParameter
 from retrieval.result import Match, SearchResult
+from retrieval.threshold.anchor import remeasure
+from retrieval.threshold.calibration import propose
 from retrieval.threshold.feedback import MAX_BYTES, Feedback, append_feedback, feedback_on, read_feedback
-from retrieval.threshold.gallery_anchor import remeasure
-from retrieval.threshold.gallery_calibration import propose
 from retrieval.threshold.judged import parts_of
 from retrieval.threshold.verdicts import feedback_cap, weigh
 

@@ -15,8 +15,7 @@ from click.testing import CliRunner
 from index.database import POINT
 from index.gallery import Gallery
 from index.search.leave_one_out import DRAWS, NOBODY, OWN, KeptDraws
-from retrieval.bundle.bundle import CALIBRATION, FITTED, Bundle
-from retrieval.bundle.calibration_set import CalibrationSet
+from retrieval.bundle.bundle import CALIBRATION, FITTED, Bundle, CalibrationSet
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.photos import Photo
@@ -27,12 +26,11 @@ from retrieval.indexing.pipeline import IndexReport, index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever
-from retrieval.threshold.drawn_distances import LABELLED, PROBE, GalleryRates
-from retrieval.threshold.gallery_anchor import GalleryAnchor, changed_share, keeps_target, measure, remeasure
-from retrieval.threshold.gallery_calibration import propose
+from retrieval.threshold.anchor import GalleryAnchor, changed_share, keeps_target, measure, remeasure
+from retrieval.threshold.calibration import NOTHING, ChangedAnswers, propose, stored_searches
+from retrieval.threshold.error_rates import LABELLED, PROBE, GalleryRates
 from retrieval.threshold.gallery_points import pack_points, read_points, served_point, stored_point
 from retrieval.threshold.labelled_queries import read_queries
-from retrieval.threshold.stored_searches import NOTHING, ChangedAnswers, stored_searches
 
 from ...world import draw, encode, make_bundle, write_folder
 

@@ -21,8 +21,8 @@ from retrieval.cli.main import group
 from retrieval.errors import DataError
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.threshold.anchor import anchor
-from retrieval.threshold.drawn_distances import LABELLED, UNKNOWN
-from retrieval.threshold.gallery_calibration import propose
+from retrieval.threshold.calibration import propose
+from retrieval.threshold.error_rates import LABELLED, UNKNOWN
 from retrieval.threshold.labelled_queries import by_source, read_queries
 
 from ...world import draw, make_bundle, write_folder

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from retrieval.bundle.golden import golden_pixels
+from retrieval.bundle.embedder import golden_pixels
 from retrieval.errors import MissingDependency
 from training.backbones import load_backbone, rebuild_backbone
 from training.backbones.lite0 import PREPROCESSING, EfficientNetLite0, SameConv2d

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from retrieval.bundle.local_density import LocalDensity
+from retrieval.bundle.density import LocalDensity
 from retrieval.catalogue.read import Photo
 from training.data.splits import EvaluationProtocol, Splits
 from training.evaluation.distance_selection import Whitening, choose_distance

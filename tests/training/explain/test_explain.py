@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from index.search.distance import PLAIN, DistanceForm, plain_distance, squared_distance
-from retrieval.bundle.local_density import ADDITIVE, Cohort, LocalDensity
+from retrieval.bundle.density import ADDITIVE, Cohort, LocalDensity
 from retrieval.errors import InvalidParameter
 from retrieval.metrics.consistency import opis
 from retrieval.metrics.identification import identification_rates

@@ -10,12 +10,12 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.errors import BundleError, CalibrationError, RunError
 from retrieval.metrics.identification import identification_rates
-from retrieval.threshold.certainty import without_uncertain
 from training.data.reader import PhotoReader
 from training.evaluation.distance_selection import Whitening
 from training.evaluation.embedding import embed_photos
 from training.evaluation.report import evaluate_run, render
 from training.export import variants
+from training.export.certainty import without_uncertain
 from training.export.export import export
 from training.export.onnx_writer import write_onnx
 from training.loop.run import Run

@@ -1,7 +1,7 @@
 """Concentration: whether false matches occur mainly in a few families of items, and in which.
 
 The rate of a single item cannot be measured: one to three draws have few possible rates, so the tenth of items with the
-highest rates is far above the target in every gallery. Items are therefore linked into families (`families`). Siblings
+highest rates is far above the target in every gallery. Items are therefore linked into families (`linked`). Siblings
 that are not nearest to each other are matched independently, given the rate q of their family, so the share of matched
 siblings among those of a matched item estimates E[q²] / E[q]. Together with the mean rate it determines a beta
 distribution of q, and the mean of its highest tenth. If false matches do not depend on the family, this mean is close
@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .drawn_distances import DrawnDistances
-from .families import linked
+from retrieval.threshold.error_rates import DrawnDistances
+from retrieval.threshold.rule import linked
 
 TENTH = 0.1
 TIMES_TARGET = 4

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from index.search.leave_one_out import NOBODY, Draws
-from retrieval.threshold.drawn_distances import TOLERANCE, DrawnDistances
+from retrieval.threshold.error_rates import TOLERANCE, DrawnDistances
 
 
 def left_out_by_item(drawn: DrawnDistances, shares: np.ndarray) -> np.ndarray:

@@ -6,9 +6,14 @@ one with the smallest variance across items wins. Ties go to the largest distanc
 
 The target is *certified* if the upper 95 % bound on the FPIR meets it, and *estimated* if only the observed FPIR does.
 The bound (`bounds`) applies to means over independent clusters, because photos of an item and items of a group are not
-independent. Without groups, families of items are found by their vectors (`families`). Thresholds are tested in
-ascending order. The observed FPIR grows monotonically with the threshold, so the selection does not reduce the coverage
-of the bound.
+independent. Without groups, families of items are found by their vectors (`families_of_photos`). Thresholds are tested
+in ascending order. The observed FPIR grows monotonically with the threshold, so the selection does not reduce the
+coverage of the bound.
+
+Families are found by linking each item to its nearest other item. Items of one family resemble each other, so their
+errors are not independent. A family is a connected component of the links, with at least two items, so no distance
+limit has to be chosen. Families tend to be too large rather than too small, which makes a bound over families
+conservative.
 """
 
 from __future__ import annotations
@@ -28,10 +33,10 @@ from retrieval.metrics.consistency import UtilityCurves, search_curves, search_o
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
 
 from .bounds import CONFIDENCE, bound_p_value, cluster_means, items_needed, upper_bound
-from .families import families_of_photos
 
 CANDIDATES = 2000  # maximum number of thresholds compared
 SPLITS = 200  # number of random splits of the clusters into halves
+BLOCK = 1024  # items compared at a time
 REMEDY = "Bring more calibration items, or accept the word `estimated` with --allow-estimate"
 
 ITEMS, GROUPS, FAMILIES = "items", "groups of items", "families of similar items"  # kinds of clusters
@@ -229,3 +234,32 @@ def _evidence(scores: SearchScores, promise: _Promise, threshold: float) -> dict
         "items_needed": items_needed(promise.target),
         "gallery_items": scores.gallery_items,
     }
+
+
+def linked(nearest: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the family (n,) of each item, from the number of its nearest other item (n,), -1 if there is none."""
+    count = len(nearest)
+    target = np.where(nearest >= 0, nearest, np.arange(count))
+    families = np.arange(count)
+    while True:
+        lowest = np.minimum(families, families[target])
+        np.minimum.at(lowest, target, lowest.copy())
+        if (lowest == families).all():
+            break
+        families = lowest
+    return np.unique(families, return_inverse=True)[1]
+
+
+def families_of_photos(vectors: NDArray[np.float32], items: NDArray[np.generic]) -> NDArray[np.int64]:
+    """Return the family of each photo's item (n,), from unit vectors (n, d) and items (n,), compared by their means."""
+    names, codes = np.unique(items, return_inverse=True)
+    means = np.zeros((len(names), vectors.shape[1]))
+    np.add.at(means, codes, vectors)
+    means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+    nearest = np.full(len(names), -1)
+    for start in range(0, len(names) if len(names) > 1 else 0, BLOCK):
+        alike = means[start : start + BLOCK] @ means.T
+        rows = np.arange(len(alike))
+        alike[rows, start + rows] = -2
+        nearest[start : start + BLOCK] = alike.argmax(axis=1)
+    return linked(nearest)[codes]

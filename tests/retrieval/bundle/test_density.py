@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from index.gallery import Gallery
 from index.search.distance import PLAIN, plain_distance
-from retrieval.bundle.local_density import (
+from retrieval.bundle.density import (
     ADDITIVE,
     LOCAL_SCALING,
     PHOTOS_OF_AN_ITEM,
@@ -173,7 +173,7 @@ def test_a_cohort_is_drawn_at_random_and_the_same_again() -> None:
 
 
 def test_of_many_items_a_cohort_holds_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrieval.bundle.local_density.ITEMS", 10)
+    monkeypatch.setattr("retrieval.bundle.density.ITEMS", 10)
     world = crowded(30, 12, seed=1)
     cohorts = [Cohort.of(*world, seed=seed) for seed in range(8)]
     assert {cohort.size for cohort in cohorts} == {10}
@@ -210,7 +210,7 @@ def test_all_photos_of_few_are_kept_and_no_more_than_2000_items() -> None:
 def test_the_size_of_a_block_changes_no_cosine(cohort: Cohort, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, _ = crowded(5, 3)
     whole = cohort.nearest(vectors)
-    monkeypatch.setattr("retrieval.bundle.local_density.BLOCK", block)
+    monkeypatch.setattr("retrieval.bundle.density.BLOCK", block)
     assert cohort.nearest(vectors) == pytest.approx(whole, abs=1e-15)
     assert (np.diff(whole, axis=1) <= 0).all()
     assert whole.shape == (15, 30)

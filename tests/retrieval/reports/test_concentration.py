@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from retrieval.threshold.concentration import concentration, highest_tenth
-from retrieval.threshold.drawn_distances import DrawnDistances
+from retrieval.reports.concentration import concentration, highest_tenth
+from retrieval.threshold.error_rates import DrawnDistances
 
 
 def catalogue(generator: np.random.Generator, items: int, photos: int, *, tight: bool) -> DrawnDistances:

@@ -9,7 +9,7 @@ from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.metrics.consistency import UtilityCurves, search_curves, search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates
 from retrieval.threshold.bounds import bound_p_value, items_needed, upper_bound
-from retrieval.threshold.calibrate import best_threshold, calibrate, choose_threshold, most_useful_threshold
+from retrieval.threshold.rule import best_threshold, calibrate, choose_threshold, most_useful_threshold
 
 
 def searches(items: int, *, photos: int = 6, seed: int = 0, hard: float = 0.1) -> SearchScores:
@@ -265,12 +265,12 @@ def test_few_candidates_hold_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is among them however many there are."""
     scores = rising(150, 7)
     whole = choose_threshold(scores, 1.5)
-    monkeypatch.setattr("retrieval.threshold.calibrate.CANDIDATES", 2)
+    monkeypatch.setattr("retrieval.threshold.rule.CANDIDATES", 2)
     assert choose_threshold(scores, 1.5) == 1.5
-    monkeypatch.setattr("retrieval.threshold.calibrate.CANDIDATES", 151)
+    monkeypatch.setattr("retrieval.threshold.rule.CANDIDATES", 151)
     assert choose_threshold(scores, 1.5) == whole
     early = SearchScores(np.arange(150), np.full(150, 0.01), scores.impostor, 150)
-    monkeypatch.setattr("retrieval.threshold.calibrate.CANDIDATES", 2)
+    monkeypatch.setattr("retrieval.threshold.rule.CANDIDATES", 2)
     assert choose_threshold(early, 1.9) == float(np.nextafter(scores.impostor.min(), 0))
 
 

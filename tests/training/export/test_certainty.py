@@ -3,7 +3,7 @@ import pytest
 
 from retrieval.errors import InvalidParameter
 from retrieval.metrics.identification import SearchScores, identification_rates
-from retrieval.threshold.certainty import auroc, choose_cut, risk_coverage, without_uncertain, wrong_answers
+from training.export.certainty import auroc, choose_cut, risk_coverage, without_uncertain, wrong_answers
 
 
 def test_auroc_by_hand() -> None:

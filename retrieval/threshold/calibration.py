@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -12,22 +13,23 @@ import numpy as np
 from index.database import POINT
 from index.location import AnyGallery
 from index.search.distance import accepts
-from index.search.leave_one_out import OWN, Probes
+from index.search.leave_one_out import OWN, Draws, KeptDraws, Probes
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import Photo
 from retrieval.errors import CalibrationError, DataError
 from retrieval.indexing.worker import CONTENT, Batch, embed_batch
 
-from .drawn_distances import LABELLED, UNKNOWN, DrawnDistances, GalleryRates
+from .anchor import Anchored, GalleryAnchor
+from .error_rates import LABELLED, PROBE, UNKNOWN, DrawnDistances, GalleryRates
 from .feedback import Feedback
-from .gallery_anchor import Anchored, GalleryAnchor
 from .gallery_points import served_point
 from .labelled_queries import kept_queries
-from .stored_searches import ChangedAnswers, stored_searches
-from .verdicts import FeedbackCaps, weigh
+from .verdicts import FeedbackCaps, judged_answers, weigh
 
 BATCH = 64  # labelled photos per batch
+CALIBRATION, QUERIES, JUDGED = "calibration search", "labelled query", "judged answer"
+NOTHING = "no match"
 
 
 @dataclass(frozen=True)
@@ -204,3 +206,92 @@ def _embed(bundle: Bundle, photos: Sequence[Photo], indexed: Collection[str]) ->
     ids, items = ([getattr(whole.photos[place], name) for place in kept] for name in ("photo_id", "item_id"))
     features = [whole.features[place] for place in kept] if whole.features else ()
     return Probes(whole.vectors[kept], ids, items, features), refused
+
+
+@dataclass(frozen=True)
+class StoredSearch:
+    """A search with its nearest item."""
+
+    kind: str  # CALIBRATION, QUERIES or JUDGED
+    name: str  # photo id of the query, or request id of a judged answer
+    item_id: str  # nearest item
+    distance: float
+
+    def answer(self, threshold: float) -> str:
+        """Return the item that the search returns first at a threshold, or NOTHING."""
+        return self.item_id if accepts(self.distance, threshold) else NOTHING
+
+
+@dataclass(frozen=True)
+class ChangedAnswers:
+    """The stored searches whose answer differs between two thresholds."""
+
+    before: float
+    after: float
+    searched: Mapping[str, int]  # number of stored searches by kind
+    changed: Sequence[StoredSearch]  # in order of their distance
+
+    @classmethod
+    def of(cls, searches: Sequence[StoredSearch], before: float, after: float) -> ChangedAnswers:
+        """Compare the answers to searches at two thresholds."""
+        changed = [search for search in searches if search.answer(before) != search.answer(after)]
+        counts = Counter(search.kind for search in searches)
+        return cls(before, after, counts, sorted(changed, key=lambda search: search.distance))
+
+    def summary(self) -> str:
+        """Return a sentence with the number of changed answers by kind, empty if no searches are stored."""
+        counts = Counter(search.kind for search in self.changed)
+        parts = [f"{counts[kind]} of {total} {_plural(kind)}" for kind, total in self.searched.items()]
+        return f"Answers that change: {', '.join(parts)}." if parts else ""
+
+    def lines(self) -> list[str]:
+        """Return one line per changed answer."""
+        return [
+            f"{search.kind} {search.name}: {search.answer(self.before)} -> {search.answer(self.after)}, "
+            f"at distance {search.distance:.4f}"
+            for search in self.changed
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        changed = [
+            {**vars(search), "before": search.answer(self.before), "after": search.answer(self.after)}
+            for search in self.changed
+        ]
+        return {"searched": dict(self.searched), "changed": changed}
+
+
+def stored_searches(bundle: Bundle, draws: KeptDraws, feedback: Sequence[Feedback] = ()) -> list[StoredSearch]:
+    """Return the bundle's calibration searches, the labelled queries and the judged answers, in this gallery.
+
+    Calibration searches that are too uncertain for an answer are left out: they never return a match.
+    """
+    calibration, least = bundle.calibration, bundle.operating_point.min_certainty
+    sure = set()
+    if calibration is not None:
+        sure = set(calibration.photo_ids[calibration.certainties >= least].tolist())
+    found = []
+    for source, kind in ((PROBE, CALIBRATION), (LABELLED, QUERIES), (UNKNOWN, QUERIES)):
+        searches = [] if source not in draws.sources else _of_draws(kind, draws.sources[source])
+        found += [search for search in searches if kind != CALIBRATION or search.name in sure]
+    judged = judged_answers(bundle, feedback)
+    return found + [StoredSearch(JUDGED, f.request_id or f.item_id, f.item_id, f.distance) for f in judged]
+
+
+def _of_draws(kind: str, draws: Draws) -> list[StoredSearch]:
+    """Return draws as searches, with the nearest item: their own or another."""
+    return [
+        StoredSearch(kind, name, item if own <= other else rival, min(own, other))
+        for name, item, own, rival, other in zip(
+            draws.ids.tolist(),
+            draws.items.tolist(),
+            draws.own.tolist(),
+            draws.nearest_items.tolist(),
+            draws.distances.tolist(),
+            strict=True,
+        )
+    ]
+
+
+def _plural(kind: str) -> str:
+    return {CALIBRATION: "calibration searches", QUERIES: "labelled queries", JUDGED: "judged answers"}[kind]
