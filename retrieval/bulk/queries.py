@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from retrieval.catalogue.photos import LABELS, QUERIES, UNLABELLED, Labels, Photo, PhotoMaker
-from retrieval.catalogue.read import is_table, read_catalogue
-from retrieval.catalogue.remote import check_allowed, is_url, remote, shown
-from retrieval.catalogue.tables import no_columns
+from retrieval.catalogue.photos import LABELS, QUERIES, UNLABELLED, Labels, Photo
+from retrieval.catalogue.read import is_table, photos_of, read_catalogue
+from retrieval.catalogue.remote import is_url, remote, shown
 from retrieval.errors import DataError, InvalidParameter
 from retrieval.images.formats import SUFFIXES
 from retrieval.text import as_utf8
@@ -75,16 +74,7 @@ def _from_lines(lines: Iterable[str], labels: Labels) -> list[Photo]:
     columns = list(dict.fromkeys(name for row in rows for name in row))
     if not rows:
         raise DataError("the standard input names no photos", remedy="Write one path or JSON object per line")
-    if labels.missing(columns):
-        raise no_columns(STDIN_FILE, columns, labels)
-    maker = PhotoMaker(STDIN_FILE, columns, labels)
-    photos = [maker.photo(number, [row.get(name) for name in columns]) for number, row in enumerate(rows, 1)]
-    for row in rows:
-        if is_url(row["path"]):
-            check_allowed(row["path"])
-    return [
-        remote(photo, row["path"]) if is_url(row["path"]) else photo for photo, row in zip(photos, rows, strict=True)
-    ]
+    return photos_of(STDIN_FILE, columns, rows, labels, first_line=1)
 
 
 def _row(text: str, number: int) -> dict[str, Any]:

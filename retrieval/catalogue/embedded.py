@@ -7,7 +7,7 @@ names that the file has for them. A photo is read with its row group, so photos 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -50,7 +50,7 @@ class EmbeddedPhoto(Photo):
         return bytes(data[: MAX_BYTES + 1])
 
 
-Maker = Callable[[Sequence[str], Iterable[Sequence[Any]]], list[Photo]]  # of columns and rows
+Maker = Callable[[Sequence[str], Iterable[Mapping[str, Any]]], list[Photo]]  # of columns and rows
 
 
 def read_parquet(path: Path, root: Path, make: Maker) -> list[Photo]:
@@ -59,11 +59,9 @@ def read_parquet(path: Path, root: Path, make: Maker) -> list[Photo]:
         with pq.ParquetFile(path) as file:
             if _has_images(file.schema_arrow):
                 above = path.parent.relative_to(root)
-                return [_embedded(photo, above) for photo in make(*_embedded_rows(file, path))]
-            blocks = (
-                zip(*(column.to_pylist() for column in block.columns), strict=True) for block in file.iter_batches()
-            )
-            return make(file.schema_arrow.names, (row for block in blocks for row in block))
+                columns, rows = _embedded_rows(file, path)
+                return [_embedded(photo, above) for photo in make(columns, rows)]
+            return make(file.schema_arrow.names, (row for block in file.iter_batches() for row in block.to_pylist()))
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} is not a parquet file: {error}") from error
 
@@ -82,35 +80,28 @@ def _has_images(schema: pa.Schema) -> bool:
     return bool(pa.types.is_binary(encoded) or pa.types.is_large_binary(encoded))
 
 
-def _embedded_rows(file: pq.ParquetFile, path: Path) -> tuple[list[str], Iterator[list[Any]]]:
+def _embedded_rows(file: pq.ParquetFile, path: Path) -> tuple[list[str], Iterator[dict[str, Any]]]:
     """Return the columns and the rows of the catalogue in a parquet file with images."""
-    schema = file.schema_arrow
-    others = [name for name in schema.names if name not in (IMAGE, "path")]
-    numbered = "photo_id" not in others
-    columns = [*others, *(["photo_id"] if numbered else []), "path", SPAN]
-    place = schema.names.index(IMAGE)
+    others = [name for name in file.schema_arrow.names if name not in (IMAGE, "path")]
     for group in range(file.num_row_groups):
         size = sum(
             chunk.total_uncompressed_size
             for chunk in map(file.metadata.row_group(group).column, range(file.metadata.num_columns))
-            if chunk.path_in_schema.split(".")[0] == schema.names[place]
+            if chunk.path_in_schema.split(".")[0] == IMAGE
         )
         if size > LARGEST:
             raise _too_large(path, size)
-    return columns, _rows(file, path, others, _label_names(schema), numbered=numbered)
+    return [*dict.fromkeys((*others, "photo_id")), "path", SPAN], _rows(file, path, others)
 
 
-def _rows(
-    file: pq.ParquetFile, path: Path, others: list[str], names: dict[str, list[str]], *, numbered: bool
-) -> Iterator[list[Any]]:
-    number = 0
+def _rows(file: pq.ParquetFile, path: Path, others: list[str]) -> Iterator[dict[str, Any]]:
+    names, number = _label_names(file.schema_arrow), 0
     for group in range(file.num_row_groups):
-        rows = file.metadata.row_group(group).num_rows
         table = _decoded(file, path, group, others, rows=ROWS)
-        values = [_named(table[name].to_pylist(), names.get(name)) for name in others]
-        for row in range(rows):
-            photo_id = [f"{path.name}/{number}"] if numbered else []
-            yield [*(column[row] for column in values), *photo_id, path.name, (group, row)]
+        values = {name: _named(table[name].to_pylist(), names.get(name)) for name in others}
+        for row in range(file.metadata.row_group(group).num_rows):
+            cells = {name: column[row] for name, column in values.items()}
+            yield {"photo_id": f"{path.name}/{number}", **cells, "path": path.name, SPAN: (group, row)}
             number += 1
 
 

@@ -101,7 +101,7 @@ class PhotoMaker:
     """Construct photos from the rows of one file, sharing repeated values because catalogues have millions of rows."""
 
     def __init__(self, catalogue: Path, columns: Sequence[str], labels: Labels = CATALOGUE) -> None:
-        self._catalogue, self._columns, self._labels = catalogue, columns, labels
+        self._catalogue, self._labels = catalogue, labels
         self._label = labels.column(columns)
         self._others = [
             name for name in columns if name not in {"", "path", "photo_id", "bbox", SPAN, *OPTIONAL, self._label}
@@ -109,9 +109,8 @@ class PhotoMaker:
         self._path: tuple[str, Path] = ("", catalogue)
         self._metadata: dict[str, Any] = {}
 
-    def photo(self, line: int, row: Sequence[Any]) -> Photo:
+    def photo(self, line: int, cells: Mapping[str, Any]) -> Photo:
         """Return the photo of a row; raise DataError with its line number if the row is invalid."""
-        cells = dict(zip(self._columns, row, strict=False))
         name, where = cells.get("path"), f"{self._catalogue}, line {line}"
         item = None if self._label is None else cells.get(self._label)
         if not name or (item in (None, "") and not self._labels.may_be_empty):

@@ -88,25 +88,27 @@ def _read_table(path: Path, root: Path, labels: Labels) -> list[Photo]:
         from .embedded import read_parquet
 
         above = root if root.is_dir() else path.parent
-        return read_parquet(path, above, lambda columns, rows: _photos(path, columns, rows, labels))
+        return read_parquet(path, above, lambda columns, rows: photos_of(path, columns, rows, labels))
     if kind in CSV:
         table = read_header(path, labels)
-        return _photos(path, table.columns, table.rows(), labels)
+        rows = (dict(zip(table.columns, cells, strict=False)) for cells in table.rows())
+        return photos_of(path, table.columns, rows, labels)
     if kind not in (*JSON_LINES, TAR):
         raise DataError(f"{path} is not a folder, CSV, parquet, JSON-lines or tar file", remedy="Name one of these")
     objects = list(read_shard(path, SUFFIXES) if kind == TAR else json_objects(path))
     columns = list(dict.fromkeys(name for each in objects for name in each))
-    rows = [[each.get(name) for name in columns] for each in objects]
-    return _photos(path, columns, rows, labels) if rows or kind != TAR else []
+    return photos_of(path, columns, objects, labels) if objects or kind != TAR else []
 
 
-def _photos(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]], labels: Labels) -> list[Photo]:
+def photos_of(
+    path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], labels: Labels, *, first_line: int = 2
+) -> list[Photo]:
+    """Return the photos of rows of a table; raise DataError, with a line number, if one is invalid."""
     if labels.missing(columns):
         raise no_columns(path, columns, labels)
     maker = PhotoMaker(path, columns, labels)
-    place = list(columns).index("path")
     with no_collection():
-        return [_placed(maker.photo(number, row), row[place]) for number, row in enumerate(rows, start=2)]
+        return [_placed(maker.photo(line, row), row["path"]) for line, row in enumerate(rows, start=first_line)]
 
 
 def _placed(photo: Photo, place: Any) -> Photo:

