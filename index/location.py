@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from .database import DATABASE
 from .errors import GalleryError
 from .gallery import Gallery
@@ -18,7 +15,6 @@ if TYPE_CHECKING:
 
 AnyGallery: TypeAlias = "Gallery | MilvusGallery"
 AnyPhotos: TypeAlias = "Snapshot | MilvusPhotos"  # of one version
-BLOCK = 4096  # photos per read
 SCHEME = "milvus+"  # scheme of an address: milvus+http://host:19530/name, or milvus+/folder/lite.db/name
 
 
@@ -67,10 +63,3 @@ def open_or_create(place: str | Path, *, dim: int, embedding_id: str, features_k
     if (Path(place) / DATABASE).exists():
         return Gallery.open(place)
     return Gallery.create(place, dim=dim, embedding_id=embedding_id, features_key=features_key)
-
-
-def contents(gallery: AnyGallery) -> tuple[list[str], list[str], NDArray[np.float32]]:
-    """Return photo_ids, item_ids and vectors (n, d) of all photos of one version, in the same order."""
-    photos = [photo for block in gallery.walk(BLOCK) for photo in block]
-    vectors = np.array([photo.vector for photo in photos], dtype=np.float32).reshape(-1, gallery.dim)
-    return [photo.photo_id for photo in photos], [photo.item_id for photo in photos], vectors

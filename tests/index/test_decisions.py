@@ -11,9 +11,9 @@ from index.ann.kinds import IVF, KINDS
 from index.ann.recall import Probe
 from index.errors import GalleryError
 from index.gallery import Gallery
-from index.location import contents
 from index.search.distance import Floats, plain_distance
 
+from ..gallery_contents import contents
 from .vectors import DIM, filled, unit
 
 pytestmark = pytest.mark.usefixtures("few_own_queries")

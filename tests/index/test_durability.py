@@ -19,8 +19,8 @@ import pytest
 
 from index.errors import GalleryCorrupt, GalleryError, GalleryLocked, RetrievalError
 from index.gallery import Gallery
-from index.location import contents
 
+from ..gallery_contents import contents
 from .vectors import DIM, features_of, filled, unit, with_features
 
 

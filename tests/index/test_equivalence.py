@@ -21,10 +21,10 @@ from index import segments
 from index.ann.kinds import IVF, KINDS
 from index.ann.recall import Probe
 from index.gallery import Gallery
-from index.location import contents
 from index.milvus import MilvusGallery
 from index.search.distance import plain_distance
 
+from ..gallery_contents import contents
 from .vectors import DIM
 
 THRESHOLD, SHOWN = 0.35, 5

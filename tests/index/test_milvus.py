@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from index.errors import GalleryError, InvalidParameter
-from index.location import contents
 from index.milvus import MilvusGallery, exists
 from index.search.distance import plain_distance
 from index.search.filters import Where, parse_where, to_milvus
 
+from ..gallery_contents import contents
 from .search.test_filters import COLUMNS, holds, trees
 from .vectors import DIM, unit
 

@@ -14,11 +14,11 @@ from index.ann.recall import Recall
 from index.database import POINT
 from index.errors import GalleryCorrupt, GalleryError
 from index.gallery import Gallery
-from index.location import contents
 from index.search.distance import PLAIN, Floats, plain_distance
 from index.search.leave_one_out import DRAWS
 from index.transfer import export_photos, import_photos
 
+from ..gallery_contents import contents
 from .vectors import DIM, filled, unit
 
 pytestmark = pytest.mark.usefixtures("few_own_queries")

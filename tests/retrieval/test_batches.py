@@ -10,13 +10,13 @@ import pytest
 from PIL import Image
 
 from index.gallery import Gallery
-from index.location import contents
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import Photo
 from retrieval.images import center_crop_resize, open_image
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.worker import embed_batch
 
+from ..gallery_contents import contents
 from ..world import draw, make_bundle
 
 LEFT, RIGHT = (0.0, 0.0, 640.0, 640.0), (640.0, 0.0, 1280.0, 640.0)

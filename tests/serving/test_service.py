@@ -18,7 +18,6 @@ import pytest
 from fastapi.testclient import TestClient
 
 from index.gallery import Gallery
-from index.location import contents
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.operating_point import OperatingPoint
@@ -37,6 +36,7 @@ from serving.ops.drift_monitor import EFFECT, FIRST, LEAST, DriftMonitor, drift_
 from serving.ops.logs import BatchedHandler, JsonFormatter
 from serving.ops.telemetry import METRICS
 
+from ..gallery_contents import contents
 from ..world import draw, encode, make_bundle
 
 MINE = encode(draw(3, 5))

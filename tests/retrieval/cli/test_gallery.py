@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from index.gallery import Gallery
-from index.location import contents
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.cli.main import group
@@ -20,6 +19,7 @@ from retrieval.errors import DataError, GalleryError, InvalidParameter
 from retrieval.indexing.pipeline import columns_of, index_catalogue
 from retrieval.retriever import Retriever
 
+from ...gallery_contents import contents
 from ...world import draw, make_bundle
 
 

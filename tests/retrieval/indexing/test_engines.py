@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from index.gallery import Gallery
-from index.location import contents
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
@@ -17,6 +16,7 @@ from retrieval.errors import InvalidParameter
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
 
+from ...gallery_contents import contents
 from ...world import draw, make_bundle, write_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # what other libraries say of each other

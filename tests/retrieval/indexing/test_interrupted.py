@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index import location
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import read_catalogue
@@ -22,6 +21,7 @@ from retrieval.indexing import worker as batches
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.plan import SyncSettings
 
+from ...gallery_contents import contents as photos_of
 from ...world import make_bundle, write_folder
 
 BATCH, THREADS, KILLS = 3, 2, 12
@@ -91,7 +91,7 @@ def test_killed_and_started_again_it_ends_as_if_nothing_had_happened(tmp_path: P
     assert [photo_id for photo_id, _ in report.refused] == ["item-03/bad.jpg"]
     index_catalogue(Bundle.open(words[0]), read_catalogue(folder), tmp_path / "whole", progress=False)
     with Gallery.open(words[2]) as one, Gallery.open(tmp_path / "whole") as other:
-        read = [location.contents(gallery) for gallery in (one, other)]
+        read = [photos_of(gallery) for gallery in (one, other)]
         mine, theirs = (dict(zip(ids, vectors.tolist(), strict=True)) for ids, _, vectors in read)
         assert mine == theirs
         assert sorted(one.values("_content_sha256")) == sorted(other.values("_content_sha256"))
@@ -144,7 +144,7 @@ def test_a_killed_synchronization_ends_in_the_same_gallery_when_run_again(tmp_pa
 def contents(place: Path) -> dict[str, tuple[str, dict[str, object], bytes, bytes | None]]:
     """Return item, metadata, vector and thumbnail of each photo of a gallery."""
     with Gallery.open(place, read_only=True) as gallery:
-        vectors = dict(zip(location.contents(gallery)[0], location.contents(gallery)[2], strict=True))
+        vectors = dict(zip(photos_of(gallery)[0], photos_of(gallery)[2], strict=True))
         return {
             name: (item, facts, vectors[name].tobytes(), gallery.thumbnail(name))
             for name, item, facts in gallery.photos()

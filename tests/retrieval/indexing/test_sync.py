@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 
 from index.gallery import Gallery
-from index.location import contents
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import InvalidParameter
@@ -20,6 +19,7 @@ from retrieval.indexing import pipeline
 from retrieval.indexing.pipeline import IndexReport, index_catalogue, plan_catalogue
 from retrieval.indexing.plan import SyncPlan, SyncSettings
 
+from ...gallery_contents import contents
 from ...world import draw, make_bundle
 
 HEADER = ["path", "item_id", "group", "bbox", "price", "brand"]

@@ -12,7 +12,6 @@ from PIL import Image, ImageDraw
 
 from index.database import POINT
 from index.gallery import Gallery
-from index.location import contents
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.density import ADDITIVE, Cohort, LocalDensity
 from retrieval.bundle.operating_point import OperatingPoint
@@ -23,6 +22,7 @@ from retrieval.inspect.duplicates import NEAR, SAME_FILE, SAME_PICTURE, is_copy
 from retrieval.retriever import Retriever
 from retrieval.threshold.gallery_points import pack_points
 
+from ...gallery_contents import contents
 from ...world import DIM, draw, encode, make_bundle
 
 OFTEN = 4  # photos of an item
