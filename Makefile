@@ -73,8 +73,7 @@ bench: $(VENV)/.installed  ## losses, speed and the demo measured again; needs R
 	$(BIN)/python -m research.benchmarks.many_classes --output runs/many_classes
 	$(BIN)/python -m research.benchmarks.rotations --output runs/rotations
 	$(BIN)/python -m research.benchmarks.rotations --output runs/rotations --finetuned
-	$(BIN)/python -m research.benchmarks.promise --output runs/promise
-	$(BIN)/python -m research.benchmarks.promise --output runs/promise --sizes 20
+	$(BIN)/python -m research.benchmarks.promise
 	$(BIN)/python -m research.benchmarks.grocery --output runs/grocery-benchmark
 	test -d bundles/bench || $(BIN)/retrieval export runs/grocery-benchmark/Smooth-AP-0 -o bundles/bench --allow-estimate
 	$(BIN)/python -m research.benchmarks.indexing bundles/bench --rounds 8

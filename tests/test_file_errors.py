@@ -33,7 +33,6 @@ WRITERS = [
     "index BUNDLE PHOTOS -o NEW_GALLERY --report OUT",
     "gallery export GALLERY OUT",
     "gallery import EXPORTED OUT",
-    "audit BUNDLE GALLERY -o OUT",
     "keys add OUT shop",
 ]
 TRAINING = [

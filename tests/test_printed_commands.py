@@ -135,6 +135,8 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         server.started = True
 
     monkeypatch.setattr(uvicorn.Server, "run", run)
+    monkeypatch.setattr("serving.launch.logging.basicConfig", lambda **_: None)
+    monkeypatch.setattr("serving.launch.signal.signal", lambda *_: None)
     folder = tmp_path / PLACE
     photos = write_folder(folder / "photos", items=range(20), photos=range(4))
     index_catalogue(make_bundle(folder), read_catalogue(photos), folder / "gallery", progress=False)

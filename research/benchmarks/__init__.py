@@ -10,7 +10,7 @@ rotations        one threshold for unseen items, in four rotations of the famili
 anchoring        FPIR that thresholds set in a gallery realise on items that are not in it, with frozen features
 pretrained       ranking and thresholds of pretrained models without training
 verification     geometric verification on covers and on the rotations of grocery; `verification_data`
-promise          how often a certified threshold keeps its FPIR on new items of simulated catalogues; `gallery_size`
+promise          how often a certified threshold keeps its FPIR on new items of simulated catalogues
 demo             thresholds of `retrieval demo` for several seeds
 
 Time and memory:

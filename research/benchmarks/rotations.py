@@ -32,7 +32,7 @@ from index.search.distance import DistanceForm, accepts
 from retrieval.bundle.density import LocalDensity
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.metrics.consistency import opis
-from retrieval.metrics.identification import SearchScores, identification_rates
+from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
 from retrieval.threshold.rule import calibrate
 from training.backbones import backbone_preprocessing, load_backbone
 from training.config import Settings
@@ -45,7 +45,6 @@ from training.loop.run import Run
 from training.loop.train import train
 
 from . import grocery
-from .gallery_size import size_model
 from .heads import VIEWS, FrozenFeatures, Task, train_head, vectors_of
 from .rotation_tables import EVAL_SPLITS, ROTATIONS, report
 from .tables import Recorder, parser_of
@@ -160,11 +159,10 @@ def measured(photos: list[Photo], splits: Splits, vectors: np.ndarray, *, pick: 
     found: dict[str, Any] = {"distances": {}}
     for whitening, distance_form in distances_of(vectors[seen], labels[seen]):
         used = vectors if whitening is None else whitening(vectors)
-        known = size_model(score_split(calibration, used, labels, distance_form=distance_form))
+        threshold = threshold_at_fpir(score_split(calibration, used, labels, distance_form=distance_form), TARGET)
         metrics: dict[str, Any] = {}
         for split in eval_splits:
             scores = score_split(split, used, labels, distance_form=distance_form)
-            threshold = known.threshold(TARGET, scores.gallery_items)
             rates = identification_rates(scores, threshold)
             metrics[split.name] = {
                 "R@1": float((scores.own < scores.impostor).mean()),
