@@ -1,4 +1,4 @@
-"""The commands `retrieval train`, `losses` and `evaluate`."""
+"""The commands `retrieval train`, `losses`, `evaluate` and `explain`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 from retrieval.catalogue.remote import is_url
 from retrieval.cli.options import GroupedCommand
 from retrieval.errors import DataError, InvalidParameter, command
+from retrieval.files import check_place, write_file
 
 from .config import AUTO, DATA, EVALUATION, OUTPUT, Settings
 from .options import SettingsCommand, training_groups, training_options
@@ -163,6 +164,49 @@ def evaluate(run: Path, as_json: bool, target_fpir: float | None, metrics: str) 
         click.echo(f"Next: {command('export', run, '-o', f'bundles/{run.name}', '--allow-estimate')}")
 
 
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="File to write the sheet to.  [default: RUN/errors.html]"
+)
+@click.option(
+    "--split",
+    type=click.Choice(["unseen", "trained", "mixed"]),
+    default="unseen",
+    show_default=True,
+    help="Items to search for: unseen ones, those of the training partition, or both.",
+)
+@click.option(
+    "--worst", type=int, default=8, show_default=True, help="Number of searches to show per kind of error, at most 50."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the errors as JSON.")
+def explain(run: Path, output: Path | None, split: str, worst: int, as_json: bool) -> None:
+    """Show the worst errors of a run with photos, on one HTML page.
+
+    For each wrong search, the error sheet has the query, the nearest photo of another item, the nearest one of its own
+    item and their distances. The threshold is set on the calibration items, as `retrieval evaluate` does.
+
+    \b
+    Example:
+      retrieval explain runs/shop
+    """
+    from training.evaluation.explain import explain_run
+
+    opened = open_run(run)
+    target = output or run / "errors.html"
+    if target.is_dir() or not target.parent.is_dir():
+        raise InvalidParameter("output", "be a file in an existing folder", str(target))
+    check_place(target)
+    found = explain_run(opened, split=split, worst=worst)
+    write_file(target, found.sheet().html())
+    if as_json:
+        click.echo(json.dumps(found.to_dict() | {"page": str(target)}, indent=2))
+        return
+    click.echo("\n".join([*found.summary(), *found.notes()]))
+    click.echo(f"\nWrote {target}: open it in a browser.")
+    click.echo(f"Next: {command('export', run, '-o', f'bundles/{run.name}', '--allow-estimate')}")
+
+
 def gather_settings(
     *,
     catalogue: str | None,
@@ -236,4 +280,4 @@ def _toml(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} is not valid TOML: {error}") from error
 
 
-__all__ = ["evaluate", "losses", "train"]
+__all__ = ["evaluate", "explain", "losses", "train"]

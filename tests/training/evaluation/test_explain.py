@@ -1,0 +1,153 @@
+"""`retrieval explain` on a tiny run: the threshold of `evaluate`, the same sheet twice, and odd catalogues."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from retrieval.cli.main import group
+from retrieval.errors import DataError, InvalidParameter, RunError
+from training.evaluation.errors import KINDS, UNMATED
+from training.evaluation.explain import Explanation, explain_run
+from training.evaluation.report import evaluate_run
+from training.loop.run import Run
+
+pytestmark = pytest.mark.slow
+
+Row = dict[str, str]
+NASTY = "</script><script>alert('{}')</script>\"'&<b>{}"
+
+
+def changed_run(
+    run: Run,
+    folder: Path,
+    *,
+    keep: Callable[[Row], bool] = lambda _: True,
+    rename: Callable[[str], str] = lambda item: item,
+    broken: Callable[[Row], bool] = lambda _: False,
+) -> Run:
+    """Return a copy of a run whose catalogue holds some rows, other item_ids, and files that are no images."""
+    catalogue = Path(run.settings.catalogue)
+    shutil.copytree(run.path, folder / "run")
+    with catalogue.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if keep(row)]
+    for row in rows:
+        row["path"] = str(catalogue.parent / row["path"])
+        if broken(row):
+            bad = folder / Path(row["path"]).name
+            bad.write_bytes(b"no image")
+            row["path"] = str(bad)
+        row["item_id"] = rename(row["item_id"])
+    with (folder / "photos.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    for name, change in (
+        ("settings", lambda values: values | {"catalogue": str(folder / "photos.csv")}),
+        ("splits", lambda values: values | {"parts": {k: [rename(i) for i in v] for k, v in values["parts"].items()}}),
+    ):
+        path = folder / "run" / f"{name}.json"
+        path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    return Run.open(folder / "run")
+
+
+@pytest.fixture(scope="module")
+def copy(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return changed_run(run, tmp_path_factory.mktemp("explain"))
+
+
+@pytest.fixture(scope="module")
+def explained(copy: Run) -> Explanation:
+    return explain_run(copy, worst=4, progress=False)
+
+
+def test_figures_equal_those_of_evaluate(copy: Run) -> None:
+    report = evaluate_run(copy)
+    for split in ("unseen", "trained", "mixed"):
+        told, measured = explain_run(copy, split=split, progress=False).to_dict(), report["splits"][split]
+        assert told["threshold"] == report["threshold"]
+        assert told["rates"] == {name: measured[name] for name in told["rates"]}
+        assert (told["queries"], told["items"]) == (measured["queries"], measured["items"])
+
+
+def test_sheet_shows_every_wrong_answer_and_loads_nothing(copy: Run, explained: Explanation) -> None:
+    page = explained.sheet().html()
+    assert page == explain_run(copy, worst=4, progress=False).sheet().html()
+    wrong = [answer for kind in KINDS for answer in explained.worst[kind]]
+    assert 0 < len(wrong) == page.count('<article class="wrong">')
+    assert all(source.startswith("data:image/jpeg;base64,") for source in re.findall(r'(?:src|href)="([^"]*)', page))
+    assert "<script" not in page
+    for answer in wrong:
+        assert answer.photo.photo_id in page
+        for found in (answer.other, answer.own):
+            if found is not None:
+                text = "a match" if found[1] <= explained.threshold else "too far"
+                assert f"{found[1]:.4f}, {text}" in page
+    assert f"{explained.threshold:.4f}" in page
+
+
+def test_names_of_a_catalogue_stay_text(run: Run, tmp_path: Path) -> None:
+    hostile = changed_run(run, tmp_path, rename=lambda item: NASTY.format(item, item))
+    page = explain_run(hostile, split="mixed", progress=False).sheet().html()
+    assert "alert(" in page
+    assert "<script" not in page
+    assert "<b>item-" not in page
+
+
+def test_unreadable_photo_is_left_out_and_named(run: Run, tmp_path: Path) -> None:
+    item = run.splits.test[0]
+    odd = changed_run(run, tmp_path, broken=lambda row: row["item_id"] == item and row["path"].endswith("_1.png"))
+    explained = explain_run(odd, progress=False)
+    ((photo_id, _),) = explained.unreadable.items()
+    assert photo_id.endswith("_1.png")
+    assert f"{photo_id} cannot be read" in explained.sheet().html()
+
+
+def test_no_readable_query_is_an_error(run: Run, tmp_path: Path) -> None:
+    tests = set(run.splits.test)
+    odd = changed_run(run, tmp_path, broken=lambda row: row["item_id"] in tests)
+    with pytest.raises(DataError, match=r"no query photo of the unseen items can be read"):
+        explain_run(odd, progress=False)
+
+
+def test_items_of_one_photo_have_no_rates_of_misses(run: Run, tmp_path: Path) -> None:
+    tests = set(run.splits.test)
+    single = changed_run(run, tmp_path, keep=lambda row: row["item_id"] not in tests or "_0." in row["path"])
+    splits = json.loads((single.path / "splits.json").read_text())
+    splits["protocol"] = {"gallery_source": "a", "query_source": "a"}  # each photo asks all the others
+    (single.path / "splits.json").write_text(json.dumps(splits))
+    told = explain_run(single, progress=False).to_dict()
+    assert told["outcomes"][UNMATED] == told["queries"] == len(tests)
+    assert told["rates"]["TPIR"] is None
+    json.dumps(told, allow_nan=False)
+
+
+def test_unknown_split_and_number_are_refused(copy: Run) -> None:
+    with pytest.raises(InvalidParameter, match="unseen, trained, mixed"):
+        explain_run(copy, split="all", progress=False)
+    with pytest.raises(InvalidParameter, match="between 1 and 50"):
+        explain_run(copy, worst=0, progress=False)
+
+
+def test_command_writes_the_sheet_and_json(copy: Run, tmp_path: Path) -> None:
+    own = shutil.copytree(copy.path, tmp_path / "run")
+    done = CliRunner().invoke(group, ["explain", str(own), "--worst", "2"], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert (own / "errors.html").read_text().startswith("<!doctype html>")
+    assert f"Wrote {own / 'errors.html'}" in done.output
+    page = tmp_path / "other.html"
+    words = ["explain", str(own), "--json", "-o", str(page), "--split", "trained"]
+    told = json.loads(CliRunner().invoke(group, words, catch_exceptions=False).stdout)
+    assert (told["split"], told["page"], set(told["worst"])) == ("trained", str(page), set(KINDS))
+    assert page.exists()
+    with pytest.raises(InvalidParameter, match="output must be a file in an existing folder"):
+        CliRunner().invoke(group, ["explain", str(own), "-o", str(tmp_path)], catch_exceptions=False)
+    with pytest.raises(RunError, match="is not a training run"):
+        CliRunner().invoke(group, ["explain", str(tmp_path)], catch_exceptions=False)

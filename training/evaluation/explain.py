@@ -1,0 +1,268 @@
+"""Error sheet of a run: the wrong answers of its best model on one evaluation split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from retrieval.catalogue.read import Photo
+from retrieval.errors import DataError, InvalidParameter, command
+from retrieval.images import Preprocessing
+from retrieval.images.thumbnails import thumbnail
+from retrieval.metrics.identification import (
+    IdentificationRates,
+    SearchScores,
+    identification_rates,
+    threshold_at_fpir,
+)
+from retrieval.reports.error_sheet import ErrorKind, ErrorSheet, Shown, WrongAnswer
+from training.data.reader import PhotoReader
+from training.loop.run import Run, choose_device
+
+from .embedding import embed_photos
+from .errors import (
+    FALSE_MATCH,
+    FOUND,
+    KINDS,
+    MISIDENTIFIED,
+    MISSED,
+    UNMATED,
+    Neighbour,
+    Outcomes,
+    nearest_photos,
+    worst_rows,
+)
+from .evaluate import (
+    EvaluationSplit,
+    evaluation_splits,
+    identification_metrics,
+    item_labels,
+    make_evaluation_split,
+    photos_of,
+    score_split,
+)
+
+SPLITS = ("unseen", "trained", "mixed")
+WORST, MOST_WORST = 8, 50  # queries per kind of error
+SIDE = 144  # side of a picture, in pixels
+TEXTS = {
+    MISIDENTIFIED: "Another item comes first.",
+    MISSED: "Nothing is returned, though the gallery has the item.",
+    FALSE_MATCH: "Another item would be returned if the query's own item were not in the gallery.",
+}
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A wrong answer: a query and its nearest photos of another item and of its own."""
+
+    photo: Photo
+    other: tuple[Photo, float] | None  # with the distance
+    own: tuple[Photo, float] | None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The errors of a run on one split at the threshold of its calibration items."""
+
+    run: str
+    split: str
+    protocol: str
+    threshold: float
+    target_fpir: float
+    rates: IdentificationRates
+    items: int  # in the gallery
+    counts: Mapping[str, int]  # queries of each outcome
+    worst: Mapping[str, Sequence[Wrong]]  # by kind of error
+    unreadable: Mapping[str, str]  # reason by photo_id
+    preprocessing: Preprocessing
+
+    @property
+    def queries(self) -> int:
+        """Number of queries."""
+        return sum(count for outcome, count in self.counts.items() if outcome != FALSE_MATCH)
+
+    def summary(self) -> list[str]:
+        """Return the results in a few sentences."""
+        lines = [
+            f"{self.queries} searches among {self.items} items ({self.split}), plain distance, threshold "
+            f"{self.threshold:.4f} set on the calibration items for FPIR {self.target_fpir:g}.",
+            f"{self.counts[FOUND]} return their own item first, {self.counts[MISIDENTIFIED]} another item, "
+            f"{self.counts[MISSED]} nothing; {self.counts[FALSE_MATCH]} would return something if their item were not "
+            "in the gallery.",
+        ]
+        if self.counts[UNMATED]:
+            lines.append(f"The items of {self.counts[UNMATED]} searches have no photo in the gallery.")
+        return lines
+
+    def notes(self) -> list[str]:
+        """Return what is missing from the sheet."""
+        return [f"{photo_id} cannot be read and is left out: {reason}" for photo_id, reason in self.unreadable.items()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON values with photo_ids and item_ids; undefined rates are null."""
+        rates = identification_metrics(self.rates)
+        return {
+            "run": self.run,
+            "split": self.split,
+            "protocol": self.protocol,
+            "threshold": self.threshold,
+            "target_fpir": self.target_fpir,
+            "queries": self.queries,
+            "items": self.items,
+            "outcomes": dict(self.counts),
+            "rates": {name: value if math.isfinite(value) else None for name, value in rates.items()},
+            "worst": {kind: [_wrong_dict(wrong) for wrong in found] for kind, found in self.worst.items()},
+            "unreadable": dict(self.unreadable),
+        }
+
+    def sheet(self) -> ErrorSheet:
+        """Return the error sheet, with pictures cropped as the model sees them."""
+        kinds = []
+        for kind in KINDS:
+            shown = [
+                WrongAnswer(self._shown(wrong.photo), self._neighbour(wrong.other), self._neighbour(wrong.own))
+                for wrong in self.worst[kind]
+            ]
+            kinds.append(ErrorKind(kind.capitalize(), TEXTS[kind], self.counts[kind], shown))
+        return ErrorSheet(f"Errors of {self.run}", self.threshold, self.summary(), kinds, self.notes())
+
+    def _neighbour(self, found: tuple[Photo, float] | None) -> Shown | None:
+        return None if found is None else self._shown(*found)
+
+    def _shown(self, photo: Photo, distance: float | None = None) -> Shown:
+        reader = PhotoReader([photo], replace(self.preprocessing, size=SIDE), cache_bytes=0)
+        return Shown(photo.photo_id, photo.item_id, thumbnail(Image.fromarray(reader.pixels([0])[0])), distance)
+
+
+class ForgivingReader(PhotoReader):
+    """Reads photos; an unreadable one is black, and `refused` has the reason by its position."""
+
+    def __init__(self, photos: Sequence[Photo], preprocessing: Preprocessing) -> None:
+        super().__init__(photos, preprocessing, cache_bytes=0)
+        self.refused: dict[int, str] = {}
+        self._size = preprocessing.size
+
+    def pixels(self, positions: Sequence[int]) -> np.ndarray:
+        """Return uint8 (n, size, size, 3)."""
+        try:
+            return super().pixels(positions)
+        except DataError:
+            return np.stack([self._one(position) for position in positions])
+
+    def _one(self, position: int) -> np.ndarray:
+        try:
+            return np.asarray(super().pixels([position])[0])
+        except DataError as error:
+            self.refused[position] = error.message
+            return np.zeros((self._size, self._size, 3), np.uint8)
+
+
+def explain_run(run: Run, *, split: str = "unseen", worst: int = WORST, progress: bool = True) -> Explanation:
+    """Embed the photos of an evaluation split with the run's best model and find its errors.
+
+    Parameters
+    ----------
+    split:
+        "unseen" items, those of the training partition ("trained"), or both ("mixed").
+    worst:
+        Number of wrong answers per kind of error, 1 to 50.
+
+    The threshold is set on the calibration items, as `evaluate` does. Unreadable photos are left out and listed.
+    """
+    if split not in SPLITS:
+        raise InvalidParameter("split", f"be one of {', '.join(SPLITS)}", split)
+    if not 1 <= worst <= MOST_WORST:
+        raise InvalidParameter("worst", f"lie between 1 and {MOST_WORST}", worst)
+    photos, parts, target = run.photos(), run.splits, run.settings.target_fpir
+    trained = [*parts.fit, *parts.validation]
+    splits = {s.name: s for s in evaluation_splits(photos, unseen=parts.test, trained=trained, protocol=run.protocol)}
+    calibration = make_evaluation_split("calibration", photos, parts.calibration, run.protocol)
+    used = photos_of([splits[split], calibration])
+    vectors, refused = _embedded(run, photos, used, progress=progress)
+    chosen, calibration = (_without(each, list(refused)) for each in (splits[split], calibration))
+    labels = item_labels(photos)
+    threshold = threshold_at_fpir(score_split(calibration, vectors, labels), target)
+    scores = score_split(chosen, vectors, labels)
+    outcomes = Outcomes.of(scores, threshold)
+    return Explanation(
+        run=run.path.resolve().name,
+        split=split,
+        protocol=run.protocol.describe(),
+        threshold=threshold,
+        target_fpir=target,
+        rates=identification_rates(scores, threshold),
+        items=scores.gallery_items,
+        counts=outcomes.counts(),
+        worst=_worst(chosen, scores, outcomes, threshold, worst, photos, vectors, labels),
+        unreadable={photos[i].photo_id: reason for i, reason in sorted(refused.items())},
+        preprocessing=run.preprocessing,
+    )
+
+
+def _worst(
+    split: EvaluationSplit,
+    scores: SearchScores,
+    outcomes: Outcomes,
+    threshold: float,
+    count: int,
+    photos: Sequence[Photo],
+    vectors: np.ndarray,
+    labels: np.ndarray,
+) -> dict[str, list[Wrong]]:
+    """Return the worst answers of each kind, with their nearest photos."""
+
+    def named(found: Neighbour | None) -> tuple[Photo, float] | None:
+        return None if found is None else (photos[found.photo], found.distance)
+
+    return {
+        kind: [
+            Wrong(photos[split.queries[row]], *map(named, nearest_photos(split, vectors, labels, row)))
+            for row in rows.tolist()
+        ]
+        for kind, rows in worst_rows(outcomes, scores, threshold, count).items()
+    }
+
+
+def _embedded(
+    run: Run, photos: Sequence[Photo], used: np.ndarray, *, progress: bool
+) -> tuple[np.ndarray, dict[int, str]]:
+    """Return vectors (photos, d), zero where not `used`, and the reasons why photos are unreadable, by position."""
+    model = run.best_model().to(choose_device(run.settings.device))
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    reader = ForgivingReader([photos[i] for i in used], run.preprocessing)
+    embedded = embed_photos(model, reader, len(used), run.preprocessing, progress=progress)
+    vectors = np.zeros((len(photos), embedded.shape[1]), dtype=np.float32)
+    vectors[used] = embedded
+    return vectors, {int(used[row]): reason for row, reason in reader.refused.items()}
+
+
+def _without(split: EvaluationSplit, unreadable: Sequence[int]) -> EvaluationSplit:
+    queries, gallery = (part[~np.isin(part, unreadable)] for part in (split.queries, split.gallery))
+    if not len(queries) or not len(gallery):
+        raise DataError(
+            f"no {'gallery' if len(queries) else 'query'} photo of the {split.name} items can be read",
+            remedy=f"List all such photos with `{command('data', 'check', 'CATALOGUE')}`, then repair or remove them",
+        )
+    return EvaluationSplit(split.name, queries, gallery)
+
+
+def _wrong_dict(wrong: Wrong) -> dict[str, Any]:
+    return {
+        "photo_id": wrong.photo.photo_id,
+        "item_id": wrong.photo.item_id,
+        "other": _neighbour_dict(wrong.other),
+        "own": _neighbour_dict(wrong.own),
+    }
+
+
+def _neighbour_dict(found: tuple[Photo, float] | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {"photo_id": found[0].photo_id, "item_id": found[0].item_id, "distance": found[1]}
