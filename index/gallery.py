@@ -64,6 +64,7 @@ from .maintenance import (
 )
 from .search.distance import PLAIN, DistanceForm, Rows
 from .search.filters import Filter, check_columns, parse_where, to_sql
+from .search.verified import Features, VerifiedDistance, check_query_features
 from .segments import ENDINGS, Part, encode_row, write_segment
 from .snapshot import (
     TAIL,
@@ -77,7 +78,6 @@ from .snapshot import (
     read_snapshot,
     without_replaced,
 )
-from .verified import Features, VerifiedDistance, check_query_features
 
 __all__ = ["Gallery", "Neighbour", "Rebuilt", "StoredPhoto"]
 

@@ -43,8 +43,8 @@ from .errors import GalleryCorrupt, GalleryError, InvalidParameter, MissingDepen
 from .features import FeatureFormat
 from .search.distance import PLAIN, DistanceForm, Floats, Rows, squared_distance
 from .search.filters import Filter, check_columns, parse_where, to_milvus
+from .search.verified import Features, VerifiedDistance
 from .snapshot import FIRST_FETCH, Neighbour, StoredPhoto, Within
-from .verified import Features, VerifiedDistance
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient

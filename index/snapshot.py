@@ -21,19 +21,19 @@ from numpy.typing import NDArray
 from index.ann.faiss_index import REBUILD, Candidates
 from index.ann.kinds import FLAT, FP16, IVF
 
-from .cached import SegmentCache
 from .database import FEATURES_KEY, INDEXES, POINT, RESTORE, SEGMENTS, Database, IndexFile
 from .errors import GalleryCorrupt, GalleryError
 from .files import load_array, sha256
+from .search.cached import SegmentCache
 from .search.distance import PLAIN, DistanceForm, Floats, Queries, Rows, squared_from
 from .search.exact_search import MANY, contenders, first_places, sweep
 from .search.filters import Filter, Value
+from .search.verified import VerifiedDistance, base_form
 from .segments import OpenSegment, open_segment
-from .verified import VerifiedDistance, base_form
 
 if TYPE_CHECKING:
-    from .verified_search import VerifiedSearch
-    from .votes import VisualWords
+    from .search.verified_search import VerifiedSearch
+    from .search.votes import VisualWords
 
 FIRST_FETCH = 16  # candidate photos in the first fetch, in addition to 1.5 times the average number for k items
 FURTHER = 6  # items beyond the distance of interest that a search returns at most
@@ -84,7 +84,7 @@ class Caches:
     @cached_property
     def words(self) -> VisualWords:
         """The visual words of photos."""
-        from .votes import VisualWords
+        from .search.votes import VisualWords
 
         return VisualWords(self.path / WORDS)
 
@@ -356,7 +356,7 @@ class Snapshot:
 
     def verified_search(self, distance_form: VerifiedDistance) -> VerifiedSearch:
         """Return the search with a verified form; raise GalleryError if the form cannot use the gallery's features."""
-        from .verified_search import VerifiedSearch
+        from .search.verified_search import VerifiedSearch
 
         verifier, kept = distance_form.verifier, self.caches.features_key
         if verifier.features_key != kept:

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.location import AnyGallery, open_gallery
-from index.photo_groups import mean_vectors
+from index.search.distance import mean_vectors
+from index.search.verified import Features, VerifiedDistance
 from index.snapshot import Neighbour
-from index.verified import Features, VerifiedDistance
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embeddings
 from retrieval.bundle.operating_point import OperatingPoint

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from index.verified import Verifier, WrappedVerifier
+from index.search.verified import Verifier, WrappedVerifier
 
 
 class TimedVerifier(WrappedVerifier):
-    """Wraps a verifier and measures the time of its comparisons (an `index.verified.Verifier`)."""
+    """Wraps a verifier and measures the time of its comparisons (an `index.search.verified.Verifier`)."""
 
     def __init__(self, verifier: Verifier) -> None:
         super().__init__(verifier)

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageEnhance
 
 from index.search.distance import PLAIN, DistanceForm
-from index.verified import VerifiedDistance
+from index.search.verified import VerifiedDistance
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint

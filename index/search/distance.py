@@ -13,6 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 
+SHORTEST = 1e-6  # length of a mean vector that has a direction
+
 
 class DistanceForm(Protocol):
     """Distance function: monotone in the cosine, given the densities of both vectors.
@@ -104,3 +106,18 @@ def exact_unit(rows: ArrayLike) -> Floats:
     exact = np.array(rows, dtype=np.float64, order="C")
     exact /= np.sqrt(np.vecdot(exact, exact))[..., None]
     return exact
+
+
+def mean_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the mean of each group of unit vectors (g, m, d), scaled to length one (g, d).
+
+    The order of the photos makes no difference. Where vectors cancel out, the smallest one stands for the group.
+    """
+    if vectors.shape[1] == 1:
+        return vectors[:, 0]
+    exact = vectors.astype(np.float64)
+    total = np.sort(exact, axis=1).sum(axis=1)
+    lengths = np.linalg.norm(total, axis=1, keepdims=True)
+    first = np.array([min(group.tolist()) for group in exact]) if (lengths < SHORTEST).any() else total
+    scaled = np.where(lengths < SHORTEST, first, total / np.maximum(lengths, SHORTEST))
+    return np.asarray(scaled, dtype=np.float32)

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from index.errors import GalleryCorrupt, InvalidParameter
 from index.files import load_arrays
 from index.search.distance import DistanceForm, Floats, Rows, plain_distance, squared_distance
-from index.verified import Features, VerifiedDistance, check_query_features
+from index.search.verified import Features, VerifiedDistance, check_query_features
 
 if TYPE_CHECKING:
     from index.location import AnyGallery, AnyPhotos
-    from index.verified_search import VerifiedSearch
+    from index.search.verified_search import VerifiedSearch
 
 NOBODY = -1  # seq of a photo that does not exist
 OWN = "own"  # the source of draws with gallery photos
@@ -265,7 +265,7 @@ class Drawer:
 
     def _draws(self, ids: Texts, items: Texts, seqs: Rows, queries: Queries) -> Draws:
         if self.search is not None:
-            from index.verified_draws import VerifiedDraws
+            from index.search.verified_draws import VerifiedDraws
 
             found = VerifiedDraws(self.search, self.is_duplicate).measured(queries)
         else:

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from index.search.distance import PLAIN
-from index.verified import VerifiedDistance
+from index.search.verified import VerifiedDistance
 from retrieval.metrics.identification import SearchScores, search_scores
 from retrieval.metrics.verified_scores import VerifiedSearches, verify_searches
 from retrieval.verification.verifier import GeometricVerifier

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from index.files import sync_folder
 from index.search.distance import PLAIN, DistanceForm
-from index.verified import VerifiedDistance
+from index.search.verified import VerifiedDistance
 from retrieval.errors import BundleCorrupt, BundleError, BundleMismatch, command
 from retrieval.images import Preprocessing
 from retrieval.verification.opencv import import_opencv

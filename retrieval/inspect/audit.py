@@ -21,7 +21,7 @@ from index.database import POINT
 from index.location import AnyGallery
 from index.search.distance import PLAIN, DistanceForm, accepts
 from index.search.leave_one_out import CLOSE, MOST_VERIFIED, Drawer, Draws
-from index.verified import VerifiedDistance
+from index.search.verified import VerifiedDistance
 from retrieval.bundle.bundle import Bundle, require_match
 from retrieval.errors import CalibrationError, command
 from retrieval.threshold.gallery_points import served_point

@@ -1,7 +1,7 @@
 """Searches with a verified distance: shortlists are verified once, then scored with any strength of the verification.
 
-The shortlist of a search is that of a gallery (`index.verified_search`). Each query has two: of the search with its own
-item in the gallery, and of the search without it.
+The shortlist of a search is that of a gallery (`index.search.verified_search`). Each query has two: of the search with
+its own item in the gallery, and of the search without it.
 Shapes: n queries, m gallery photos, v verified pairs of a query and a photo, T items.
 """
 
@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.search.distance import Floats
-from index.verified import VerifiedDistance, Verifier
-from index.verified_search import most_votes
-from index.votes import InvertedLists, PhotoPoints
+from index.search.verified import VerifiedDistance, Verifier
+from index.search.verified_search import most_votes
+from index.search.votes import InvertedLists, PhotoPoints
 from retrieval.process import cores
 
 from .identification import NEAR, SearchScores

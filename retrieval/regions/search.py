@@ -11,8 +11,8 @@ import numpy as np
 
 from index.location import AnyGallery
 from index.search.distance import DistanceForm
+from index.search.verified import VerifiedDistance
 from index.snapshot import Neighbour
-from index.verified import VerifiedDistance
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.operating_point import UNANCHORED, OperatingPoint

@@ -11,7 +11,7 @@ import numpy as np
 from index.files import load_arrays
 from index.location import AnyGallery
 from index.search.leave_one_out import Probes
-from index.verified import photos_of
+from index.search.verified import photos_of
 from retrieval.bundle.bundle import Bundle, pack_features, unpack_features
 
 from .error_rates import LABELLED, UNKNOWN

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.verified import BITS
+from index.search.verified import BITS
 from retrieval.errors import InvalidParameter
 
 from .features import LENGTH

@@ -20,7 +20,7 @@ from PIL import Image
 
 from index.files import load_arrays
 from index.search.distance import Floats
-from index.verified import Points, Voting
+from index.search.verified import Points, Voting
 from retrieval.errors import BundleCorrupt, InvalidParameter, RetrievalError
 
 from .detector import DetectorSettings, detect
@@ -47,7 +47,7 @@ class MatchedPoints:
 
 @dataclass(frozen=True, eq=False)
 class GeometricVerifier:
-    """Counts the local features of a query that a photo shows in the same arrangement (`index.verified.Verifier`).
+    """A `Verifier` that counts the local features of a query that a photo shows in the same arrangement.
 
     Thread-safe and deterministic.
 

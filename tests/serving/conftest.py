@@ -63,7 +63,7 @@ def covers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     `stronger` trusts the verification more, `other` has another vocabulary, and `plain` has no verification.
     """
     from index.search.distance import PLAIN
-    from index.verified import VerifiedDistance
+    from index.search.verified import VerifiedDistance
     from retrieval.catalogue.read import read_catalogue
     from retrieval.indexing.pipeline import index_catalogue
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from index.search.distance import PLAIN, DistanceForm
-from index.verified import VerifiedDistance
+from index.search.verified import VerifiedDistance
 from retrieval.catalogue.read import Photo
 from retrieval.metrics.consistency import opis, search_opis
 from retrieval.metrics.identification import (

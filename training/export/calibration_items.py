@@ -10,7 +10,7 @@ import numpy as np
 
 from index.search.distance import DistanceForm, accepts
 from index.search.leave_one_out import Probes
-from index.verified import VerifiedDistance
+from index.search.verified import VerifiedDistance
 from retrieval.bundle.bundle import CalibrationSet, pack_features
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import Photo

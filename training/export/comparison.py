@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.search.distance import DistanceForm
-from index.verified import VerifiedDistance
+from index.search.verified import VerifiedDistance
 from retrieval.bundle.embedder import Embedder
 from retrieval.images import to_tensor
 from retrieval.metrics.consistency import opis, search_opis

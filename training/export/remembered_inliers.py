@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from index.verified import Verifier, WrappedVerifier
+from index.search.verified import Verifier, WrappedVerifier
 
 
 class RememberedInliers(WrappedVerifier):
-    """Wraps a verifier and caches its inliers (an `index.verified.Verifier`)."""
+    """Wraps a verifier and caches its inliers (an `index.search.verified.Verifier`)."""
 
     def __init__(self, verifier: Verifier) -> None:
         super().__init__(verifier)

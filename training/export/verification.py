@@ -20,7 +20,7 @@ from tqdm import tqdm
 from index.features import MOST_PHOTOS
 from index.search.distance import DistanceForm
 from index.search.leave_one_out import every_item_once
-from index.verified import VerifiedDistance
+from index.search.verified import VerifiedDistance
 from retrieval.catalogue.read import Photo
 from retrieval.errors import DataError, InvalidParameter
 from retrieval.images import Preprocessing

@@ -16,8 +16,8 @@ from index.search.distance import PLAIN, DistanceForm
 from index.search.exact_search import contenders, first_places
 from index.snapshot import Snapshot
 
-from ..test_verified_search import Lifted
 from ..vectors import DIM, unit
+from .test_verified_search import Lifted
 
 pytestmark = pytest.mark.usefixtures("few_own_queries")
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from index.search.distance import PLAIN
-from index.verified import VerifiedDistance
+from index.search.verified import VerifiedDistance
 from retrieval.bundle.bundle import CALIBRATION_FEATURES, Bundle, pack_features, unpack_features
 from retrieval.bundle.density import ADDITIVE, Cohort, LocalDensity
 from retrieval.errors import BundleCorrupt, BundleError, MissingDependency
 from retrieval.images import open_image
 from retrieval.verification import opencv
 
-from ...index.fake_verifier import FakeVerifier
+from ...index.search.fake_verifier import FakeVerifier
 from ...prints import cover_distance, cover_verifier, draw_cover
 from ...world import DIM, make_bundle
 

@@ -9,11 +9,11 @@ import pytest
 
 from index.gallery import Gallery
 from index.search.distance import PLAIN
-from index.verified import VerifiedDistance
+from index.search.verified import VerifiedDistance
 from retrieval.metrics.identification import search_scores
 from retrieval.metrics.verified_scores import SearchSide, verified_scores, verify_searches
 
-from ...index.fake_verifier import FakeVerifier, some_features
+from ...index.search.fake_verifier import FakeVerifier, some_features
 from ...index.vectors import DIM, unit
 
 GALLERY, QUERIES, ITEMS = 90, 25, 30

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from index.verified import BITS
+from index.search.verified import BITS
 from retrieval.errors import InvalidParameter
 from retrieval.verification.signatures import SignatureSettings, projected, signatures_of
 

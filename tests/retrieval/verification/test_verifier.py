@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from index.verified import Verifier
-from index.votes import InvertedLists, PhotoPoints
+from index.search.verified import Verifier
+from index.search.votes import InvertedLists, PhotoPoints
 from retrieval.errors import BundleCorrupt, GalleryCorrupt, InvalidParameter
 from retrieval.verification.detector import DetectorSettings
 from retrieval.verification.features import LocalFeatures

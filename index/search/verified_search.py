@@ -16,9 +16,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .search.distance import Floats, Rows, squared_distance
-from .search.filters import Filter
-from .snapshot import Snapshot
+from index.snapshot import Snapshot
+
+from .distance import Floats, Rows, squared_distance
+from .filters import Filter
 from .verified import Features, Points, VerifiedDistance, photos_of
 from .votes import InvertedLists
 

@@ -17,11 +17,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from index.database import RESTORE
+from index.errors import GalleryCorrupt
+from index.segments import OpenSegment
+
 from .cached import SegmentCache, read_cached, write_cached
-from .database import RESTORE
-from .errors import GalleryCorrupt
-from .search.distance import Floats
-from .segments import OpenSegment
+from .distance import Floats
 from .verified import Points, Verifier, Voting
 
 CACHED_FROM = 64  # minimum photos of a segment whose points are cached on disk

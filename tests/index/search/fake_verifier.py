@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from index.gallery import Gallery
-from index.verified import BITS, Points, Voting
+from index.search.verified import BITS, Points, Voting
 
-from .vectors import DIM, unit
+from ..vectors import DIM, unit
 
 POINTS = 400  # different integers
 WORDS = 100  # of which each is one of the words, by its remainder

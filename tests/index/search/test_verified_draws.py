@@ -13,11 +13,11 @@ from index.gallery import Gallery
 from index.search import leave_one_out
 from index.search.distance import PLAIN, DistanceForm
 from index.search.leave_one_out import Drawer, Draws, Probes, make_draws
-from index.verified import VerifiedDistance
+from index.search.verified import VerifiedDistance
 
+from ..vectors import DIM, unit
 from .fake_verifier import FakeVerifier, pack, some_features, verified_gallery
 from .test_verified_search import Lifted
-from .vectors import DIM, unit
 
 pytestmark = pytest.mark.usefixtures("few_own_queries")
 

@@ -11,10 +11,10 @@ import pytest
 from index.errors import GalleryCorrupt
 from index.gallery import Gallery
 from index.search.distance import PLAIN
+from index.search.verified import Points, VerifiedDistance, Voting
+from index.search.verified_search import most_votes
+from index.search.votes import InvertedLists, PhotoPoints
 from index.segments import OpenSegment
-from index.verified import Points, VerifiedDistance, Voting
-from index.verified_search import most_votes
-from index.votes import InvertedLists, PhotoPoints
 
 from .fake_verifier import FakeVerifier, agreement, fill, verified_gallery
 

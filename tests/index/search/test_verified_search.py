@@ -13,10 +13,10 @@ from index.errors import GalleryCorrupt, GalleryError, InvalidParameter
 from index.gallery import Gallery
 from index.location import open_or_create
 from index.search.distance import PLAIN, DistanceForm, plain_distance
-from index.verified import Features, VerifiedDistance, base_form
+from index.search.verified import Features, VerifiedDistance, base_form
 
+from ..vectors import DIM, unit
 from .fake_verifier import WORDS, FakeVerifier, fill, pack, points_of, some_features, verified_gallery
-from .vectors import DIM, unit
 
 pytestmark = pytest.mark.usefixtures("few_own_queries")
 

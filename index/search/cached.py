@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .files import load_array
-from .segments import OpenSegment
+from index.files import load_array
+from index.segments import OpenSegment
 
 KEYS = 2  # keys whose values are kept in memory at a time: the current one and its successor
 

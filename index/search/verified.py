@@ -2,7 +2,7 @@
 
 The gallery keeps the local features of its photos as opaque bytes. A `Verifier` compares them: it counts inliers, the
 features of a query that have a counterpart in a photo under one geometric transformation. It verifies a shortlist: the
-nearest items by the base distance, and the photos with the most votes (`index.votes`). All other photos count as
+nearest items by the base distance, and the photos with the most votes (`index.search.votes`). All other photos count as
 having no inliers and keep their base distance.
 
 A query may have several photos of one item. Each of them has its own shortlist, made of the nearest items of the query
@@ -21,8 +21,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import InvalidParameter
-from .search.distance import DistanceForm, Floats
+from index.errors import InvalidParameter
+
+from .distance import DistanceForm, Floats
 
 Features = bytes | tuple[bytes, ...]  # of a query, a tuple if it has several photos
 
@@ -71,7 +72,7 @@ class Verifier(Protocol):
 
     @property
     def voting(self) -> Voting:
-        """Return the parameters of the votes (`index.votes`)."""
+        """Return the parameters of the votes (`index.search.votes`)."""
 
     def points(self, features: bytes) -> Points:
         """Return the key points of a photo (k,), for which a query can vote."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .search.leave_one_out import NOBODY, Measured, Queries
+from .leave_one_out import NOBODY, Measured, Queries
 from .verified import photos_of
 from .verified_search import Query, Shortlist, VerifiedSearch, most_votes
 
