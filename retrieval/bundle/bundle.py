@@ -57,7 +57,7 @@ from index.files import load_arrays
 from index.search.leave_one_out import Probes
 from retrieval.metrics.identification import SearchScores
 
-FORMAT, VERIFIED_FORMAT = FORMATS = 2, 3  # programs that do not know verification must not open such a bundle
+FORMAT = 4  # of what a bundle's files hold
 MANIFEST, MODEL, COHORT = "manifest.json", "model.onnx", "cohort.npz"
 CALIBRATION, REPORT, GOLDEN, FITTED = "calibration.npz", "report.html", "golden.npz", "fitted.npz"
 VERIFICATION, CALIBRATION_FEATURES = "verification.npz", "calibration_features.npz"
@@ -72,8 +72,8 @@ class Bundle:
         self.bundle_id = str(manifest["bundle_id"])
         self.embedding_id = str(manifest["embedding_id"])
         self.dim = int(manifest["dim"])
-        self.precision = str(manifest.get("precision", FP32))
-        self.provider: str | None = manifest.get("provider")  # None in bundles of versions that did not record it
+        self.precision = str(manifest["precision"])
+        self.provider = str(manifest["provider"])
         self.preprocessing = Preprocessing.from_dict(manifest["preprocessing"])
         self.operating_point = OperatingPoint.from_dict(manifest["operating_point"])
         self.threshold = self.operating_point.threshold
@@ -136,7 +136,7 @@ class Bundle:
 
     @cached_property
     def fitted(self) -> Fitted | None:
-        """Return what the model was fitted on, None in bundles of versions that did not record it."""
+        """Return what the model was fitted on, None if the bundle does not record it."""
         return Fitted.unpack(self.read(FITTED)) if FITTED in self.manifest["files"] else None
 
     @cached_property
@@ -179,7 +179,7 @@ def write_bundle(
     operating_point: OperatingPoint,
     distance_form: DistanceForm = PLAIN,
     precision: str = FP32,
-    provider: str | None = CPU,
+    provider: str = CPU,
     evidence: Mapping[str, Any] | None = None,
     files: Mapping[str, bytes] | None = None,
 ) -> Bundle:
@@ -188,8 +188,7 @@ def write_bundle(
     Parameters
     ----------
     precision, provider:
-        Precision and execution provider that the threshold was measured with. If `provider` is None, the bundle
-        records no provider.
+        Precision and execution provider that the threshold was measured with.
     """
     path = Path(path)
     check_new(path)
@@ -198,14 +197,11 @@ def write_bundle(
             raise BundleError(f"{name!r} is no name for a further file of a bundle")
     base, of_distance = _pack_distance(distance_form)
     contents = {MODEL: model.read_bytes(), **(files or {}), **of_distance}
-    deciding = {"preprocessing": preprocessing.to_dict(), "precision": precision, "dim": dim}
-    named = {} if provider is None else {"provider": provider}
-    beyond = {} if provider == CPU else named  # the CPU is left out: galleries of older versions stay valid
+    deciding = {"preprocessing": preprocessing.to_dict(), "precision": precision, "provider": provider, "dim": dim}
     manifest: dict[str, Any] = {
-        "format_version": VERIFIED_FORMAT if VERIFICATION in contents else FORMAT,
-        "embedding_id": _hash(_canonical({"model": _hash(contents[MODEL]), **deciding, **beyond})),
+        "format_version": FORMAT,
+        "embedding_id": _hash(_canonical({"model": _hash(contents[MODEL]), **deciding})),
         **deciding,
-        **named,
         "distance": base.to_dict() if isinstance(base, LocalDensity) else {"form": PLAIN.key},
         "operating_point": operating_point.to_dict(),
         "evidence": dict(evidence or {}),
@@ -288,9 +284,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         version, claimed = manifest["format_version"], manifest["bundle_id"]
     except (ValueError, KeyError, TypeError) as error:
         raise BundleCorrupt(f"{path / MANIFEST} is damaged: {error!r}", remedy="Export the bundle again") from error
-    if version not in FORMATS:
-        known = " and ".join(map(str, FORMATS))
-        raise BundleError(f"{path} has format {version}, this program reads {known}", remedy="Export it again")
+    if version != FORMAT:
+        raise BundleError(f"{path} has format {version}, this program reads {FORMAT}", remedy="Export it again")
     rest = {key: value for key, value in manifest.items() if key != "bundle_id"}
     if _hash(_canonical(rest)) != claimed:
         raise BundleCorrupt(
@@ -353,10 +348,10 @@ class CalibrationSet:
         scores = SearchScores(
             file["item_id"], file["own"], file["impostor"], int(file["gallery_items"]), near=file["near"]
         )
-        vectors = file["vector"] if "vector" in file and len(file["vector"]) else None
-        looks = file["appearance"] if "appearance" in file and len(file["appearance"]) else None
+        vectors = file["vector"] if len(file["vector"]) else None
+        looks = file["appearance"] if len(file["appearance"]) else None
         gallery = None
-        if "gallery_vector" in file and len(file["gallery_vector"]):
+        if len(file["gallery_vector"]):
             gallery = Probes(file["gallery_vector"], file["gallery_photo"].tolist(), file["gallery_item"].tolist())
         return cls(scores, groups, file["photo_id"], file["certainty"], vectors, looks, gallery)
 

@@ -76,7 +76,7 @@ def _bundle(path: Path) -> str:
     point = bundle.operating_point
     return (
         f"intact, the model runs ({embeddings.vectors.shape[1]} values, {bundle.precision}, "
-        f"{bundle.provider or 'any provider'}), "
+        f"{bundle.provider}), "
         + (f"threshold {point.threshold:.4f}, " if point.decides else "")
         + f"FPIR {point.target_fpir:g} {point.status}"
     )

@@ -1,5 +1,3 @@
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +41,6 @@ def test_precision_and_provider_make_another_embedding(bundle: Bundle, tmp_path:
     assert len({made.embedding_id for made in (bundle, one, other)}) == 3
     assert (one.precision, one.provider) == ("int8", "cpu")
     assert (other.precision, other.provider) == ("fp32", "openvino")
-
-
-def test_a_bundle_that_names_no_provider_keeps_its_embedding_and_runs(bundle: Bundle, tmp_path: Path) -> None:
-    old = remade(bundle, tmp_path / "old", provider=None)
-    model = hashlib.sha256((old.path / "model.onnx").read_bytes()).hexdigest()
-    deciding = {"model": model, "preprocessing": old.preprocessing.to_dict(), "precision": "fp32", "dim": DIM}
-    text = json.dumps(deciding, sort_keys=True, separators=(",", ":"))
-    assert "provider" not in old.manifest
-    assert old.embedding_id == bundle.embedding_id == hashlib.sha256(text.encode()).hexdigest()
-    assert old.provider is None
-    assert old.embedder().embed_pixels(golden_pixels(SIZE)).vectors.shape == (1, DIM)
 
 
 @pytest.mark.skipif(not ABSENT, reason="every provider is installed")

@@ -58,11 +58,6 @@ def test_a_density_corrected_distance_can_be_verified(form: VerifiedDistance, tm
     assert opened.distance_form.key == VerifiedDistance(base, form.verifier).key
 
 
-def test_a_program_without_verification_refuses_the_bundle(form: VerifiedDistance, tmp_path: Path) -> None:
-    assert make_bundle(tmp_path, distance_form=form).manifest["format_version"] == 3
-    assert make_bundle(tmp_path, name="plain").manifest["format_version"] == 2
-
-
 def test_without_opencv_the_bundle_does_not_open(
     form: VerifiedDistance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
