@@ -22,7 +22,7 @@ CHECK_S = 1.0  # between looks at the gallery's version
 LONGEST_S = 3600.0  # after which any change is measured
 PAUSE = 10  # times the length of a measurement until the next one may begin
 LOCK = "measure.lock"  # file in the gallery's directory, locked by the process that measures
-LOG = logging.getLogger("serving")
+LOG = logging.getLogger("retrieval.serving")
 
 
 class Measuring:
@@ -51,6 +51,8 @@ class Measuring:
             started = time.monotonic()
             try:
                 self.measure_if_due()
+            except GalleryLocked:
+                pass  # another process measures or writes; the next look finds what it has done
             except (RetrievalError, OSError) as error:
                 LOG.warning("the threshold could not be measured: %s", error)
             except Exception:
@@ -60,7 +62,8 @@ class Measuring:
     def measure_if_due(self) -> None:
         """Measure the gallery if 1 % of its photos changed, or any photo more than an hour ago.
 
-        Draws that another process made of this version, such as `retrieval index`, are used as they are.
+        Draws that another process made of this version, such as `retrieval index`, are used as they are. Raises
+        GalleryLocked if another process measures or writes.
         """
         retriever = self._service.retriever
         bundle, gallery = retriever.bundle, retriever.gallery
@@ -71,17 +74,18 @@ class Measuring:
         self._changed = (self._changed or now) if share else 0.0
         if 0 < share <= STALE and now - self._changed < LONGEST_S:
             return
+        lock = None if is_address(gallery.path) else take_lock(gallery.path / LOCK)  # type: ignore[operator]
         try:
-            lock = None if is_address(gallery.path) else take_lock(gallery.path / LOCK)  # type: ignore[operator]
-        except GalleryLocked:
-            return
-        try:
+            if share:
+                with self._service.writer() as writable:
+                    writable.lock()  # not while another process writes, which may go on
             cap = bundle.threshold if bundle.operating_point.decides else math.inf
             found = measure(bundle, gallery, cap=cap)
-            with self._service.writer() as writable:
-                if self._service.retriever is not retriever:
-                    return
-                found.write(writable)
+            if found.is_news:
+                with self._service.writer() as writable:
+                    if self._service.retriever is not retriever:
+                        return
+                    found.write(writable)
         finally:
             if lock is not None:
                 os.close(lock)

@@ -295,6 +295,11 @@ class Remeasured:
         """The rates of the point, None if there is no point or there are too few draws."""
         return None if self.after is None else GalleryRates.of(self.draws, self.after)
 
+    @property
+    def is_news(self) -> bool:
+        """Return whether there is anything to keep."""
+        return self.after is not None and (self.is_new or self.after != self.before)
+
     def summary(self) -> str:
         """Return a sentence on a threshold that was set or tightened, "" if none was."""
         if self.after is None or self.after == self.before:
@@ -313,9 +318,9 @@ class Remeasured:
 
         If another point was set in the meantime, the draws are kept and the point is left alone.
         """
-        gallery.lock()
-        if self.after is None or (not self.is_new and self.after == self.before):
+        if not self.is_news:
             return False
+        gallery.lock()
         contents, action = dict(self.draws.pack()), "measure the threshold"
         if self.after != self.before and gallery.kept(POINT) == self.stored:
             contents[POINT] = pack_points(self.stored, self.bundle, self.after)

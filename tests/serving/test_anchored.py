@@ -18,7 +18,7 @@ from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
-from retrieval.errors import InvalidParameter
+from retrieval.errors import GalleryLocked, InvalidParameter
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
 from retrieval.threshold.feedback import read_feedback
@@ -239,7 +239,8 @@ def test_one_process_measures_at_a_time(retriever: Retriever) -> None:
         put(client, range(24, 30))
         version = retriever.gallery.version
         held = take_lock(Path(retriever.gallery.path) / measuring.LOCK)
-        Measuring(Service(retriever)).measure_if_due()
+        with pytest.raises(GalleryLocked):
+            Measuring(Service(retriever)).measure_if_due()
         assert retriever.gallery.version == version
         os.close(held)
         Measuring(Service(retriever)).measure_if_due()
