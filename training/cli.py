@@ -25,7 +25,7 @@ class TrainCommand(SettingsCommand):
     """`retrieval train`, with its options in groups."""
 
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = training_groups(
-        {DATA: ["config", "start", "compatible_with"], OUTPUT: ["output", "resume"]}
+        {DATA: ["config", "start"], OUTPUT: ["output", "resume"]}
     )
 
 
@@ -53,12 +53,6 @@ class EvaluateCommand(GroupedCommand):
     type=click.Path(path_type=Path),
     help="Begin with the weights and settings of this run, and train on its photos together with those of CATALOGUE.",
 )
-@click.option(
-    "--compatible-with",
-    metavar="BUNDLE",
-    type=click.Path(path_type=Path),
-    help="Train a model whose queries can be searched in the galleries of this bundle, which are not indexed again.",
-)
 @click.option("--resume", is_flag=True, help="Continue an interrupted run with the settings it was started with.")
 @training_options
 @click.pass_context
@@ -69,7 +63,6 @@ def train(
     output: Path,
     config: Path | None,
     start: Path | None,
-    compatible_with: Path | None,
     resume: bool,
     **options: Any,
 ) -> None:
@@ -82,30 +75,23 @@ def train(
     With --from, CATALOGUE has new photos, such as those of `retrieval feedback export`; photos of unknown items are
     left out. Items that the earlier run held out stay held out, and new items are divided by the same rule.
 
-    With --compatible-with, the embedding size is that of BUNDLE, and the last checkpoint is kept (see --select).
-
     \b
     Example:
       retrieval train photos.csv --backbone google/mobilenet_v1_0.75_224 -o runs/shop \\
           --loss smooth_ap --loss.temperature 0.01 --regularizer tcm
       retrieval train reviewed.csv --from runs/shop --epochs 2 -o runs/shop-2
-      retrieval train photos.csv --compatible-with bundles/shop -o runs/shop-2
     """
-    from retrieval.bundle.bundle import Bundle
-    from training.loop.selection import LAST_EPOCH
     from training.loop.train import train as run_training
 
     if resume:
         run = run_training(open_run(output).settings, output, resume=True)
     else:
         earlier = None if start is None else open_run(start)
-        old = None if compatible_with is None else Bundle.open(compatible_with)
         base = {} if earlier is None else earlier.settings.to_dict()
-        base |= {} if old is None else {"dim": old.dim, "select": LAST_EPOCH}
         settings = gather_settings(
             catalogue=catalogue, config=config, options=options, nested=context.meta["nested"], base=base
         )
-        run = run_training(settings, output, start=earlier, compatible_with=old)
+        run = run_training(settings, output, start=earlier)
         if earlier is not None:
             click.echo(run.told_start)
     click.echo(_describe_best(output, run.progress["best"]))

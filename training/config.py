@@ -15,24 +15,14 @@ from retrieval.catalogue.check import ITEMS_PER_BATCH, PHOTOS_PER_ITEM
 from retrieval.cli.options import setting
 from retrieval.errors import InvalidParameter
 
+SPLIT_SEED = 0  # of the class-disjoint splits, the same for every run
 AUTO = "auto"  # value of a setting that is chosen by the model, the data or the machine
 SMALL, LITE0 = "small", "efficientnet-lite0"  # backbones with names of their own
 DIMS = {True: 512, False: 128}  # length of an embedding, by whether the backbone is pretrained
 SIZE, SIZES = 160, {LITE0: 224}  # default side of the input in pixels, and exceptions by backbone
 NOT_NEGATIVE = (
-    *(
-        "weight_decay",
-        "regularizer_weight",
-        "compatible_weight",
-        "colour",
-        "micro_batch_size",
-        "initial_norm",
-        "epochs",
-        "epoch_steps",
-        "dim",
-        "size",
-    ),
-    *("max_grad_norm", "frozen_epochs", "proxy_warmup", "projector", "precompute", "patience", "cache_gib", "decoders"),
+    *("learning_rate", "weight_decay", "colour", "micro_batch_size", "initial_norm", "epochs", "epoch_steps", "dim"),
+    *("size", "projector", "precompute", "patience"),
 )
 GROUPS = DATA, MODEL, LOSS, SAMPLING, AUGMENTATION, OPTIMISATION, SCHEDULE, EVALUATION, HARDWARE, OUTPUT = (
     *("Data", "Model", "Loss", "Sampling", "Augmentation", "Optimisation", "Schedule", "Evaluation"),
@@ -70,9 +60,9 @@ class Settings:
     regularizer: str = setting(
         "", LOSS, "Loss that is added to the base loss, or '' for none. 'tcm' makes distances consistent across items."
     )
-    regularizer_arguments: Mapping[str, float | int | bool | str] = setting(dict, LOSS, "Arguments of the regularizer.")
-    regularizer_weight: float = setting(1.0, LOSS, "Weight of the regularizer relative to the base loss.")
-    compatible_weight: float = setting(1.0, LOSS, "Weight of the influence loss, with --compatible-with.")
+    regularizer_arguments: Mapping[str, float | int | bool | str] = setting(
+        dict, LOSS, "Arguments of the regularizer, and its `weight`."
+    )
     epochs: int = setting(0, SCHEDULE, "Number of training epochs.", shown="chosen by the number of photos")
     epoch_steps: int = setting(
         0, SCHEDULE, "Batches per epoch.", shown="one pass over the photos, or more where the epochs are chosen"
@@ -85,13 +75,10 @@ class Settings:
     sampler: str = setting(
         "items",
         SAMPLING,
-        "Batch sampler: 'items' (P×K), 'groups' (each half from one group), 'hard' (similar items) or 'random'.",
+        "Batch sampler: 'items' (P×K), 'groups:COLUMN' (each half from one group of a catalogue column), 'hard' "
+        "(similar items) or 'random'.",
     )
-    sampler_group: str = setting("group", SAMPLING, "Catalogue column with the groups of the sampler 'groups'.")
-    proxy_sample: float = setting(
-        1.0, LOSS, "Share of the proxies that each step compares with. Lower it for very many items."
-    )
-    learning_rate: float = setting(2e-4, OPTIMISATION, "Learning rate of the backbone.")
+    learning_rate: float = setting(2e-4, OPTIMISATION, "Learning rate of the backbone (0 = frozen).")
     head_learning_rate: float = setting(1e-3, OPTIMISATION, "Learning rate of the embedding layer.")
     proxy_learning_rate: float = setting(1e-2, OPTIMISATION, "Learning rate of the loss's own parameters (proxies).")
     head_start: str = setting(
@@ -106,14 +93,6 @@ class Settings:
     weight_decay: float = setting(
         1e-4, OPTIMISATION, "Weight decay of matrices. Biases, norms and proxies are not decayed."
     )
-    warmup: float = setting(0.05, SCHEDULE, "Share of the steps over which the learning rates rise.")
-    max_grad_norm: float = setting(0.0, OPTIMISATION, "Norm that the model's gradient is clipped to (0 = no clipping).")
-    layer_decay: float = setting(
-        1.0, OPTIMISATION, "Factor on the learning rate from each backbone block to the block before it."
-    )
-    frozen: float = setting(0.0, SCHEDULE, "Share of the backbone's blocks, from the input on, that stay frozen.")
-    frozen_epochs: int = setting(0, SCHEDULE, "Number of first epochs in which the backbone is frozen.")
-    proxy_warmup: int = setting(0, SCHEDULE, "Number of first epochs in which only the loss's own parameters learn.")
     projector: int = setting(
         0, MODEL, "Length of a linear projection between embedding and loss, dropped after training (0 = none)."
     )
@@ -122,18 +101,12 @@ class Settings:
         SCHEDULE,
         "Views per photo whose features are computed once, to train only the head (0 = train the backbone).",
     )
-    ema: float = setting(
-        0.0, OPTIMISATION, "Decay of the moving average of the weights that is validated and kept (0 = no average)."
-    )
     patience: int = setting(0, SCHEDULE, "Epochs without improvement after which training stops (0 = never stop).")
     select: str = setting(
         "tpir",
         EVALUATION,
         "Which checkpoint to keep, by the validation items: highest 'tpir' (mean around the target FPIR), 'balanced' "
         "(mean of R@1, MAP@R and TPIR over three epochs), 'r@1' or 'map@r', lowest 'fnir', or the 'last'.",
-    )
-    keep_start: bool = setting(
-        True, EVALUATION, "Keep the model before training if no epoch is better on the validation items."
     )
     freeze_batch_norm: bool = setting(True, MODEL, "Keep the batch-norm statistics of a pretrained backbone.")
     crop_area: float = setting(0.35, AUGMENTATION, "Smallest share of a photo's area that a training crop covers.")
@@ -144,28 +117,15 @@ class Settings:
         AUGMENTATION,
         "Albumentations pipeline, as `albumentations.to_dict` returns it, in place of the built-in one.",
     )
-    gallery_source: str = setting(
-        "", EVALUATION, "Source of the photos that form the gallery in every evaluation ('' = chosen automatically)."
-    )
-    query_source: str = setting(
-        "", EVALUATION, "Source of the photos that are the queries in every evaluation ('' = chosen automatically)."
-    )
     target_fpir: float = setting(
         0.05, EVALUATION, "FPIR at which the FNIR of checkpoints is compared on the validation items."
     )
     seed: int = setting(0, DATA, "Seed of everything random except the splits.")
-    split_seed: int = setting(0, DATA, "Seed of the class-disjoint splits.")
     precision: str = setting(
         "auto",
         HARDWARE,
         "Precision of training: 'fp32', 'bf16', 'fp16' (GPU only), or 'auto' (bf16 on GPUs that have it).",
     )
-    device: str = setting("auto", HARDWARE, "Device to train on: 'cpu', 'cuda', or 'auto' (cuda if available).")
-    devices: int = setting(1, HARDWARE, "Number of processes that share each batch, one per GPU if there are any.")
-    compile: bool = setting(False, HARDWARE, "Compile the model with torch.compile.")
-    cache_gib: float = setting(4.0, HARDWARE, "Memory for decoded training photos, in GiB.")
-    cache_dir: str = setting("", HARDWARE, "Folder for decoded photos, shared by processes and runs ('' = none).")
-    decoders: int = setting(0, HARDWARE, "Number of threads that decode training photos (0 = one per core).")
     loggers: str = setting("tensorboard", OUTPUT, "Comma-separated loggers of metrics: tensorboard, wandb, mlflow.")
 
     def __post_init__(self) -> None:
@@ -198,10 +158,10 @@ class Settings:
 
 
 def _check(settings: Settings) -> None:
-    for name in ("items_per_batch", "photos_per_item", "devices"):
+    for name in ("items_per_batch", "photos_per_item"):
         if getattr(settings, name) < 1:
             raise InvalidParameter(name, "be at least 1", getattr(settings, name))
-    for name in ("learning_rate", "head_learning_rate", "proxy_learning_rate"):
+    for name in ("head_learning_rate", "proxy_learning_rate"):
         if not getattr(settings, name) > 0:
             raise InvalidParameter(name, "be positive", getattr(settings, name))
     for name in NOT_NEGATIVE:
@@ -211,21 +171,14 @@ def _check(settings: Settings) -> None:
         ("pooling", ("average", "gem")),
         ("head_start", (AUTO, "fit", "random")),
         ("precision", ("auto", "fp32", "bf16", "fp16")),
-        ("sampler", ("items", "groups", "hard", "random")),
         ("select", ("tpir", "balanced", "fnir", "r@1", "map@r", "last")),
-        ("device", ("auto", "cpu", "cuda")),
     ):
         if getattr(settings, name) not in allowed:
             raise InvalidParameter(name, f"be one of {', '.join(allowed)}", getattr(settings, name))
     for name, low, high in (
         ("target_fpir", 1e-6, 0.999),
         ("crop_area", 0.01, 1.0),
-        ("warmup", 0.0, 0.99),
         ("crop_ratio", 0.1, 1.0),
-        ("frozen", 0.0, 1.0),
-        ("layer_decay", 0.01, 1.0),
-        ("ema", 0.0, 0.99999),
-        ("proxy_sample", 1e-6, 1.0),
     ):
         if not low <= getattr(settings, name) <= high:
             raise InvalidParameter(name, f"lie between {low:g} and {high:g}", getattr(settings, name))

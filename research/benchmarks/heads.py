@@ -92,9 +92,7 @@ def load_features(folder: Path, data: Path) -> FrozenFeatures:
     )
     photos = read_catalogue(Path(settings.catalogue))
     splits = make_splits(photos, seed=0)
-    fit_photos = photos_in_protocol(
-        photos, splits.fit, make_evaluation_protocol(photos, gallery_source="", query_source="")
-    )
+    fit_photos = photos_in_protocol(photos, splits.fit, make_evaluation_protocol(photos))
     position = {photo.photo_id: i for i, photo in enumerate(photos)}
     fit = np.array([position[photo.photo_id] for photo in fit_photos])
     path = folder / "features.npz"
@@ -172,7 +170,7 @@ def train_head(features: FrozenFeatures, task: Task) -> tuple[nn.Linear, list[fl
             head.weight.mul_(factor)
             head.bias.mul_(factor)
     groups = [{"params": list(head.parameters()), "lr": 1e-3 * max(1.0, norm / 5), "weight_decay": 1e-4}]
-    groups += [{"params": p, "lr": 1e-2 * rate, "weight_decay": 0.0} for (rate, _), p in learned_by(loss).items()]
+    groups += [{"params": p, "lr": 1e-2 * rate, "weight_decay": 0.0} for rate, p in learned_by(loss).items()]
     optimizer = torch.optim.AdamW(groups)
     rates = [group["lr"] for group in optimizer.param_groups]
     sampler = ItemSampler(labels.tolist(), items_per_batch=16, photos_per_item=4, seed=task.seed)
@@ -186,7 +184,7 @@ def train_head(features: FrozenFeatures, task: Task) -> tuple[nn.Linear, list[fl
             optimizer.zero_grad()
             value.backward()
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * learning_rate_factor(step, EPOCHS * batches, 0.05)
+                group["lr"] = rate * learning_rate_factor(step, EPOCHS * batches)
             optimizer.step()
             step += 1
         if task.every_epoch:
@@ -203,7 +201,7 @@ def vectors_of(features: FrozenFeatures, head: nn.Linear) -> tuple[np.ndarray, n
 
 def validation_metrics(features: FrozenFeatures, head: nn.Linear) -> dict[str, float]:
     """Return R@1 and OPIS on the validation items."""
-    protocol = make_evaluation_protocol(features.photos, gallery_source="", query_source="")
+    protocol = make_evaluation_protocol(features.photos)
     split = make_evaluation_split("validation", features.photos, features.splits.validation, protocol)
     vectors = vectors_of(features, head)[0]
     metrics = rank_metrics(split, vectors, features.labels) | consistency_metrics(split, vectors, features.labels)
@@ -212,7 +210,7 @@ def validation_metrics(features: FrozenFeatures, head: nn.Linear) -> dict[str, f
 
 def head_metrics(features: FrozenFeatures, head: nn.Linear) -> dict[str, Any]:
     """Return metrics on items unseen in training, with the threshold of the calibration items."""
-    protocol = make_evaluation_protocol(features.photos, gallery_source="", query_source="")
+    protocol = make_evaluation_protocol(features.photos)
     vectors, norms = vectors_of(features, head)
     unseen = make_evaluation_split("unseen", features.photos, features.splits.test, protocol)
     calibration = make_evaluation_split("calibration", features.photos, features.splits.calibration, protocol)

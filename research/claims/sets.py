@@ -166,7 +166,7 @@ def pretrained(pixels: Tensor, labels: np.ndarray, *, steps: int = 1500) -> nn.M
         value = loss(model(pixels[torch.from_numpy(batch)]), torch.from_numpy(labels[batch]))
         optimizer.zero_grad()
         value.backward()
-        optimizer.param_groups[0]["lr"] = 2e-3 * learning_rate_factor(step, steps, 0.05)
+        optimizer.param_groups[0]["lr"] = 2e-3 * learning_rate_factor(step, steps)
         optimizer.step()
     return model
 

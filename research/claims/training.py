@@ -56,7 +56,7 @@ def train(data: LabelledSet, task: Task, *, watch: Watch | None = None) -> nn.Mo
         _scale(model, data, rows, norm)
     groups = [{"params": list(model.parameters()), "lr": RATE * max(1.0, norm / 5), "weight_decay": DECAY}]
     proxy_rate = float(task.arguments.get("proxy_rate", PROXY_RATE))
-    groups += [{"params": p, "lr": proxy_rate * rate, "weight_decay": 0.0} for (rate, _), p in learned_by(loss).items()]
+    groups += [{"params": p, "lr": proxy_rate * rate, "weight_decay": 0.0} for rate, p in learned_by(loss).items()]
     optimizer = torch.optim.AdamW(groups)
     rates = [group["lr"] for group in optimizer.param_groups]
     items = int(task.arguments.get("items", ITEMS))
@@ -73,7 +73,7 @@ def train(data: LabelledSet, task: Task, *, watch: Watch | None = None) -> nn.Mo
         value = loss(embeddings, torch.from_numpy(labels[batch]))
         optimizer.zero_grad()
         value.backward()
-        factor = min(1.0, (step + 1) / (WARMUP * steps)) if task.curve else learning_rate_factor(step, steps, WARMUP)
+        factor = min(1.0, (step + 1) / (WARMUP * steps)) if task.curve else learning_rate_factor(step, steps)
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * factor
         optimizer.step()

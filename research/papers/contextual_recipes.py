@@ -20,7 +20,7 @@ COMMON = {
     "select": "r@1",
     "freeze_batch_norm": True,
 }
-GROUPS = {"sampler": "groups", "sampler_group": "category"}
+GROUPS = {"sampler": "groups:category"}
 BY_DATASET: dict[str, dict[str, Any]] = {
     "cub": {"projector": 512, "epoch_steps": 15},
     "cars": {"projector": 512, "items_per_batch": 16, "learning_rate": 1.6e-4, "epoch_steps": 30},
@@ -49,8 +49,11 @@ def mixed(weight: float, base: dict[str, Any], positive_margin: float = 0.9, **a
         **base,
         **arguments,
         "regularizer": "contrastive",
-        "regularizer_arguments": {"positive_margin": positive_margin, "negative_margin": 0.6},
-        "regularizer_weight": round((1 - weight) / weight, 6),
+        "regularizer_arguments": {
+            "positive_margin": positive_margin,
+            "negative_margin": 0.6,
+            "weight": round((1 - weight) / weight, 6),
+        },
     }
 
 

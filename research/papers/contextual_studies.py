@@ -79,8 +79,8 @@ STUDIES = (
                         f" + {target:g}",
                         {
                             "regularizer": "similarity_regularizer",
-                            "regularizer_arguments": {"target": target},
-                            "regularizer_weight": 0.1111,  # gamma / (1 - gamma), gamma = 0.1
+                            # the weight is gamma / (1 - gamma), gamma = 0.1
+                            "regularizer_arguments": {"target": target, "weight": 0.1111},
                         },
                     )
                     for target in (0.25, 0.3)

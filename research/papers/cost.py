@@ -47,7 +47,7 @@ def _photos(settings: Settings) -> int:
 
 def _loss_cost(settings: Settings) -> dict[str, float]:
     """Return the time of a loss with its gradient, and the bytes that it keeps for the backward pass."""
-    device = choose_device(settings.device)
+    device = choose_device()
     torch.manual_seed(settings.seed)
     labels = torch.arange(settings.items_per_batch, device=device).repeat_interleave(settings.photos_per_item)
     embeddings = torch.randn(len(labels), settings.embedding_size, device=device, requires_grad=True)
@@ -66,7 +66,7 @@ def _loss_cost(settings: Settings) -> dict[str, float]:
 
 def _network_cost(settings: Settings) -> float:
     """Return the duration of a network step on a batch in milliseconds, extrapolated from one micro-batch."""
-    device = choose_device(settings.device)
+    device = choose_device()
     photos = _photos(settings)
     micro_batch = min(photos, settings.micro_batch_size or photos)
     model = initial_model(settings)[0].to(device)

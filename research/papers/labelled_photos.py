@@ -17,8 +17,8 @@ from research.datasets import read_dataset
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.catalogue.shards import SPAN
 from retrieval.errors import DataError
+from retrieval.process import threads_of_share
 from training.data.folds import share_of_items
-from training.data.prefetch import thread_count
 from training.data.splits import Splits, make_splits
 
 from .configuration import HELD_OUT, ON_TEST, SHARED
@@ -88,7 +88,7 @@ class Contents:
     def of(self, photos: Sequence[Photo]) -> list[str]:
         """Return the hash of each photo; raise ImageUnreadable if one is missing."""
         fresh = list({_place(photo): photo for photo in photos if _place(photo) not in self._known}.values())
-        with ThreadPoolExecutor(thread_count(0)) as pool:
+        with ThreadPoolExecutor(threads_of_share()) as pool:
             hashes = pool.map(lambda photo: hashlib.sha256(photo.read()).hexdigest(), fresh)
             bar = tqdm(hashes, desc="reading photos", unit="photo", total=len(fresh), disable=len(fresh) < MANY)
             self._known |= zip(map(_place, fresh), bar, strict=True)

@@ -35,7 +35,7 @@ from .transformations import transform
 
 SMOKE_TEST = {
     "backbone": "small", "size": 32, "epochs": 1, "epoch_steps": 2, "micro_batch_size": 0, "learning_rate": 1e-3,
-    "colour": 0.0, "freeze_batch_norm": False, "precision": "fp32", "device": "cpu", "loggers": "", "patience": 0,
+    "colour": 0.0, "freeze_batch_norm": False, "precision": "fp32", "loggers": "", "patience": 0,
 }  # fmt: skip
 SMALL_DIM, SMALL_P, SMALL_K = 16, 4, 4
 
@@ -139,7 +139,7 @@ class PhotoSets:
         """Return a job with its catalogue file and folder name; `about` distinguishes variants of one data set."""
         catalogue = self._catalogue(dataset, labelled, about)
         select = settings.select if splits.validation else "last"
-        chosen = {"seed": seed, "select": select, "keep_start": False}  # the papers' figures are of trained models
+        chosen = {"seed": seed, "select": select}
         values = settings.to_dict() | {"catalogue": str(catalogue.resolve()), **chosen}
         key = json.dumps([values, splits.to_dict()], sort_keys=True)
         path = self._options.output / "runs" / hashlib.sha256(key.encode()).hexdigest()[:16]
@@ -172,7 +172,7 @@ def embedded(job: Job, *, train_part: bool = False) -> Embedded:
     run = trained(job)
     file = job.path / ("train.npz" if train_part else "test.npz")
     if not file.exists():
-        model = run.best_model().to(choose_device(job.settings.device))
+        model = run.best_model().to(choose_device())
         reader = PhotoReader(photos, run.preprocessing, cache_bytes=0)
         unit, norms = embed_with_norms(model, reader, len(photos), run.preprocessing, progress=len(photos) > 1000)
         aside = file.with_suffix(".partial.npz")

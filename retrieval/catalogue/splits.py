@@ -147,23 +147,16 @@ def side(photo: Photo) -> str:
     return photo.role or photo.source
 
 
-def make_evaluation_protocol(
-    photos: Sequence[Photo], *, gallery_source: str = "", query_source: str = ""
-) -> EvaluationProtocol:
+def make_evaluation_protocol(photos: Sequence[Photo]) -> EvaluationProtocol:
     """Choose the sources of gallery and query photos.
 
-    The arguments take precedence, then the `role` column, then `source`: of the sources with more than one photo per
+    The `role` column takes precedence over `source`: of the sources with more than one photo per
     item (which excludes catalogue pictures), the first in alphabetical order becomes the gallery and the second the
     queries. With fewer than two such sources, every photo is searched among all others.
     """
     counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for photo in photos:
         counts[side(photo)][photo.item_id] += 1
-    for name, value in (("gallery_source", gallery_source), ("query_source", query_source)):
-        if value and value not in counts:
-            raise DataError(f"{name} {value!r} is not among the photos' sources: {', '.join(sorted(counts))}")
-    if gallery_source or query_source:
-        return EvaluationProtocol(gallery_source or query_source, query_source or gallery_source)
     if {ROLE_GALLERY, ROLE_QUERY} <= set(counts):
         return EvaluationProtocol(ROLE_GALLERY, ROLE_QUERY)
     several = sorted(s for s, by_item in counts.items() if sum(by_item.values()) > 1.5 * len(by_item))
@@ -190,7 +183,7 @@ def query_and_gallery(
     if not queries or not gallery:
         raise DataError(
             f"the {name} items have {len(queries)} query and {len(gallery)} gallery photos ({protocol.describe()})",
-            remedy="Choose sources of these photos with --gallery-source and --query-source",
+            remedy="Name the two kinds of photos in a column `role`: gallery and query",
         )
     return queries, gallery
 

@@ -40,7 +40,6 @@ def tiny_settings(catalogue: Path, **changes: object) -> Settings:
         "photos_per_item": 4,
         "learning_rate": 1e-3,
         "freeze_batch_norm": False,
-        "device": "cpu",
         "crop_area": 0.7,
         "flip": False,
     }

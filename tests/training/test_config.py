@@ -22,12 +22,11 @@ def test_unknown_key_names_the_nearest() -> None:
     ("name", "value"),
     [
         ("epochs", -1),
-        ("learning_rate", 0.0),
+        ("head_learning_rate", 0.0),
         ("learning_rate", float("nan")),
         ("pooling", "max"),
         ("target_fpir", 1.0),
         ("crop_area", 0.0),
-        ("warmup", 1.0),
         ("weight_decay", -1.0),
     ],
 )
@@ -49,7 +48,6 @@ def test_the_training_page_names_settings_that_exist() -> None:
     named = set(re.findall(r"(?<![\w-])--([a-z][a-z_-]+)", page)) - {
         "config",
         "from",
-        "compatible-with",
         "resume",
         "help",
     }

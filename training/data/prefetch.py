@@ -9,14 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from retrieval.process import threads_of_share
-
 T = TypeVar("T")
-
-
-def thread_count(threads: int) -> int:
-    """Return the number of threads to use: `threads`, or for 0 this process's share of the cores."""
-    return threads or threads_of_share()
 
 
 def prefetch_parallel(jobs: Iterable[tuple[T, list[Callable[[], None]]]], *, threads: int, depth: int) -> Iterator[T]:

@@ -1,4 +1,4 @@
-"""Photos to batches: decoded, cached in memory or on disk, and augmented for training.
+"""Photos to batches: decoded, cached in memory, and augmented for training.
 
 Decoding, and resizing for evaluation, are those of `retrieval.images`, which serves: another resampler would move the
 distances.
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -20,10 +20,10 @@ from tqdm import tqdm
 from retrieval.catalogue.read import Photo
 from retrieval.errors import DataError, ImageRefused, command
 from retrieval.images import Preprocessing, center_crop_resize, crop, open_image
+from retrieval.process import threads_of_share
 
 from .augmentation import SEEDS, Augmentation
-from .cache import Decoded, PixelCache, photo_key
-from .prefetch import prefetch, prefetch_parallel, thread_count
+from .prefetch import prefetch, prefetch_parallel
 
 __all__ = ["Augmentation", "PhotoReader", "evaluation_batches", "prefetch", "require_readable", "training_batches"]
 
@@ -37,8 +37,15 @@ REMEDY = (
 SHARE = 4  # photos that a thread takes at a time
 
 
+class Decoded(NamedTuple):
+    """A decoded photo, uint8 (h, w, 3); not `exact` if it was reduced for training."""
+
+    pixels: np.ndarray
+    exact: bool
+
+
 class PhotoReader:
-    """Reads photos as upright RGB, and caches them decoded in `cache_bytes` of memory and in the folder `cache_dir`.
+    """Reads photos as upright RGB, and caches them decoded in `cache_bytes` of memory.
 
     A cached photo has the same pixels as one read from its file. Any number of threads may read.
     """
@@ -49,14 +56,12 @@ class PhotoReader:
         preprocessing: Preprocessing,
         *,
         cache_bytes: int = CACHE_BYTES,
-        cache_dir: str | Path = "",
     ) -> None:
         self._photos = photos
         self._preprocessing = preprocessing
         self._room = cache_bytes
         self._kept: dict[int, Decoded] = {}
         self._lock = threading.Lock()
-        self._disk = PixelCache(cache_dir, min_side=preprocessing.min_side) if cache_dir else None
 
     @property
     def size(self) -> int:
@@ -75,26 +80,21 @@ class PhotoReader:
         """Return an upright RGB photo, cropped to its bbox, at the size at which it is decoded for the model."""
         return self._exact(position)
 
-    def publish(self) -> None:
-        """Make what this process wrote to `cache_dir` visible to other processes and later runs."""
-        if self._disk is not None:
-            self._disk.publish()
-
     def _training_view(self, position: int) -> Decoded:
-        view, key = self._cached(position)
+        view = self._kept.get(position)
         if view is None:
             view = self._reduced(self._decoded(position))
-            self._keep(position, view, key)
+            self._keep(position, view)
         return view
 
     def _exact(self, position: int) -> Image.Image:
         """Return a photo at the full decoded size."""
-        view, key = self._cached(position)
+        view = self._kept.get(position)
         if view is not None and view.exact:
             return Image.fromarray(view.pixels)
         image = self._decoded(position)
         if view is None and (view := self._reduced(image)).exact:
-            self._keep(position, view, key)
+            self._keep(position, view)
         return image
 
     def _reduced(self, image: Image.Image) -> Decoded:
@@ -103,28 +103,12 @@ class PhotoReader:
             return Decoded(np.asarray(image), exact=True)
         return Decoded(np.asarray(image.reduce(factor)), exact=False)
 
-    def _cached(self, position: int) -> tuple[Decoded | None, bytes | None]:
-        """Return a photo from a cache, or None and its key in the disk cache, if there is one."""
-        kept = self._kept.get(position)
-        if kept is not None or self._disk is None:
-            return kept, None
-        try:
-            key = photo_key(self._photos[position])
-        except OSError:  # the file is missing; reading it raises
-            return None, None
-        stored = self._disk.get(key)
-        if stored is not None:
-            self._keep(position, stored, None)
-        return stored, key
-
-    def _keep(self, position: int, view: Decoded, key: bytes | None) -> None:
-        """Cache a photo in memory if there is room, and on disk if it has a key."""
+    def _keep(self, position: int, view: Decoded) -> None:
+        """Cache a photo in memory if there is room."""
         with self._lock:
             if view.pixels.nbytes <= self._room and position not in self._kept:
                 self._room -= view.pixels.nbytes
                 self._kept[position] = view
-        if key is not None and self._disk is not None:
-            self._disk.put(key, view)
 
     def _decoded(self, position: int) -> Image.Image:
         photo = self._photos[position]
@@ -139,11 +123,9 @@ class PhotoReader:
             ) from error
 
 
-def require_readable(
-    photos: Sequence[Photo], preprocessing: Preprocessing, *, cache_dir: str = "", threads: int = 0
-) -> None:
+def require_readable(photos: Sequence[Photo], preprocessing: Preprocessing) -> None:
     """Open every photo as training does; raise a DataError that counts the photos that cannot be used."""
-    reader = PhotoReader(photos, preprocessing, cache_bytes=0, cache_dir=cache_dir)
+    reader = PhotoReader(photos, preprocessing, cache_bytes=0)
 
     def refusal(position: int) -> str:
         try:
@@ -152,10 +134,9 @@ def require_readable(
             return error.message
         return ""
 
-    with ThreadPoolExecutor(thread_count(threads)) as pool:
+    with ThreadPoolExecutor(threads_of_share()) as pool:
         messages = pool.map(refusal, range(len(photos)))
         refusals = [text for text in tqdm(messages, desc="checking", unit="photo", total=len(photos)) if text]
-    reader.publish()
     if refusals:
         more = f"; and {len(refusals) - NAMED} more" if len(refusals) > NAMED else ""
         raise DataError(
@@ -172,7 +153,6 @@ def training_batches(
     *,
     seed: tuple[int, ...],
     part: tuple[int, int] = (0, 1),
-    threads: int = 0,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield (positions (r,), uint8 pixels (r, size, size, 3)) of each batch, prefetched by several threads.
 
@@ -185,8 +165,6 @@ def training_batches(
         number of threads and processes.
     part:
         (rank, number of processes): the part of `np.array_split` of a batch that this process yields.
-    threads:
-        Number of decoding threads; 0 = one per core.
     """
     rank, processes = part
 
@@ -202,15 +180,10 @@ def training_batches(
         for row in range(*block.indices(len(positions))):
             pixels[row] = augmentation.crop(reader[int(positions[row])], int(seeds[row]))
 
-    try:
-        yield from prefetch_parallel(jobs(), threads=thread_count(threads), depth=PREFETCH)
-    finally:
-        reader.publish()
+    return prefetch_parallel(jobs(), threads=threads_of_share(), depth=PREFETCH)
 
 
-def evaluation_batches(
-    reader: PhotoReader, count: int, *, batch_size: int = 64, threads: int = 0
-) -> Iterator[np.ndarray]:
+def evaluation_batches(reader: PhotoReader, count: int, *, batch_size: int = 64) -> Iterator[np.ndarray]:
     """Yield uint8 (≤ batch_size, size, size, 3) of photos 0..count-1 in order, prefetched by several threads."""
 
     def jobs() -> Iterator[tuple[np.ndarray, list[Callable[[], None]]]]:
@@ -222,10 +195,7 @@ def evaluation_batches(
     def squares(positions: range, pixels: np.ndarray, block: slice) -> None:
         pixels[block] = reader.pixels(positions[block])
 
-    try:
-        yield from prefetch_parallel(jobs(), threads=thread_count(threads), depth=PREFETCH)
-    finally:
-        reader.publish()
+    return prefetch_parallel(jobs(), threads=threads_of_share(), depth=PREFETCH)
 
 
 def _parts(work: Callable[[slice], None], count: int) -> list[Callable[[], None]]:

@@ -116,7 +116,7 @@ class GroupItemSampler(ItemSampler):
         members = {name: [item for item, its in enumerate(names) if its == name] for name in sorted(set(names))}
         if len(members) < 2 or "" in members:
             raise InvalidParameter(
-                "sampler_group",
+                "sampler",
                 "name a column that divides the training items into at least two groups",
                 f"{len(members)} groups" + (", and items without one" if "" in members else ""),
                 remedy="Fill the column, or use --sampler items",

@@ -55,10 +55,9 @@ class PixelSource:
         *,
         process_group: ProcessGroup,
     ) -> None:
-        cache_bytes, cache_dir = int(settings.cache_gib * GIB), settings.cache_dir
-        self.reader = PhotoReader(fit, preprocessing, cache_bytes=cache_bytes, cache_dir=cache_dir)
+        self.reader = PhotoReader(fit, preprocessing)
         share = [validation[i] for i in process_group.share(np.arange(len(validation)))]
-        self._validation = PhotoReader(share, preprocessing, cache_bytes=cache_bytes // 4, cache_dir=cache_dir)
+        self._validation = PhotoReader(share, preprocessing, cache_bytes=GIB)
         self._validation_count = len(share)
         self.count = len(fit)
         self._augmentation = Augmentation(settings)
@@ -74,8 +73,7 @@ class PixelSource:
     def crops(self, batches: Iterable[np.ndarray], *, seed: tuple[int, ...]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield this process's positions (r,) of each batch, and its augmented pixels (r, size, size, 3)."""
         part = (self._process_group.rank, self._process_group.size)
-        threads = self._settings.decoders
-        return training_batches(self.reader, self._augmentation, batches, seed=seed, part=part, threads=threads)
+        return training_batches(self.reader, self._augmentation, batches, seed=seed, part=part)
 
     def prepare(self, inputs: np.ndarray) -> Tensor:
         """Return normalised pixels (r, 3, size, size)."""
@@ -92,7 +90,7 @@ class PixelSource:
 
     def validation_pixels(self) -> Iterator[np.ndarray]:
         """Yield this process's share of the validation photos, uint8 (≤ 64, size, size, 3)."""
-        return evaluation_batches(self._validation, self._validation_count, threads=self._settings.decoders)
+        return evaluation_batches(self._validation, self._validation_count)
 
     def validation_vectors(self, model: EmbeddingModel) -> np.ndarray:
         """Return unit vectors (m, d), of which each process embeds its share."""

@@ -67,8 +67,6 @@ def choose_distance(
     protocol: EvaluationProtocol,
     *,
     target_fpir: float,
-    only_plain: bool = False,
-    whitens: bool = True,
     like: DistanceChoice | None = None,
 ) -> DistanceChoice:
     """Return the best distance form at the target, or the same form as another choice.
@@ -77,10 +75,6 @@ def choose_distance(
     ----------
     photos, vectors:
         Photos of the fit and validation items, and their unit vectors (n, d) before whitening.
-    only_plain:
-        Try only plain distances. Corrected ones are undefined for a pair of photos alone.
-    whitens:
-        Try whitened vectors too.
     like:
         Use the form of this choice, fitted to these vectors.
     """
@@ -89,8 +83,6 @@ def choose_distance(
     split = validation_split(photos, splits, protocol)
     candidates = []
     for whitening, distance_form in distances_of(vectors[seen], labels[seen]):
-        if (only_plain and distance_form is not PLAIN) or (whitening is not None and not whitens):
-            continue
         whitened = vectors if whitening is None else whitening(vectors)
         scores = score_split(split, whitened, labels, distance_form=distance_form)
         threshold = threshold_at_fpir(scores, target_fpir)

@@ -45,7 +45,7 @@ def evaluate_run(run: Run, *, target_fpir: float | None = None, extended: bool =
     trained = [*splits.fit, *splits.validation]
     eval_splits = evaluation_splits(photos, unseen=splits.test, trained=trained, protocol=run.protocol)
     calibration = make_evaluation_split("calibration", photos, splits.calibration, run.protocol)
-    model = run.best_model().to(choose_device(settings.device))
+    model = run.best_model().to(choose_device())
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     used = photos_of([*eval_splits, calibration])
     reader = PhotoReader([photos[i] for i in used], run.preprocessing, cache_bytes=0)

@@ -29,7 +29,6 @@ from retrieval.threshold.rule import calibrate
 from training.evaluation.distance_selection import validation_split
 from training.evaluation.evaluate import item_labels, score_split
 from training.export.certainty import auroc, choose_cut, risk_coverage, without_uncertain, wrong_answers
-from training.loop.compatible import compatible_with
 from training.loop.fitted import fitted_on
 from training.loop.run import Run
 
@@ -45,7 +44,6 @@ from .verification import (
     check_verify,
     choose_verification,
     describe_photos,
-    not_verified,
 )
 
 
@@ -89,7 +87,7 @@ def export(
     CalibrationError, BundleError
         If no threshold keeps the promise, or `path` exists.
     """
-    verify = _check_ready(run, path, verify)
+    _check_ready(run, path, verify)
     with tempfile.TemporaryDirectory() as folder:
         exporter = ModelExporter(run, Path(folder), target_fpir=target_fpir)
         model, tried = _model(exporter, variant)
@@ -135,8 +133,8 @@ def _verification(exporter: ModelExporter, model: ExportedModel, verify: str) ->
     )
 
 
-def _check_ready(run: Run, path: Path, verify: str) -> str:
-    """Raise an error if a run cannot be exported; return `verify`, off if it is compatible with an earlier model."""
+def _check_ready(run: Run, path: Path, verify: str) -> None:
+    """Raise an error if a run cannot be exported."""
     check_verify(verify)
     check_new(path)
     check_place(path)
@@ -145,10 +143,6 @@ def _check_ready(run: Run, path: Path, verify: str) -> str:
             "the run has no calibration items",
             remedy="Assign some items to the partition calibration and train again",
         )
-    if compatible_with(run) is None:
-        return verify
-    not_verified(verify, "galleries of the earlier model keep no local features", "Export with --verify off")
-    return OFF
 
 
 def _search_point(

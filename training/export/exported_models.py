@@ -16,7 +16,6 @@ from training.data.reader import PhotoReader
 from training.data.splits import photos_in_protocol
 from training.evaluation.distance_selection import DistanceChoice, choose_distance
 from training.evaluation.embedding import embed_with_norms
-from training.loop.compatible import compatible_with
 from training.loop.run import Run
 from training.model import EmbeddingModel
 
@@ -47,18 +46,14 @@ class ModelExporter:
     ----------
     target_fpir:
         FPIR at which distances are compared.
-    only_plain:
-        Try only plain distances.
     """
 
-    def __init__(self, run: Run, folder: Path, *, target_fpir: float, only_plain: bool = False) -> None:
+    def __init__(self, run: Run, folder: Path, *, target_fpir: float) -> None:
         self.run = run
         self.photos = photos_in_protocol(run.photos(), [*run.splits.fit, *run.splits.validation], run.protocol)
         self.model = run.best_model()
         self.target_fpir = target_fpir
         self._folder = folder
-        self._only_plain = only_plain
-        self._compatible = compatible_with(run) is not None
         seen = set(run.splits.fit)
         self._writer = VariantWriter(self.model, run.preprocessing, [p for p in self.photos if p.item_id in seen])
         self._threads = torch.get_num_threads()
@@ -84,8 +79,6 @@ class ModelExporter:
             self.run.splits,
             self.run.protocol,
             target_fpir=self.target_fpir,
-            only_plain=self._only_plain or self._compatible,
-            whitens=not self._compatible,  # whitened vectors are not comparable with those of the earlier model
             like=None if variant.is_reference else self.reference.choice,
         )
         method = self._writer.write(onnx, variant, whitening=choice.whitening)

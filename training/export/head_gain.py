@@ -133,13 +133,13 @@ def train_head(
         )
         for epoch in range(settings.epochs):
             if on_epoch is not None:
-                on_epoch(epoch, learner.kept.head)
+                on_epoch(epoch, model.head)
             learner.begin(epoch)
             for positions in sampler.epoch(epoch):
                 learner.take(features[positions], labels[positions])
         if on_epoch is not None:
-            on_epoch(settings.epochs, learner.kept.head)
-    return learner.kept.head
+            on_epoch(settings.epochs, model.head)
+    return model.head
 
 
 def embed(head: nn.Linear, features: Floats) -> NDArray[np.float64]:

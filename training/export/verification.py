@@ -27,10 +27,10 @@ from retrieval.images import Preprocessing
 from retrieval.metrics.consistency import search_curves
 from retrieval.metrics.identification import SearchScores, threshold_at_fpir
 from retrieval.metrics.verified_scores import verify_searches
+from retrieval.process import threads_of_share
 from retrieval.verification.detector import DetectorSettings, detect
 from retrieval.verification.features import LocalFeatures
 from retrieval.verification.verifier import GeometricVerifier
-from training.data.prefetch import thread_count
 from training.data.reader import PhotoReader
 from training.evaluation.evaluate import EvaluationSplit, score_split, search_sides
 
@@ -154,7 +154,7 @@ def choose_verification(
     detected = dict(
         zip(data.used.tolist(), detect_features([data.photos[i] for i in data.used], preprocessing), strict=True)
     )
-    describe_s = thread_count(0) * (time.perf_counter() - started) / len(detected)
+    describe_s = threads_of_share() * (time.perf_counter() - started) / len(detected)
     try:
         verifier = GeometricVerifier.fit([detected[i] for i in data.fit.tolist()], seed=seed)
     except DataError as error:
@@ -215,7 +215,7 @@ def clustered_error(values: np.ndarray, groups: Sequence[str]) -> float:
 def detect_features(photos: Sequence[Photo], preprocessing: Preprocessing) -> list[LocalFeatures]:
     """Return the local features of photos, without visual words."""
     reader, settings = PhotoReader(photos, preprocessing, cache_bytes=0), DetectorSettings()
-    with ThreadPoolExecutor(thread_count(0)) as pool:
+    with ThreadPoolExecutor(threads_of_share()) as pool:
         found = pool.map(lambda position: detect(reader.image(position), settings), range(len(photos)))
         return list(tqdm(found, desc="finding key points", unit="photo", total=len(photos)))
 

@@ -9,22 +9,16 @@ multiplied by W. The result equals a step of one process with the whole batch.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
-import socket
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, start_processes
 from torch.nn.parallel import DistributedDataParallel
 
-from retrieval import errors
-from retrieval.errors import InvalidParameter, RetrievalError, RunError
 from retrieval.process import threads_of_share
 
 from .run import choose_device
@@ -41,14 +35,14 @@ class ProcessGroup:
         self.size = size
 
     @classmethod
-    def join(cls, device: str) -> ProcessGroup:
-        """Return the group that this process was launched into (`--devices`, `accelerate launch`) or a group of one."""
-        if not launched():
-            return cls(choose_device(device))
+    def join(cls) -> ProcessGroup:
+        """Return the group that `accelerate launch` started this process in, or a group of one."""
+        if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+            return cls(choose_device())
         from accelerate import PartialState
 
         torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", str(threads_of_share()))))
-        state = PartialState(cpu=device == "cpu" or not torch.cuda.is_available())
+        state = PartialState(cpu=not torch.cuda.is_available())
         return cls(state.device, rank=state.process_index, size=state.num_processes)
 
     @property
@@ -90,11 +84,8 @@ class ProcessGroup:
         for parameter in parameters:
             if parameter.grad is None:
                 continue
-            if parameter.grad.is_sparse:  # every process drew the same classes
-                parameter.grad = parameter.grad.coalesce()
-            values = parameter.grad._values() if parameter.grad.is_sparse else parameter.grad
-            dist.all_reduce(values)
-            values /= self.size
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= self.size
 
     def sync(self, module: nn.Module) -> None:
         """Broadcast the parameters and buffers of the main process."""
@@ -106,31 +97,24 @@ class ProcessGroup:
         """Return the rows of all processes, in order, in every process."""
         if self.size == 1:
             return share
-        shares: list[Any] = [None] * self.size
-        dist.all_gather_object(shares, share)
-        return np.concatenate(shares)
+        from accelerate.utils import gather_object
+
+        return np.concatenate(gather_object([share]))
 
     def run_on_main(self, action: Callable[[], object]) -> None:
-        """Run an action in the main process; raise its RetrievalError in every process."""
-        failure: RetrievalError | None = None
+        """Run an action in the main process; the others wait. If it raises, the launcher ends them all."""
         if self.is_main:
-            try:
-                action()
-            except RetrievalError as error:
-                failure = error
-        reason = self.broadcast(None if failure is None else (failure.message, failure.remedy))
-        if failure is not None:
-            raise failure
-        if reason is not None:
-            raise RunError(reason[0], remedy=reason[1])
+            action()
+        self.barrier()
 
     def broadcast(self, value: T) -> T:
         """Return the value that the main process passes."""
         if self.size == 1:
             return value
-        values = [value]
-        dist.broadcast_object_list(values, src=0)
-        return values[0]
+        from accelerate.utils import broadcast_object_list
+
+        (shared,) = broadcast_object_list([value])
+        return cast(T, shared)
 
     def barrier(self) -> None:
         """Wait until every process has reached this call."""
@@ -154,57 +138,3 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return ctx.size * gradient[ctx.start : ctx.start + ctx.rows], None, None
-
-
-class ProcessEnded(RunError):
-    """One of the processes of a run was killed, or ended without a word."""
-
-
-def launched() -> bool:
-    """Return whether a launcher started this process as a member of a larger group."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
-
-
-def launch(work: Callable[..., None], arguments: tuple[Any, ...], *, processes: int) -> None:
-    """Run `work(*arguments)` in a group of new processes, and wait for them.
-
-    When one process dies, the others are terminated. Raises the RetrievalError that a process raised, or RunError.
-    """
-    failures = multiprocessing.get_context("spawn").SimpleQueue()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    try:
-        start_processes(_enter, (work, arguments, processes, port, failures), nprocs=processes, start_method="spawn")  # type: ignore[no-untyped-call]
-    except ProcessExitedException as error:
-        name = signal.Signals(-error.exit_code).name if error.exit_code < 0 else f"status {error.exit_code}"
-        raise ProcessEnded(
-            f"process {error.error_index} of {processes} ended with {name}", remedy="Continue the run with --resume"
-        ) from error
-    except ProcessRaisedException as error:
-        if failures.empty():
-            raise
-        kind, message, remedy = failures.get()
-        error_type = getattr(errors, kind)
-        raise (RunError if issubclass(error_type, InvalidParameter) else error_type)(message, remedy=remedy) from error
-
-
-def _enter(
-    rank: int, work: Callable[..., None], arguments: tuple[Any, ...], processes: int, port: int, failures: Any
-) -> None:
-    os.environ |= {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(processes),
-        "LOCAL_WORLD_SIZE": str(processes),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
-    try:
-        work(*arguments)
-    except RetrievalError as error:
-        failures.put((type(error).__name__, error.message, error.remedy))
-        raise
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()

@@ -6,22 +6,20 @@ Symbols: n = photos of the global batch, r = this process's share of them, d = e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
 
 from retrieval.errors import InvalidParameter
 from training.config import Settings
-from training.losses.influence import BackwardCompatible
 from training.model import EmbeddingModel, freeze_batch_norm
 
 from .distributed import ProcessGroup
 from .gradient_cache import backward_with_gradient_cache
-from .optimizer import learning_rate_factor, make_optimizers, parameters_of, set_learning
+from .optimizer import learning_rate_factor, make_optimizer, set_learning
 
 
 class LossEmbedder(nn.Module):
@@ -71,36 +69,24 @@ class Learner:
         self._network: nn.Module = self._embedder
         self._half = half_precision(settings.precision, process_group.device)
         self._scaler = torch.amp.GradScaler(process_group.device.type, enabled=self._half is torch.float16)
-        self._optimizers = make_optimizers(self.model, self.loss, settings, projector=self._projector)
-        self._rates = [[float(group["lr"]) for group in optimizer.param_groups] for optimizer in self._optimizers]
-        self._average = AveragedModel(self.model, multi_avg_fn=_moving(settings.ema)) if settings.ema else None
+        self._optimizer = make_optimizer(self.model, self.loss, settings, projector=self._projector)
+        self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
 
     @property
     def learning_rate(self) -> float:
         """The learning rate of the first parameter group in the last step."""
-        return float(self._optimizers[0].param_groups[0]["lr"])
-
-    @property
-    def kept(self) -> EmbeddingModel:
-        """The model that is validated and kept: the one in training, or the average of its weights."""
-        if self._average is None or not int(self._average.n_averaged):
-            return self.model
-        averaged: EmbeddingModel = self._average.module  # type: ignore[assignment]
-        return averaged
+        return float(self._optimizer.param_groups[0]["lr"])
 
     def begin(self, epoch: int) -> None:
         """Prepare an epoch (0 …): set trainable parameters, the mode of each layer and the random seed."""
         settings = self.settings
         torch.manual_seed(settings.seed * 100_003 + epoch + 7_919 * self.process_group.rank)
-        set_learning(self.model, settings, epoch)
-        for optimizer in self._optimizers:
-            optimizer.zero_grad(set_to_none=True)  # frozen parameters must not move by an old gradient
+        set_learning(self.model, settings)
         if self.process_group.size > 1:
             self._freeze_unused()
-        network: nn.Module = torch.compile(self._embedder) if settings.compile else self._embedder  # type: ignore[assignment]
-        self._network = self.process_group.wrap(network, static_statistics=settings.freeze_batch_norm)
+        self._network = self.process_group.wrap(self._embedder, static_statistics=settings.freeze_batch_norm)
         self._embedder.train()
-        if settings.precompute or settings.frozen >= 1:
+        if settings.precompute or not settings.learning_rate:
             self.model.backbone.eval()
         if settings.freeze_batch_norm:
             freeze_batch_norm(self.model)
@@ -132,8 +118,7 @@ class Learner:
             Classes (n,) of the whole batch.
         """
         labels = labels.to(self.process_group.device)
-        for optimizer in self._optimizers:
-            optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad(set_to_none=True)
         micro_batches = self._micro_batches(inputs, len(labels))
         if len(micro_batches) > 1:
             value, embeddings = backward_with_gradient_cache(
@@ -171,21 +156,13 @@ class Learner:
         return loss
 
     def _update(self) -> None:
-        factor = learning_rate_factor(self.step, self.steps, self.settings.warmup)
         self.process_group.average_gradients(list(self.loss.parameters()))
-        for optimizer, rates in zip(self._optimizers, self._rates, strict=True):
-            self._scaler.unscale_(optimizer)
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * factor
-        if self.settings.max_grad_norm:
-            torch.nn.utils.clip_grad_norm_(self._embedder.parameters(), self.settings.max_grad_norm)
-        for optimizer in self._optimizers:
-            if any(p.grad is not None for p in parameters_of([optimizer])):
-                self._scaler.step(optimizer)
+        factor = learning_rate_factor(self.step, self.steps)
+        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * factor
+        self._scaler.step(self._optimizer)
         self._scaler.update()
         self.step += 1
-        if self._average is not None:
-            self._average.update_parameters(self.model)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the tensors and the plain values that `load` continues from."""
@@ -193,18 +170,14 @@ class Learner:
         tensors |= {f"loss.{name}": value for name, value in self.loss.state_dict().items()}
         if self._projector is not None:
             tensors["projector.weight"] = self._projector.weight
-        for number, optimizer in enumerate(self._optimizers):
-            for index, state in optimizer.state_dict()["state"].items():
-                tensors |= {f"optimizer.{number}.{index}.{n}": torch.as_tensor(v) for n, v in state.items()}
-        if self._average is not None:
-            tensors |= {f"average.{name}": value for name, value in self._average.state_dict().items()}
+        for index, state in self._optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
         scale = self._scaler.get_scale() if self._scaler.is_enabled() else 1.0
         return tensors, {"step": self.step, "scale": scale}
 
     def begin_with(self, tensors: Mapping[str, Tensor]) -> None:
         """Start from the loss of another run, and from its projector if there is one."""
-        loss = self.loss.loss if isinstance(self.loss, BackwardCompatible) else self.loss
-        loss.load_state_dict(under(tensors, "loss."))
+        self.loss.load_state_dict(under(tensors, "loss."))
         if self._projector is not None and "projector.weight" in tensors:
             self._projector.load_state_dict(under(tensors, "projector."))
 
@@ -214,15 +187,11 @@ class Learner:
         self.loss.load_state_dict(under(tensors, "loss."))
         if self._projector is not None:
             self._projector.load_state_dict(under(tensors, "projector."))
-        for number, optimizer in enumerate(self._optimizers):
-            state: dict[int, dict[str, Any]] = {}
-            for name, value in under(tensors, f"optimizer.{number}.").items():
-                index, key = name.split(".", 1)
-                whole = isinstance(optimizer, torch.optim.SparseAdam) and key == "step"
-                state.setdefault(int(index), {})[key] = int(value) if whole else value
-            optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-        if self._average is not None:
-            self._average.load_state_dict(under(tensors, "average."))
+        state: dict[int, dict[str, Any]] = {}
+        for name, value in under(tensors, "optimizer.").items():
+            index, key = name.split(".", 1)
+            state.setdefault(int(index), {})[key] = value
+        self._optimizer.load_state_dict({"state": state, "param_groups": self._optimizer.state_dict()["param_groups"]})
         if self._scaler.is_enabled():
             self._scaler.load_state_dict(self._scaler.state_dict() | {"scale": facts["scale"]})
         self.step = facts["step"]
@@ -240,14 +209,3 @@ def half_precision(precision: str, device: torch.device) -> torch.dtype | None:
 def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Return the tensors whose names begin with `prefix`, with the prefix removed."""
     return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
-
-
-def _moving(decay: float) -> Callable[[Sequence[Tensor], Sequence[Tensor], Tensor | int], None]:
-    """Return a moving average whose decay rises to `decay`, so that the untrained weights are soon forgotten."""
-
-    def average(averaged: Sequence[Tensor], current: Sequence[Tensor], count: Tensor | int) -> None:
-        weight = min(decay, (1 + int(count)) / (10 + int(count)))
-        with torch.no_grad():
-            torch._foreach_lerp_(list(averaged), list(current), 1 - weight)
-
-    return average

@@ -16,12 +16,10 @@ from training.data.samplers import GroupItemSampler, HardItemSampler, ItemSample
 from training.data.splits import Splits
 from training.evaluation.evaluate import item_labels
 from training.losses.registry import LOSSES, Regularized, make_loss
-from training.losses.sampled import SampledClasses
 from training.model import EmbeddingModel
 
 from .learner import half_precision
 from .loggers import check_loggers
-from .optimizer import check_learning
 from .run import choose_device
 
 
@@ -37,20 +35,19 @@ def build_loss(settings: Settings, *, classes: int) -> nn.Module:
     """Return the loss of the settings: the base loss, plus the regularizer if there is one."""
     dim = settings.projector or settings.embedding_size
     base = make_loss(settings.loss, classes=classes, dim=dim, arguments=dict(settings.loss_arguments))
-    if settings.proxy_sample < 1:
-        base = SampledClasses(base, classes, share=settings.proxy_sample)
     if not settings.regularizer:
         return base
     arguments = dict(settings.regularizer_arguments)
+    weight = float(arguments.pop("weight", 1.0))
     extra = make_loss(settings.regularizer, classes=classes, dim=dim, arguments=arguments)
-    return Regularized(base, extra, settings.regularizer_weight)
+    return Regularized(base, extra, weight)
 
 
 def check_recipe(settings: Settings, splits: Splits) -> None:
     """Raise InvalidParameter for settings that cannot be trained or would learn nothing."""
     check_loggers(settings.loggers)
-    check_learning(settings, build_loss(settings, classes=len(splits.fit)))
-    half_precision(settings.precision, choose_device(settings.device))
+    build_loss(settings, classes=len(splits.fit))
+    half_precision(settings.precision, choose_device())
     if not splits.validation and settings.select != "last":
         raise InvalidParameter(
             "select", "be last without validation items, which choose the checkpoint", settings.select
@@ -64,24 +61,22 @@ def check_recipe(settings: Settings, splits: Splits) -> None:
                 settings.photos_per_item if settings.sampler != "random" else "any photos (sampler random)",
                 remedy=f"Use 4, or a loss with proxies, which works with 1 (see `{command('losses')}`)",
             )
-    if settings.items_per_batch * settings.photos_per_item < settings.devices:
-        raise InvalidParameter("devices", "be at most the number of photos per batch", settings.devices)
 
 
 def make_sampler(settings: Settings, photos: Sequence[Photo]) -> Sampler:
     """Return the sampler of the settings for the training photos, in the given order."""
     labels = item_labels(photos).tolist()
-    items, photos_per_item, seed = settings.items_per_batch, settings.photos_per_item, settings.seed
-    steps = settings.epoch_steps
+    items, each, seed, steps = settings.items_per_batch, settings.photos_per_item, settings.seed, settings.epoch_steps
+    kind, _, column = settings.sampler.partition(":")
     if settings.sampler == "random":
-        return PhotoSampler(len(labels), batch_size=items * photos_per_item, seed=seed, steps=steps)
-    if settings.sampler == "groups":
-        groups = [_column(photo, settings.sampler_group) for photo in photos]
-        return GroupItemSampler(
-            labels, groups, items_per_batch=items, photos_per_item=photos_per_item, seed=seed, steps=steps
-        )
-    sampler = HardItemSampler if settings.sampler == "hard" else ItemSampler
-    return sampler(labels, items_per_batch=items, photos_per_item=photos_per_item, seed=seed, steps=steps)
+        return PhotoSampler(len(labels), batch_size=items * each, seed=seed, steps=steps)
+    if kind == "groups":
+        groups = [_column(photo, column or "group") for photo in photos]
+        return GroupItemSampler(labels, groups, items_per_batch=items, photos_per_item=each, seed=seed, steps=steps)
+    samplers = {"items": ItemSampler, "hard": HardItemSampler}
+    if settings.sampler not in samplers:
+        raise InvalidParameter("sampler", "be items, groups:COLUMN, hard or random", settings.sampler)
+    return samplers[settings.sampler](labels, items_per_batch=items, photos_per_item=each, seed=seed, steps=steps)
 
 
 def _column(photo: Photo, name: str) -> str:

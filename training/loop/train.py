@@ -6,14 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
-from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import Photo, read_catalogue
-from retrieval.errors import InvalidParameter
 from training.backbones import backbone_preprocessing
-from training.config import Settings
+from training.config import SPLIT_SEED, Settings
 from training.data.reader import require_readable
 from training.data.splits import (
     Splits,
@@ -24,8 +21,7 @@ from training.data.splits import (
 )
 from training.model import EmbeddingModel
 
-from .compatible import Compatibility
-from .distributed import ProcessEnded, ProcessGroup, launch, launched
+from .distributed import ProcessGroup
 from .recipe import check_recipe, initial_model, make_sampler
 from .run import LAST, Run, Traces
 from .schedule import describe, schedule
@@ -39,7 +35,6 @@ def train(
     *,
     resume: bool = False,
     start: Run | None = None,
-    compatible_with: Bundle | None = None,
     splits: Splits | None = None,
     on_epoch: EpochCallback | None = None,
     unguarded: bool = False,
@@ -55,14 +50,12 @@ def train(
         Continue the run with its own settings.
     start:
         Run to begin with: its weights, and its photos together with those of `settings.catalogue`.
-    compatible_with:
-        Bundle in whose galleries the model's queries can be searched.
     splits:
         Parts of the items, in place of those of `make_splits`. Without validation items, `settings.select` must be
         "last".
     on_epoch:
-        Called after each epoch with the number of finished epochs and their metrics, in runs of one process. An
-        exception that it raises ends the run, which can be resumed.
+        Called after each epoch with the number of finished epochs and their metrics. An exception that it raises ends
+        the run, which can be resumed.
     unguarded:
         Neither open the photos first nor remove the files of a training that fails; the caller must do so.
 
@@ -74,21 +67,13 @@ def train(
         If `path` already contains a run, or contains none to resume.
     """
     settings = Run.open(path).settings if resume else settings
-    several = settings.devices > 1 and not launched()
-    if several and on_epoch is not None:
-        raise InvalidParameter("devices", "be 1 with on_epoch", settings.devices)
-    process_group = ProcessGroup(torch.device("cpu")) if several else ProcessGroup.join(settings.device)
+    process_group = ProcessGroup.join()
     traces = Traces(path)
-    begin = partial(begin_run, start=start, compatible_with=compatible_with, splits=splits, unguarded=unguarded)
+    begin = partial(begin_run, start=start, splits=splits, unguarded=unguarded)
     photos, model = (None, None) if resume else begin(settings, path, process_group=process_group)
     try:
-        if several:
-            launch(_train_in_process, (path,), processes=settings.devices)
-            return Run.open(path)
         trainer = Trainer(Run.open(path), photos=photos, model=model, process_group=process_group, on_epoch=on_epoch)
         return trainer.run_epochs()
-    except ProcessEnded:  # as if this process had been killed: the run can be resumed
-        raise
     except Exception:  # of the model, the data or the device: a run without an epoch is removed
         if process_group.is_main and not (resume or unguarded or Run(path).has(LAST)):
             traces.remove()
@@ -100,7 +85,6 @@ def begin_run(
     path: Path,
     *,
     start: Run | None = None,
-    compatible_with: Bundle | None = None,
     splits: Splits | None = None,
     process_group: ProcessGroup | None = None,
     unguarded: bool = False,
@@ -109,14 +93,12 @@ def begin_run(
 
     Returns the photos and the initial model.
     """
-    process_group = process_group or ProcessGroup.join(settings.device)
+    process_group = process_group or ProcessGroup.join()
     continued = None if start is None else Continuation.of(start, settings, splits=splits)
     if continued is None:
         photos = read_catalogue(settings.catalogue)
-        splits = splits or make_splits(photos, seed=settings.split_seed)
-        protocol = make_evaluation_protocol(
-            photos, gallery_source=settings.gallery_source, query_source=settings.query_source
-        )
+        splits = splits or make_splits(photos, seed=SPLIT_SEED)
+        protocol = make_evaluation_protocol(photos)
     else:
         photos, splits, protocol = continued.photos, continued.splits, continued.protocol
     if splits.validation:
@@ -133,8 +115,7 @@ def begin_run(
     if not unguarded:
         validation_items = set(splits.validation)
         to_open = [*fit, *(photo for photo in photos if photo.item_id in validation_items)]
-        folder, threads = settings.cache_dir, settings.decoders
-        process_group.run_on_main(lambda: require_readable(to_open, preprocessing, cache_dir=folder, threads=threads))
+        process_group.run_on_main(lambda: require_readable(to_open, preprocessing))
     documents: dict[str, Any] = {
         "settings": settings.to_dict(),
         "splits": {"parts": splits.to_dict(), "protocol": vars(protocol)},
@@ -142,21 +123,13 @@ def begin_run(
     }
     if continued is not None:
         documents["warm_start"] = continued.document()
-    compatibility = None if compatible_with is None else Compatibility.of(compatible_with, fit, settings)
 
     def prepare(run: Run) -> None:
         if continued is not None:
             continued.write(run, settings, process_group.device)
-        if compatibility is not None:
-            compatibility.write(run, classes=len(splits.fit))
 
     process_group.run_on_main(lambda: Run.create(path, prepare=prepare, **documents))
     if process_group.is_main:
         length = describe(settings, batches=batches)
         tqdm.write(f"Training on {len(fit)} photos of {len(splits.fit)} items: {length}.")
     return photos, model
-
-
-def _train_in_process(path: Path) -> None:
-    run = Run.open(path)
-    Trainer(run, process_group=ProcessGroup.join(run.settings.device)).run_epochs()

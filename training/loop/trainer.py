@@ -22,7 +22,6 @@ from training.evaluation.embedding import to_device
 from training.evaluation.evaluate import item_labels, make_evaluation_split, validation_metrics
 from training.model import EmbeddingModel, freeze_batch_norm
 
-from .compatible import with_influence
 from .distributed import ProcessGroup
 from .head_start import photos_to_fit, start_head, starts_fitted
 from .learner import Learner
@@ -53,7 +52,7 @@ class Trainer:
         self.settings = settings = run.settings
         self.splits: Splits = run.splits
         self.protocol: EvaluationProtocol = run.protocol
-        self.process_group = process_group or ProcessGroup.join(settings.device)
+        self.process_group = process_group or ProcessGroup.join()
         if self.process_group.device.type == "cpu":
             keep_freed_memory()
         self._on_epoch = on_epoch
@@ -65,7 +64,7 @@ class Trainer:
         self.sampler = make_sampler(settings, fit)
         pixels = PixelSource(fit, self.validation, settings, run.preprocessing, process_group=self.process_group)
         torch.manual_seed(settings.seed)
-        loss = with_influence(run, build_loss(settings, classes=len(self.splits.fit)))
+        loss = build_loss(settings, classes=len(self.splits.fit))
         if model is None:
             model = first_model(run)
         self.selection = Selection(settings.select, settings.patience)
@@ -102,7 +101,7 @@ class Trainer:
                 improved = self.selection.add(epoch, metrics)
                 if self.process_group.is_main:
                     if improved or epoch == 1:
-                        best = self.learner.kept.state_dict() if improved or start is None else start
+                        best = self.model.state_dict() if improved or start is None else start
                         self.run.save(BEST, best)
                     self.run.record({"epoch": epoch, **metrics})  # a resumed run drops it if need be
                     self._checkpoint(epoch)
@@ -113,7 +112,7 @@ class Trainer:
 
     def _start(self, loggers: Loggers) -> dict[str, Tensor] | None:
         """Validate the model before training; return its weights, or None if it cannot be selected."""
-        if self.settings.select == LAST_EPOCH or not self.settings.keep_start or not self.validation:
+        if self.settings.select == LAST_EPOCH or not self.validation:
             return None
         values = self.process_group.broadcast(self._validate())
         metrics = _named(values)
@@ -123,7 +122,7 @@ class Trainer:
             tqdm.write(f"before training: {describe(values, self.settings.target_fpir)}")
             self.run.forget_after(-1)  # of a run that was interrupted in its first epoch
             self.run.record({"epoch": 0, **metrics})
-        return {name: value.detach().clone() for name, value in self.learner.kept.state_dict().items()}
+        return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
     def _epoch(self, epoch: int) -> dict[str, float]:
         settings, learner, steps = self.settings, self.learner, self.sampler.batches
@@ -155,7 +154,7 @@ class Trainer:
         """Return the metrics on the validation items; {} without validation items."""
         if not self.validation:
             return {}
-        vectors = self.source.validation_vectors(self.learner.kept)
+        vectors = self.source.validation_vectors(self.model)
         split = make_evaluation_split("validation", self.validation, self.splits.validation, self.protocol)
         labels = item_labels(self.validation)
         return validation_metrics(split, vectors, labels, target_fpir=self.settings.target_fpir)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,22 +16,22 @@ from retrieval.catalogue.extended_splits import extend_splits
 from retrieval.catalogue.read import Photo
 from retrieval.errors import InvalidParameter
 from retrieval.files import write_file
-from training.config import Settings
+from training.config import SPLIT_SEED, Settings
 from training.data.continued import merge_catalogues
 from training.data.copies import copies_across
 from training.data.reader import PhotoReader
-from training.data.splits import EvaluationProtocol, Splits, make_evaluation_protocol, photos_in_protocol
+from training.data.splits import EvaluationProtocol, Splits, photos_in_protocol
 from training.evaluation.embedding import embed_photos
 from training.model import EmbeddingModel
 
-from .class_tables import carry_classes, has_directions, set_new_classes
 from .fitted import fitted_on
 from .learner import under
 from .recipe import build_loss, initial_model
 from .run import BEST, FITTED, LAST, START, Run
 
 NETWORK = ("backbone", "size", "crop_ratio", "dim", "pooling", "projector")  # settings that must not change
-PHOTOS_EACH = 16  # photos of a new item; their mean embedding is the start of its proxy
+DIRECTIONS = ("proxies", "fields")  # names of parameters (C, d) that embeddings are compared with
+PHOTOS_EACH = 16  # photos of an item; their mean embedding is the start of its proxy
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,8 @@ class Continuation:
         protocol = start.protocol
         merged = merge_catalogues(catalogues, protocol)
         photos = merged.photos
-        if any(getattr(settings, name) != getattr(start.settings, name) for name in ("gallery_source", "query_source")):
-            protocol = make_evaluation_protocol(
-                photos, gallery_source=settings.gallery_source, query_source=settings.query_source
-            )
-        parts = splits or extend_splits(start.splits, photos, seed=settings.split_seed)
-        copies = copies_across(photos, parts, added=merged.added, threads=settings.decoders)
+        parts = splits or extend_splits(start.splits, photos, seed=SPLIT_SEED)
+        copies = copies_across(photos, parts, added=merged.added)
         kept = [photo for photo in photos if photo.photo_id not in set(copies)]
         return cls(start, catalogues, kept, protocol, parts, copies)
 
@@ -89,47 +85,30 @@ class Continuation:
         tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
         last = self.start.load(LAST)[0] if self.start.has(LAST) else {}
         projector = last.get("projector.weight") if settings.projector else None
-        old = under(last, "loss.")
-        old = under(old, "loss.") if "centres" in old else old  # of a run that was to be compatible with a bundle
-        loss = self._loss(settings, model.to(device), old, projector)
+        loss = self._loss(settings, model.to(device), projector)
         tensors |= {f"loss.{name}": value for name, value in loss.state_dict().items()}
         if projector is not None:
             tensors["projector.weight"] = projector
         run.save(START, tensors)
         write_file(run.path / FITTED, fitted_on(self.start).pack())
 
-    def _loss(
-        self, settings: Settings, model: EmbeddingModel, old: Mapping[str, Tensor], projector: Tensor | None
-    ) -> nn.Module:
-        """Return the loss with the rows of known items, and the mean embeddings of new items as their rows."""
+    def _loss(self, settings: Settings, model: EmbeddingModel, projector: Tensor | None) -> nn.Module:
+        """Return a new loss whose learned directions, one per item, are the mean embeddings of the items."""
         torch.manual_seed(settings.seed)
         loss = build_loss(settings, classes=len(self.splits.fit))
-        if not has_directions(loss):
+        tables = [p for name, p in loss.named_parameters() if name.rpartition(".")[2] in DIRECTIONS]
+        if not tables:
             return loss
         fit = photos_in_protocol(self.photos, self.splits.fit, self.protocol)
-        before = self._items_of_rows() if old and settings.loss == self.start.settings.loss else []
-        items = sorted({photo.item_id for photo in fit})
-        items += [""] * (len(self.splits.fit) - len(items))  # rows of items without photos, which come last
-        means = self._means([photo for photo in fit if photo.item_id not in before], model, projector)
-        if before:
-            earlier = build_loss(self.start.settings, classes=len(before))
-            earlier.load_state_dict(dict(old))
-            carry_classes(earlier, loss, old_items=before, new_items=items, means=means)
-        else:
-            set_new_classes(loss, items, means)
+        means = self._means(fit, model, projector)
+        with torch.no_grad():
+            for table in tables:
+                norm = table.norm(dim=1).mean()
+                for row, item in enumerate(sorted(means)):  # items without photos come last
+                    table[row] = F.normalize(means[item].to(table), dim=0) * norm
         return loss
 
-    def _items_of_rows(self) -> list[str]:
-        """Return the items of the rows of the earlier loss, none if they are not known.
-
-        Rows number the items with photos in ascending order. If an item has no photos now, it is not known whether it
-        had any when the run was trained.
-        """
-        splits = self.start.splits
-        fit = photos_in_protocol(self.start.photos(), splits.fit, self.start.protocol)
-        return list(splits.fit) if {photo.item_id for photo in fit} == set(splits.fit) else []
-
-    def _means(self, photos: Sequence[Photo], model: EmbeddingModel, projector: Tensor | None) -> dict[str, np.ndarray]:
+    def _means(self, photos: Sequence[Photo], model: EmbeddingModel, projector: Tensor | None) -> dict[str, Tensor]:
         """Return the mean embedding (d,) of each item, as the loss sees it, from at most PHOTOS_EACH photos."""
         counts: Counter[str] = Counter()
         chosen = []
@@ -143,7 +122,7 @@ class Continuation:
         if projector is not None:
             vectors = F.normalize(vectors @ projector.float().T, dim=1)
         items = np.array([photo.item_id for photo in chosen])
-        return {item: vectors[torch.from_numpy(items == item)].mean(dim=0).numpy() for item in counts}
+        return {item: vectors[torch.from_numpy(items == item)].mean(dim=0) for item in counts}
 
 
 def check_network(settings: Settings, earlier: Settings) -> None:

@@ -11,12 +11,10 @@ from training.config import Settings
 from training.data.sources import FEATURES
 
 HEAD_SETTINGS = {  # settings that features do not depend on
-    *("dim", "projector", "loss", "loss_arguments", "regularizer", "regularizer_arguments", "regularizer_weight"),
-    *("epochs", "epoch_steps", "items_per_batch", "photos_per_item", "sampler", "sampler_group", "proxy_sample"),
-    *("initial_norm", "head_start", "frozen", "frozen_epochs", "freeze_batch_norm", "compile"),
-    *("learning_rate", "head_learning_rate", "proxy_learning_rate", "weight_decay", "warmup"),
-    *("max_grad_norm", "layer_decay", "ema", "patience", "select", "proxy_warmup", "loggers", "cache_gib", "cache_dir"),
-    *("decoders", "target_fpir"),
+    *("dim", "projector", "loss", "loss_arguments", "regularizer", "regularizer_arguments", "epochs", "epoch_steps"),
+    *("items_per_batch", "photos_per_item", "sampler", "initial_norm", "head_start", "freeze_batch_norm"),
+    *("learning_rate", "head_learning_rate", "proxy_learning_rate", "weight_decay", "patience", "select", "loggers"),
+    "target_fpir",
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import InvalidParameter
-from training.config import Settings
+from training.config import SPLIT_SEED, Settings
 from training.data.folds import Fold, fold_splits, item_folds, share_of_items, training_items
 from training.data.splits import make_evaluation_protocol
 from training.evaluation.evaluate import BALANCED, make_evaluation_split
@@ -112,28 +112,22 @@ class Plan:
 
 def make_plan(settings: Settings, search: Mapping[str, Axis], options: TuneOptions) -> Plan:
     """Return the checked plan of a study, without writing anything or opening photos."""
-    if settings.devices > 1:
-        raise InvalidParameter(
-            "devices", "be 1 in a study", settings.devices, remedy="Use --jobs for several trials at a time"
-        )
     space = make_space(search, settings)
     photos = read_catalogue(settings.catalogue)
-    folds = plan_folds(photos, settings, options, small_share=not search)
-    protocol = make_evaluation_protocol(
-        photos, gallery_source=settings.gallery_source, query_source=settings.query_source
-    )
+    folds = plan_folds(photos, options, small_share=not search)
+    protocol = make_evaluation_protocol(photos)
     for number, (_, validation) in enumerate(folds):
         make_evaluation_split(f"fold {number + 1} validation", photos, validation, protocol)
     check_recipe(settings, fold_splits(folds[0]))
     return Plan(settings, space, options.objectives, tuple(folds), options.trials, options.pruner)
 
 
-def plan_folds(photos: Sequence[Photo], settings: Settings, options: TuneOptions, *, small_share: bool) -> list[Fold]:
+def plan_folds(photos: Sequence[Photo], options: TuneOptions, *, small_share: bool) -> list[Fold]:
     """Return folds of the training items, or of a share of them."""
-    items = training_items(photos, seed=settings.split_seed)
+    items = training_items(photos, seed=SPLIT_SEED)
     share = options.share
     if share is None and small_share:
         share = max(TCM_SHARE, min(1.0, MIN_ITEMS * options.folds / len(items)))
     if share is not None and share != 1:
-        items = share_of_items(photos, items, share=share, seed=settings.split_seed)
-    return item_folds(photos, items, folds=options.folds, seed=settings.split_seed)
+        items = share_of_items(photos, items, share=share, seed=SPLIT_SEED)
+    return item_folds(photos, items, folds=options.folds, seed=SPLIT_SEED)

@@ -27,9 +27,8 @@ PARTS = {"loss": "loss_arguments", "regularizer": "regularizer_arguments"}
 TYPES: Mapping[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
 KINDS = {int: "integers", float: "numbers", bool: "true and false", tuple: "lists", str: "strings"}
 FIXED = {  # settings that decide how a trial is measured or where it runs
-    "catalogue", "gallery_source", "query_source", "target_fpir", "seed", "split_seed", "select",
-    "device", "devices", "loggers", "cache_gib", "cache_dir", "decoders", "compile",
-}  # fmt: skip
+    *("catalogue", "target_fpir", "seed", "select", "loggers")
+}
 TCM_MARGINS: Mapping[str, Axis] = {  # around the values 0.9 and 0.5 of arXiv 2307.04047
     "regularizer.positive_margin": Range(0.6, 0.98),
     "regularizer.negative_margin": Range(0.2, 0.7),

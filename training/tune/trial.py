@@ -35,10 +35,8 @@ from .trial_queue import QueuedTrial
 PREFIX = "validation "
 
 
-def run_trial(
-    study: optuna.Study, queued: QueuedTrial, folder: StudyFolder, plan: Plan, *, threads: int | None = None
-) -> None:
-    """Run a queued trial with a number of threads, and store its outcome in the study.
+def run_trial(study: optuna.Study, queued: QueuedTrial, folder: StudyFolder, plan: Plan) -> None:
+    """Run a queued trial, and store its outcome in the study.
 
     A trial that diverges is pruned. One that fails in torch, for example without enough memory, or whose values are
     invalid, is stored as failed. Errors that affect every trial, such as an unreadable photo, are raised, and the trial
@@ -47,8 +45,6 @@ def run_trial(
     trial, path = queued.trial, folder.trial(queued.trial.number)
     started = time.perf_counter()
     settings = dataclasses.replace(queued.settings, loggers="")
-    if threads is not None and not settings.decoders:
-        settings = dataclasses.replace(settings, decoders=threads)
     try:
         with (path / "log.txt").open("w") as log, redirect_stdout(log), redirect_stderr(log):
             outcome = _all_folds(trial, settings, folder, plan)
@@ -125,7 +121,7 @@ def _consistency(run: Run) -> dict[str, float]:
     """Return OPIS of pairs and of searches on the validation items."""
     items = run.splits.validation
     photos = [photo for photo in run.photos() if photo.item_id in set(items)]
-    model = run.best_model().to(choose_device(run.settings.device))
+    model = run.best_model().to(choose_device())
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     vectors = embed_photos(model, PhotoReader(photos, run.preprocessing, cache_bytes=0), len(photos), run.preprocessing)
     split, labels = make_evaluation_split("validation", photos, items, run.protocol), item_labels(photos)

@@ -98,7 +98,7 @@ def work(path: Path, threads: int | None) -> None:
     plan = folder.plan
     with folder.study(plan) as study:
         while (queued := next_trial(study, folder, plan)) is not None:
-            run_trial(study, queued, folder, plan, threads=threads)
+            run_trial(study, queued, folder, plan)
             trials = study.get_trials(deepcopy=False)
             print(line_of(trials[queued.trial.number], plan, count_done(trials)), flush=True)
 

@@ -69,11 +69,9 @@ def test_a_parquet_file_of_bytes_is_a_catalogue(tmp_path: Path) -> None:
 
 def test_training_reads_and_caches_each_photo_of_a_file(tmp_path: Path) -> None:
     write(tmp_path / "t.parquet", DATA)
-    photos = read_catalogue(tmp_path / "t.parquet")
+    reader = PhotoReader(read_catalogue(tmp_path / "t.parquet"), Preprocessing(size=32))
     for _ in range(2):
-        reader = PhotoReader(photos, Preprocessing(size=32), cache_dir=tmp_path / "cache")
-        shown = [reader.pixels([number]).tobytes() for number in range(6)]
-        assert len(set(shown)) == 6
+        assert len({reader.pixels([number]).tobytes() for number in range(6)}) == 6
 
 
 def test_a_row_without_an_image_is_refused(tmp_path: Path) -> None:

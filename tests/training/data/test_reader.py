@@ -1,6 +1,5 @@
 import dataclasses
 import io
-import os
 import tarfile
 from pathlib import Path
 
@@ -44,20 +43,24 @@ def same(one: list[tuple[np.ndarray, np.ndarray]], other: list[tuple[np.ndarray,
     )
 
 
+def use_threads(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    monkeypatch.setattr("training.data.reader.threads_of_share", lambda: threads)
+
+
 def test_batches_are_the_same_whatever_the_threads_and_the_cache(
-    photos: list[Photo], augment: Augmentation, tmp_path: Path
+    photos: list[Photo], augment: Augmentation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = made(PhotoReader(photos, SIGHT, cache_bytes=0), augment, threads=1)
+    use_threads(monkeypatch, 1)
+    expected = made(PhotoReader(photos, SIGHT, cache_bytes=0), augment)
     assert [positions.tolist() for positions, _ in expected] == [batch.tolist() for batch in plan(20)]
     for threads in (2, 5):
-        assert same(expected, made(PhotoReader(photos, SIGHT, cache_bytes=0), augment, threads=threads))
+        use_threads(monkeypatch, threads)
+        assert same(expected, made(PhotoReader(photos, SIGHT, cache_bytes=0), augment))
     kept = PhotoReader(photos, SIGHT)
     small = PhotoReader(photos, SIGHT, cache_bytes=20_000)  # three photos
-    disk = PhotoReader(photos, SIGHT, cache_bytes=0, cache_dir=tmp_path)
-    for reader in (kept, small, disk):
+    for reader in (kept, small):
         for _ in range(2):
             assert same(expected, made(reader, augment))
-    assert same(expected, made(PhotoReader(photos, SIGHT, cache_bytes=0, cache_dir=tmp_path), augment))
 
 
 @pytest.mark.parametrize("world", [2, 3, 12])
@@ -78,13 +81,14 @@ def test_seed_batch_and_place_each_change_the_crop(photos: list[Photo], augment:
     assert len(set(crops)) == 12
 
 
-def test_evaluation_sees_what_serving_sees(photos: list[Photo], tmp_path: Path) -> None:
+def test_evaluation_sees_what_serving_sees(photos: list[Photo], monkeypatch: pytest.MonkeyPatch) -> None:
     expected = np.stack(
         [center_crop_resize(open_image(photo.path, min_side=SIGHT.min_side), SIGHT) for photo in photos[:11]]
     )
-    for reader in (PhotoReader(photos, SIGHT, cache_bytes=0), PhotoReader(photos, SIGHT, cache_dir=tmp_path)):
+    for reader in (PhotoReader(photos, SIGHT, cache_bytes=0), PhotoReader(photos, SIGHT)):
         for threads in (1, 3):
-            blocks = list(evaluation_batches(reader, 11, batch_size=5, threads=threads))
+            use_threads(monkeypatch, threads)
+            blocks = list(evaluation_batches(reader, 11, batch_size=5))
             assert [len(block) for block in blocks] == [5, 5, 1]
             assert np.array_equal(np.concatenate(blocks), expected)
     assert list(evaluation_batches(reader, 0)) == []
@@ -100,15 +104,11 @@ def test_a_large_photo_is_reduced_for_training_alone(tmp_path: Path) -> None:
     exact = [center_crop_resize(open_image(photo.path, min_side=32), SIGHT) for photo in photos[:2]]
     exact.append(center_crop_resize(open_image(tmp_path / "boxed.png").crop((10, 20, 310, 220)), SIGHT))
     for first in ("training", "evaluation"):
-        reader = PhotoReader(photos, SIGHT, cache_dir=tmp_path / first)
+        reader = PhotoReader(photos, SIGHT)
         if first == "training":
             assert [reader[i].shape for i in range(3)] == [(67, 117, 3), (100, 175, 3), (67, 100, 3)]
         assert np.array_equal(reader.pixels(range(3)), np.stack(exact))
         assert [reader[i].shape for i in range(3)] == [(67, 117, 3), (100, 175, 3), (67, 100, 3)]
-        reader.publish()
-        again = PhotoReader(photos, SIGHT, cache_bytes=0, cache_dir=tmp_path / first)
-        assert np.array_equal(again.pixels(range(3)), np.stack(exact))
-        assert [again[i].tobytes() for i in range(3)] == [reader[i].tobytes() for i in range(3)]
 
 
 def test_memory_is_kept_to(photos: list[Photo], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,11 +126,11 @@ def test_an_error_arrives_and_the_threads_end(photos: list[Photo], augment: Augm
     (tmp_path / "broken.png").write_bytes(b"no image")
     broken = [*photos[:3], dataclasses.replace(photos[3], path=tmp_path / "broken.png")]
     batches = [np.array([0, 1]), np.array([2, 3]), np.array([0, 1])]
-    stream = training_batches(PhotoReader(broken, SIGHT), augment, batches, seed=(0,), threads=2)
+    stream = training_batches(PhotoReader(broken, SIGHT), augment, batches, seed=(0,))
     assert next(stream)[0].tolist() == [0, 1]
     with pytest.raises(DataError, match=r"broken\.png"):
         next(stream)
-    gone = PhotoReader([Photo("g", tmp_path / "gone.png", "x")], SIGHT, cache_dir=tmp_path / "cache")
+    gone = PhotoReader([Photo("g", tmp_path / "gone.png", "x")], SIGHT)
     with pytest.raises(DataError, match=r"gone\.png"):
         gone.pixels([0])
 
@@ -147,16 +147,3 @@ def test_shards_and_files_give_the_same_batches(augment: Augmentation, tmp_path:
     files = [Photo(str(number), tmp_path / f"{number:02d}.jpg", "x") for number in range(20)]
     shards = read_catalogue(tmp_path / "a.tar")
     assert same(made(PhotoReader(files, SIGHT), augment), made(PhotoReader(shards, SIGHT), augment))
-
-
-def test_a_photo_that_changed_is_read_again(tmp_path: Path) -> None:
-    path = tmp_path / "a.png"
-    draw(0, 0).save(path)
-    old = PhotoReader([Photo("a", path, "x")], SIGHT, cache_dir=tmp_path / "cache")
-    before = old.pixels([0])
-    old.publish()
-    draw(1, 0).save(path)
-    os.utime(path, ns=(1, 1))
-    after = PhotoReader([Photo("a", path, "x")], SIGHT, cache_dir=tmp_path / "cache").pixels([0])
-    assert not np.array_equal(before, after)
-    assert np.array_equal(after[0], center_crop_resize(open_image(path), SIGHT))

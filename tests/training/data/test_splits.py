@@ -81,12 +81,4 @@ def test_protocol_prefers_roles_then_sources_with_several_photos() -> None:
     shops = [photo("a", source=s, n=n) for s in ("store_a", "store_b") for n in range(3)]
     iconic = [photo("a", source="iconic")]
     assert make_evaluation_protocol(shops + iconic) == EvaluationProtocol("store_a", "store_b")
-    assert make_evaluation_protocol(
-        shops + iconic, gallery_source="iconic", query_source="store_a"
-    ) == EvaluationProtocol("iconic", "store_a")
     assert make_evaluation_protocol([photo("a", n=n) for n in range(3)]).leave_one_out
-
-
-def test_an_unknown_source_is_refused() -> None:
-    with pytest.raises(DataError, match="store_x"):
-        make_evaluation_protocol([photo("a", source="store_a")], query_source="store_x")

@@ -1,7 +1,9 @@
-"""Functions that the processes of `test_devices` import and run."""
+"""Training steps that `test_distributed` runs in one process and, launched by accelerate, in two."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,21 @@ from training.config import Settings
 from training.loop.distributed import ProcessGroup
 from training.loop.learner import Learner
 from training.loop.recipe import build_loss
+from training.losses import LOSSES
 from training.model import EmbeddingModel
 
 CLASSES, EACH, DIM, SIDE, STEPS = 6, 3, 8, 16, 20
 LABELS = torch.arange(CLASSES).repeat_interleave(EACH)
+PROCESSES = 2
+CASES: dict[str, Mapping[str, Any]] = {name: {"loss": name} for name in LOSSES}
+CASES |= {
+    "micro-batches": {"loss": "smooth_ap", "micro_batch_size": 2},
+    "regularized": {"loss": "proxy_anchor", "regularizer": "tcm"},
+    "projected": {"loss": "proxy_nca", "projector": 4},
+}
 PLAIN: Mapping[str, Any] = {
     "catalogue": "none",
     "dim": DIM,
-    "device": "cpu",
     "learning_rate": 1e-3,
     "head_learning_rate": 1e-3,
     "proxy_learning_rate": 1e-2,
@@ -67,13 +76,23 @@ def steps(process_group: ProcessGroup, changes: Mapping[str, Any]) -> dict[str, 
         for name, parameter in module.named_parameters():
             found[f"parameter {part}.{name}"] = parameter.detach().numpy()
             if parameter.grad is not None:
-                gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
-                found[f"gradient {part}.{name}"] = gradient.numpy()
+                found[f"gradient {part}.{name}"] = parameter.grad.numpy()
     return found
 
 
-def work(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
+def main(folder: Path) -> None:
     """Do every case in a process group, and leave what every process ended with."""
-    process_group = ProcessGroup.join("cpu")
-    for name, changes in cases.items():
+    process_group = ProcessGroup.join()
+    for name, changes in CASES.items():
         np.savez(folder / f"{name}-{process_group.rank}.npz", **steps(process_group, changes))
+
+
+def launched(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run `python -m WORDS` in two processes, by accelerate."""
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", str(PROCESSES)]
+    launcher += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    return subprocess.run([*launcher, "-m", *words], check=False, capture_output=True, text=True, timeout=600)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -10,7 +10,7 @@ import torch
 from retrieval.errors import DataError, InvalidParameter, RunError
 from retrieval.images import Preprocessing
 from training.data.reader import Augmentation, PhotoReader, prefetch
-from training.loop.optimizer import learning_rate_factor, make_optimizers
+from training.loop.optimizer import WARMUP, learning_rate_factor, make_optimizer
 from training.loop.recipe import build_loss
 from training.loop.run import BEST, LAST, Run
 from training.loop.train import train
@@ -100,15 +100,15 @@ def test_proxies_have_their_own_learning_rate(catalogue: Path, run: Run) -> None
     trainer = Trainer(run)
     settings = tiny_settings(catalogue, loss="proxy_anchor", proxy_learning_rate=0.5)
     loss = build_loss(settings, classes=5)
-    groups = make_optimizers(trainer.model, loss, settings)[0].param_groups
+    groups = make_optimizer(trainer.model, loss, settings).param_groups
     proxies = [group for group in groups if group["lr"] == 0.5]
     assert [p.shape for p in proxies[0]["params"]] == [(5, 16)]
     assert proxies[0]["weight_decay"] == 0
 
 
 def test_the_learning_rate_rises_and_then_falls_to_nothing() -> None:
-    factors = [learning_rate_factor(step, 100, 0.1) for step in range(100)]
-    assert factors[0] == pytest.approx(0.1)
+    factors = [learning_rate_factor(step, 200) for step in range(200)]
+    assert factors[0] == pytest.approx(1 / (200 * WARMUP))
     assert max(factors) == pytest.approx(1.0)
     assert all(a >= b for a, b in itertools.pairwise(factors[10:]))
     assert factors[-1] < 0.01

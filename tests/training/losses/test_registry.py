@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import training.losses as package
 from retrieval.cli.main import group
 from retrieval.errors import InvalidParameter, MissingDependency
-from training.loop.optimizer import make_optimizers
+from training.loop.optimizer import make_optimizer
 from training.loop.recipe import build_loss
 from training.loop.run import Run
 from training.loop.train import train
@@ -160,7 +160,7 @@ def test_what_a_loss_learns_has_its_own_rates(catalogue: Path, tmp_path: Path) -
     settings = tiny_settings(catalogue, loss="vmf_nca", loss_arguments=arguments, regularizer="proxy_anchor",
                              proxy_learning_rate=0.01, initial_norm=20.0)  # fmt: skip
     trainer = Trainer(train(tiny_settings(catalogue, epochs=1), tmp_path / "run"))
-    groups = make_optimizers(trainer.model, build_loss(settings, classes=5), settings)[0].param_groups
+    groups = make_optimizer(trainer.model, build_loss(settings, classes=5), settings).param_groups
     shapes = {round(group["lr"], 6): sorted(tuple(p.shape) for p in group["params"]) for group in groups[-3:]}
     assert shapes == {0.001: [()], 0.01: [(5, 16), (5, 16)], 0.2: [(5, 16)]}
     assert all(group["weight_decay"] == 0 for group in groups[-3:])

@@ -157,7 +157,6 @@ def test_what_cannot_be_done_is_refused_before_anything_is_written(catalogue: Pa
     for told, settings, search, wanted in (
         ("Did you mean learning_rate", base, parse_searches(["learning_rat=1..2"]), options()),
         ("do not fill 7 folds", base, RATES, options(folds=7)),
-        ("devices must be 1", dataclasses.replace(base, devices=2), RATES, options()),
         ("photos_per_item", dataclasses.replace(base, photos_per_item=1), RATES, options()),
     ):
         with pytest.raises((InvalidParameter, DataError), match=told):
