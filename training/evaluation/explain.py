@@ -234,7 +234,7 @@ def _embedded(
     run: Run, photos: Sequence[Photo], used: np.ndarray, *, progress: bool
 ) -> tuple[np.ndarray, dict[int, str]]:
     """Return vectors (photos, d), zero where not `used`, and the reasons why photos are unreadable, by position."""
-    model = run.best_model().to(choose_device(run.settings.device))
+    model = run.best_model().to(choose_device())
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     reader = ForgivingReader([photos[i] for i in used], run.preprocessing)
     embedded = embed_photos(model, reader, len(used), run.preprocessing, progress=progress)
