@@ -9,7 +9,7 @@ Shapes: n queries, d = embedding size, m photos, q photos of a query, v verified
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -37,7 +37,6 @@ class Query:
     asked: tuple[Points, ...]  # (q) of each photo
     own: tuple[int, ...] = ()  # positions of the photos, if they are in the gallery
     left_out: frozenset[int] = frozenset()  # numbers of the items that are not searched
-    known: Mapping[tuple[int, int], int] = field(default_factory=dict)  # inliers by number of the photo, and position
 
 
 @dataclass(frozen=True)
@@ -138,19 +137,10 @@ class VerifiedSearch:
         verified = np.unique(np.concatenate(chosen))
         counts = np.full((len(chosen), len(verified)), NOT_COMPARED, np.int64)
         for number, positions in enumerate(chosen):
-            counts[number, np.searchsorted(verified, positions)] = self._compared(query, number, positions)
+            if len(positions):
+                found = self.form.verifier.inliers(query.features[number], self.snapshot.features(positions))
+                counts[number, np.searchsorted(verified, positions)] = found
         return verified, counts
-
-    def _compared(self, query: Query, number: int, positions: Rows) -> Rows:
-        """Return the inliers of one photo of a query at some positions; known ones are not counted again."""
-        places = positions.tolist()
-        counted = {place: query.known[number, place] for place in places if (number, place) in query.known}
-        new = [place for place in places if place not in counted]
-        if new:
-            features = self.snapshot.features(np.array(new, dtype=np.int64))
-            counts = self.form.verifier.inliers(query.features[number], features)
-            counted |= dict(zip(new, counts.tolist(), strict=True))
-        return np.array([counted[place] for place in places], dtype=np.int64)
 
     def fused(self, positions: Rows, distances: Floats, verified: Rows, inliers: Rows) -> Floats:
         """Return the distances (m,) of the photos at some positions, lowered by the greatest inliers of each column."""
