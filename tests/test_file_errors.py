@@ -83,7 +83,6 @@ LOST = [  # commands whose input is not there, or is a folder or a file where th
     "explain FILE/x",
     "export FILE/x -o OUT",
     "tune FILE/x -o OUT",
-    "tune PHOTOS -o OUT --space PHOTOS --config CONFIG",
 ]
 
 

@@ -16,11 +16,7 @@ import numpy as np
 from training.config import Settings
 from training.data.folds import Fold, item_folds
 from training.data.splits import Splits
-from training.tune.plan import Plan
-from training.tune.search_space import Range
-from training.tune.search_targets import make_space
-from training.tune.study import StudyFolder
-from training.tune.tune import resume_tuning
+from training.tune.study import Plan, resume_study, start_study
 
 from .configuration import Configuration, Variant
 from .metrics import Embedded, find_metric
@@ -76,11 +72,10 @@ def _tuned(
     labelled = photo_sets.get(dataset, "classes")
     splits = Splits(fit=labelled.train, validation=labelled.test, calibration=(), test=labelled.test)
     job = photo_sets.prepare(dataset, labelled, splits, settings, 0, about="classes")
-    axes = {name: Range(low, high, log=True) for name, (low, high) in variant.space.items()}
+    search = {name: f"{low!r}..{high!r}:log" for name, (low, high) in variant.space.items()}
     trials = SMALL_TRIALS if options.smoke_test else TRIALS
-    plan = Plan(job.settings, make_space(axes, job.settings), ("map@r",), tuple(folds), trials, "none")
-    key = json.dumps(plan.to_dict(), sort_keys=True)
+    plan = Plan(job.settings, search, "map@r", tuple(folds), prune=False)
+    key = json.dumps([plan.to_dict(), trials], sort_keys=True)
     path = options.output / "studies" / hashlib.sha256(key.encode()).hexdigest()[:16]
-    if not (path / "study.json").exists():
-        StudyFolder.create(path, plan)
-    return resume_tuning(path).settings
+    done = resume_study(path) if (path / "study.json").exists() else start_study(plan, path, trials=trials)
+    return done.settings

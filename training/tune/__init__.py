@@ -1,7 +1,7 @@
-"""Hyperparameter search on class-disjoint folds of the training items (`retrieval tune`).
+"""Hyperparameter search on class-disjoint folds of the training items (`retrieval tune`), on Optuna.
 
-search_space search_targets   axes of the search, parsed and checked
-plan study trial_queue        definition of a study, its directory, assignment of trials to workers
-trial features                one trial, and features shared by trials
-tune results report cli       workers, results, HTML report, command
+search_space   names that can be searched, and their values
+study          the study: plan, Optuna's storage, workers
+trial          one trial: training on each fold
+outcome        the best trial, as text and as TOML
 """

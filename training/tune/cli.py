@@ -13,10 +13,8 @@ from retrieval.files import write_file
 from training.cli import gather_settings
 from training.options import settings_set
 
-from .search_space import parse_searches, read_searches
-
 if TYPE_CHECKING:
-    from .results import Outcome
+    from .outcome import Outcome
 
 
 @click.command()
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     metavar="NAME=SPEC",
     help="Setting to search, and its values: LOW..HIGH[:log][:step=N] or A,B,… Can be repeated.",
 )
-@click.option("--space", type=click.Path(path_type=Path), help="TOML file with more settings to search.")
 @click.option("--trials", type=int, help="Number of trials.  [default: 50]")
 @click.option(
     "--jobs", type=int, default=1, show_default=True, help="Number of trials that run at a time, in processes."
@@ -38,14 +35,10 @@ if TYPE_CHECKING:
     "--objective",
     default="fnir",
     show_default=True,
-    help="What to optimise: fnir (at the target FPIR), balanced (mean of R@1, MAP@R and TPIR), opis, search_opis, "
-    "r@1 or map@r; or two of them, as A,B.",
+    help="What to optimise: fnir (at the target FPIR), balanced (mean of R@1, MAP@R and TPIR), opis, r@1 or map@r.",
 )
 @click.option(
     "--share", type=float, help="Share of the training items to use.  [default: all of them, 0.1 for TCM's margins]"
-)
-@click.option(
-    "--pruner", default="median", show_default=True, help="What stops bad trials early: median, hyperband or none."
 )
 @click.option(
     "--config",
@@ -64,13 +57,11 @@ def tune(  # noqa: PLR0913, PLR0917, one an option
     catalogue: str | None,
     output: Path,
     search: Sequence[str],
-    space: Path | None,
     trials: int | None,
     jobs: int,
     folds: int,
     objective: str,
     share: float | None,
-    pruner: str,
     config: Path | None,
     given: Sequence[str],
     resume: bool,
@@ -91,38 +82,30 @@ def tune(  # noqa: PLR0913, PLR0917, one an option
       retrieval tune photos.csv --set backbone=google/mobilenet_v1_0.75_224 -o studies/shop \\
           --search learning_rate=1e-5..1e-3:log --search loss=smooth_ap,proxy_anchor --trials 30
     """
-    from .plan import TuneOptions, make_plan
-    from .tune import resume_tuning, start_tuning
+    from .search_space import parse_searches
+    from .study import make_plan, resume_study, start_study
 
     if resume:
-        outcome = resume_tuning(output, trials=trials, jobs=jobs)
+        outcome = resume_study(output, trials=trials, jobs=jobs)
     else:
-        axes = [*parse_searches(search).items(), *(read_searches(space).items() if space else ())]
         options, nested = settings_set(given)
         settings = gather_settings(catalogue=catalogue, config=config, options=options, nested=nested)
-        study_options = TuneOptions(
-            trials=50 if trials is None else trials,
-            objectives=tuple(name.strip() for name in objective.split(",")),
-            folds=folds,
-            share=share,
-            pruner=pruner,
-        )
-        plan = make_plan(settings, dict(axes), study_options)
-        click.echo(plan.describe())
-        outcome = start_tuning(plan, output, jobs=jobs)
+        plan = make_plan(settings, parse_searches(search), objective=objective, folds=folds, share=share)
+        items = sum(len(validation) for _, validation in plan.folds)
+        names = ", ".join(f"{name} in {values}" for name, values in plan.search.items())
+        click.echo(f"Searching {names} on {items} training items in {folds} folds.")
+        outcome = start_study(plan, output, trials=50 if trials is None else trials, jobs=jobs)
     _print_outcome(outcome, output)
 
 
 def _print_outcome(outcome: Outcome, output: Path) -> None:
-    from .report import render_study
-    from .results import render, to_toml
+    from .outcome import render, to_toml
 
     click.echo("\n" + render(outcome))
     if outcome.best is None:
         click.echo(f"The logs of the trials are in {output / 'trials'}.")
         return
-    write_file(output / "report.html", render_study(outcome))
     write_file(output / "best.toml", to_toml(outcome))
-    click.echo(f"\nWrote {output / 'best.toml'} and {output / 'report.html'}.")
+    click.echo(f"\nWrote {output / 'best.toml'}. `optuna-dashboard sqlite:///{output / 'study.db'}` shows all trials.")
     config = output / "best.toml"
     click.echo(f"Next: {command('train', '-o', f'runs/{output.resolve().name}', '--config', config)}")

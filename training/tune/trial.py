@@ -1,173 +1,133 @@
-"""One trial: training on each fold, and the mean metrics on the validation items."""
+"""One trial: training on each fold, and the mean metric on the validation items."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import shutil
 import time
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from multiprocessing import parent_process
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import optuna
-import torch
-from optuna.trial import Trial, TrialState
+from optuna.trial import Trial
 
-from retrieval.errors import InvalidParameter
-from retrieval.metrics.consistency import search_opis
+from retrieval.errors import InvalidParameter, RetrievalError
 from training.config import Settings
 from training.data.folds import Fold, fold_splits
-from training.data.reader import PhotoReader
-from training.evaluation.embedding import embed_photos
-from training.evaluation.evaluate import consistency_metrics, item_labels, make_evaluation_split, score_split
-from training.loop.run import Run, choose_device
+from training.data.sources import FEATURES
+from training.loop.recipe import check_recipe
 from training.loop.train import train
-from training.loop.trainer import EpochCallback
 
-from .features import borrow_features, keep_features
-from .plan import Plan
-from .study import FOLD_STEPS, StudyFolder
-from .trial_queue import QueuedTrial
+if TYPE_CHECKING:
+    from .study import Plan
 
 PREFIX = "validation "
+REFUSALS = 200  # draws of values that do not go together, after which the search ends
+HEAD = {  # settings on which the features of a frozen backbone do not depend; nor do they on arguments of losses
+    *("dim", "loss", "regularizer", "epochs", "items_per_batch", "photos_per_item", "sampler", "weight_decay"),
+    *("learning_rate", "head_learning_rate", "proxy_learning_rate"),
+}
 
 
-def run_trial(study: optuna.Study, queued: QueuedTrial, folder: StudyFolder, plan: Plan) -> None:
-    """Run a queued trial, and store its outcome in the study.
+def run_trial(study: optuna.Study, plan: Plan, path: Path, trial: Trial) -> float:
+    """Train a trial on every fold and return its objective, the mean over the folds.
 
-    A trial that diverges is pruned. One that fails in torch, for example without enough memory, or whose values are
-    invalid, is stored as failed. Errors that affect every trial, such as an unreadable photo, are raised, and the trial
-    is repeated later.
+    A trial that diverges, or whose values do not go together, is pruned; for the latter another is drawn. One that
+    fails in torch is stored as failed. Errors that affect every trial are raised, and the trial waits again.
     """
-    trial, path = queued.trial, folder.trial(queued.trial.number)
     started = time.perf_counter()
-    settings = dataclasses.replace(queued.settings, loggers="")
     try:
-        with (path / "log.txt").open("w") as log, redirect_stdout(log), redirect_stderr(log):
-            outcome = _all_folds(trial, settings, folder, plan)
-        trial.set_user_attr("metrics", {name: [fold[name] for fold in outcome] for name in outcome[0]})
-        trial.set_user_attr("seconds", time.perf_counter() - started)
-        values = [float(np.mean([fold[metric] for fold in outcome])) for metric in plan.metrics]
-        if not np.isfinite(values).all():
-            raise FloatingPointError(f"{', '.join(plan.metrics)} of {values}")
-        study.tell(trial, values)
-    except optuna.TrialPruned as stopped:
-        trial.set_user_attr("seconds", time.perf_counter() - started)
-        trial.set_user_attr("pruned", str(stopped))
-        study.tell(trial, state=TrialState.PRUNED)
+        settings = plan.space.suggest(trial)
+        check_recipe(settings, fold_splits(plan.folds[0]))
+        folder = path / "trials" / f"{trial.number:04d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "log.txt").open("w") as log, redirect_stdout(log), redirect_stderr(log):
+            return _all_folds(trial, dataclasses.replace(settings, loggers=""), plan, folder)
     except InvalidParameter as error:
         if trial.user_attrs.get("default"):
+            _again(study, trial)
             raise
-        _failed(study, trial, error.message)
-    except (RuntimeError, MemoryError, FloatingPointError) as error:
-        _failed(study, trial, f"{type(error).__name__}: {error}")
+        _refuse(study, trial, error)
+        raise optuna.TrialPruned from error
+    except (KeyboardInterrupt, RetrievalError):
+        _again(study, trial)
+        raise
+    except optuna.TrialPruned as stopped:
+        trial.set_user_attr("ended", str(stopped) or "worse than most")
+        raise
+    except Exception as error:
+        trial.set_user_attr("ended", " ".join(f"{type(error).__name__}: {error}".split())[:500])
+        raise
     finally:
-        queued.lock.close()
+        trial.set_user_attr("seconds", time.perf_counter() - started)
 
 
-def _failed(study: optuna.Study, trial: Trial, reason: str) -> None:
-    trial.set_user_attr("error", " ".join(reason.split())[:500])
-    study.tell(trial, state=TrialState.FAIL)
-
-
-def _all_folds(trial: Trial, settings: Settings, folder: StudyFolder, plan: Plan) -> list[dict[str, float]]:
+def _all_folds(trial: Trial, settings: Settings, plan: Plan, folder: Path) -> float:
     done: list[dict[str, float]] = []
+    shared = None
+    if settings.precompute and all("." in name or name in HEAD for name in plan.search):
+        shared = folder.parent.parent / "features"
     for number, fold in enumerate(plan.folds):
-        path = folder.trial(trial.number) / f"fold-{number}"
-        callback = _epoch_callback(trial, settings, plan, done, path)
-        store = folder.path / "features" / f"fold-{number}"
-        borrow_features(settings, path, store)
-        done.append(fold_metrics(settings, path, fold, plan.metrics, on_epoch=callback, feature_store=store))
-        if len(plan.objectives) == 1:
-            _report(
-                trial, [fold[plan.metrics[0]] for fold in done], FOLD_STEPS * len(done), last=fold == plan.folds[-1]
-            )
-    return done
+        features = None if shared is None else shared / f"fold-{number}.safetensors"
+        done.append(fold_metrics(settings, folder / f"fold-{number}", fold, features))
+        trial.report(float(np.mean([metrics[plan.metric] for metrics in done])), number)
+        if number + 1 < len(plan.folds) and trial.should_prune():
+            raise optuna.TrialPruned(f"worse than most, after fold {number + 1}")
+    trial.set_user_attr("metrics", {name: [metrics[name] for metrics in done] for name in done[0]})
+    value = float(np.mean([metrics[plan.metric] for metrics in done]))
+    if not math.isfinite(value):
+        raise FloatingPointError(f"{plan.metric} of {value}")
+    return value
 
 
-def fold_metrics(
-    settings: Settings,
-    path: Path,
-    fold: Fold,
-    wanted: list[str],
-    *,
-    on_epoch: EpochCallback | None = None,
-    feature_store: Path | None = None,
-) -> dict[str, float]:
+def fold_metrics(settings: Settings, path: Path, fold: Fold, features: Path | None = None) -> dict[str, float]:
     """Train on one fold and return the metrics of the kept checkpoint on its validation items.
 
-    The run directory `path` is deleted. Its metrics remain as PATH.jsonl, and features of a frozen backbone in
-    `feature_store`.
+    The run directory `path` is deleted; its metrics remain as PATH.jsonl, and features of a frozen backbone at
+    `features`, for later trials.
     """
     try:
-        run = train(settings, path, splits=fold_splits(fold), on_epoch=on_epoch, unguarded=True)
+        if features is not None and features.exists():
+            path.mkdir(parents=True, exist_ok=True)
+            os.link(features, path / FEATURES)
+        run = train(settings, path, splits=fold_splits(fold), on_epoch=_check_epoch, unguarded=True)
         best = run.progress["best"]["metrics"]
-        metrics = {name.removeprefix(PREFIX): value for name, value in best.items() if name.startswith(PREFIX)}
-        if not set(wanted) <= set(metrics):
-            metrics |= _consistency(run)
-        return metrics
+        return {name.removeprefix(PREFIX): value for name, value in best.items() if name.startswith(PREFIX)}
     finally:
-        if feature_store is not None:
-            keep_features(settings, path, feature_store)
+        if features is not None and (path / FEATURES).exists() and not features.exists():
+            features.parent.mkdir(exist_ok=True)
+            (path / FEATURES).replace(features)
         if (path / "metrics.jsonl").exists():
             (path / "metrics.jsonl").replace(path.with_suffix(".jsonl"))
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _consistency(run: Run) -> dict[str, float]:
-    """Return OPIS of pairs and of searches on the validation items."""
-    items = run.splits.validation
-    photos = [photo for photo in run.photos() if photo.item_id in set(items)]
-    model = run.best_model().to(choose_device())
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    vectors = embed_photos(model, PhotoReader(photos, run.preprocessing, cache_bytes=0), len(photos), run.preprocessing)
-    split, labels = make_evaluation_split("validation", photos, items, run.protocol), item_labels(photos)
-    scores = score_split(split, vectors, labels)
-    return {
-        **consistency_metrics(split, vectors, labels),
-        "search OPIS": search_opis(scores, run.settings.target_fpir).value,
-    }
+def _check_epoch(epochs: int, metrics: Mapping[str, float]) -> None:
+    """Prune a trial that diverges, and exit if the parent process was killed: the trial is then repeated."""
+    parent = parent_process()
+    if parent is not None and not parent.is_alive():
+        raise SystemExit("the study was stopped")
+    if not math.isfinite(metrics["loss"]):
+        raise optuna.TrialPruned(f"the loss was {metrics['loss']} in epoch {epochs}")
 
 
-def _epoch_callback(
-    trial: Trial, settings: Settings, plan: Plan, done: list[dict[str, float]], path: Path
-) -> EpochCallback:
-    """Return a callback for the epochs of the next fold, whose run is at `path`.
-
-    It prunes, and exits if the parent process was killed.
-    """
-    metric = plan.metrics[0]
-    earlier = [fold[metric] for fold in done]
-    reported = -1
-
-    def on_epoch(epochs: int, metrics: Mapping[str, float]) -> None:
-        nonlocal reported
-        parent = parent_process()
-        if parent is not None and not parent.is_alive():
-            raise SystemExit("the study was stopped")  # its trial is repeated later
-        single = len(plan.objectives) == 1
-        planned = Run.open(path).settings.epochs if not settings.epochs else settings.epochs
-        step = FOLD_STEPS * len(done) + min(FOLD_STEPS - 1, round(FOLD_STEPS * epochs / planned))
-        if not math.isfinite(metrics["loss"]):
-            if single:
-                trial.report(math.nan, step)
-            raise optuna.TrialPruned(f"the loss was {metrics['loss']} in fold {len(done) + 1}, epoch {epochs}")
-        known = PREFIX + metric in metrics
-        if single and known and epochs < planned and step > reported:
-            reported = step
-            _report(trial, [*earlier, metrics[PREFIX + metric]], step)
-
-    return on_epoch
+def _again(study: optuna.Study, trial: Trial) -> None:
+    """Let the trial wait again with its values, and mark this attempt as not counting."""
+    study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)
+    trial.set_user_attr("ended", "interrupted")
 
 
-def _report(trial: Trial, values: list[float], step: int, *, last: bool = False) -> None:
-    """Report the mean over the folds so far, and raise TrialPruned if the pruner stops the trial."""
-    trial.report(float(np.mean(values)), step)
-    if not last and trial.should_prune():
-        fold, inside = divmod(step, FOLD_STEPS)
-        raise optuna.TrialPruned(
-            f"worse than most, in fold {fold + 1}" if inside else f"worse than most, after fold {fold}"
-        )
+def _refuse(study: optuna.Study, trial: Trial, error: InvalidParameter) -> None:
+    """Let another draw wait in the place of a trial; raise InvalidParameter after too many."""
+    trial.set_user_attr("ended", f"refused: {error.message}")
+    refused = [one for one in study.get_trials(deepcopy=False) if "refused" in one.user_attrs.get("ended", "")]
+    if len(refused) >= REFUSALS:
+        rule = f"have valid combinations of values; {REFUSALS} draws had none"
+        raise InvalidParameter("search", rule, error.message, remedy="Narrow the ranges") from error
+    study.enqueue_trial({}, user_attrs={"slot": trial.user_attrs.get("slot", trial.number), "default": False})

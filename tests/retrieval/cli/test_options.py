@@ -11,9 +11,8 @@ from retrieval.cli.search import search
 from serving.cli import serve
 from training import cli
 from training.export.cli import export
-from training.tune.cli import tune
 
-COMMANDS: list[click.Command] = [cli.train, tune, cli.evaluate, export, serve, search, calibrate]
+COMMANDS: list[click.Command] = [cli.train, cli.evaluate, export, serve, search, calibrate]
 DEFAULT = re.compile(r"\s*\[default: .*\]$")
 
 
