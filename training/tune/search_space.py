@@ -196,7 +196,7 @@ def _contains(axis: BaseDistribution, value: Any) -> bool:
         return any(value == choice for choice in axis.choices)
     if not isinstance(axis, (IntDistribution, FloatDistribution)) or not axis.low <= value <= axis.high:
         return False
-    steps = 0.0 if axis.step is None else (value - axis.low) / axis.step
+    steps: float = 0.0 if axis.step is None else (value - axis.low) / axis.step
     return abs(steps - round(steps)) < 1e-9
 
 

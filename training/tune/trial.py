@@ -31,7 +31,7 @@ PREFIX = "validation "
 REFUSALS = 200  # draws of values that do not go together, after which the search ends
 HEAD = {  # settings on which the features of a frozen backbone do not depend; nor do they on arguments of losses
     *("dim", "loss", "regularizer", "epochs", "items_per_batch", "photos_per_item", "sampler", "weight_decay"),
-    *("learning_rate", "head_learning_rate", "proxy_learning_rate"),
+    *("head_learning_rate", "proxy_learning_rate"),
 }
 
 

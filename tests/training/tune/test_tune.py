@@ -283,7 +283,7 @@ def test_calibration_and_test_photos_are_never_read(catalogue: Path, tmp_path: P
 
 @pytest.mark.slow
 def test_features_of_a_frozen_backbone_are_made_once(catalogue: Path, tmp_path: Path) -> None:
-    base = tiny_settings(catalogue, epochs=1, precompute=1, frozen=1.0)
+    base = tiny_settings(catalogue, epochs=1, precompute=1, learning_rate=0)
     search = {"head_learning_rate": "1e-4..1e-1:log"}
     outcome = tune(base, tmp_path / "kept", search, trials=2)
     made = list((tmp_path / "kept" / "features").rglob("*.safetensors"))
