@@ -62,7 +62,7 @@ def test_the_training_page_names_settings_that_exist() -> None:
         "metrics",
         "provider",
         "pretrained",
-        "gallery",
+        "fit",
     }  # of other commands
     known = {field.name.replace("_", "-") for field in dataclasses.fields(Settings)}
     assert named - known <= {"multi_gpu", "num_processes"}  # of accelerate's launcher

@@ -11,7 +11,7 @@ from retrieval.catalogue.read import Photo
 from retrieval.metrics.pairs import distances_between
 from retrieval.text import text_table
 from training.data.synthetic.queries import BLANK, KNOWN, NOISE, OBJECT, PLACE, SIBLING, UNKNOWN
-from training.export.onnx_embedding import embed_with_onnx
+from training.export.variants import embed_with_onnx
 
 from .queries import Answers, Rates, item_means
 

@@ -22,10 +22,8 @@ from retrieval.reports.bundle_report import ReportData
 from training.data.splits import photos_in_protocol
 from training.evaluation.evaluate import EvaluationSplit, make_evaluation_split, score_split
 
-from .exported_models import ExportedModel, ModelExporter, embed_with_torch
-from .onnx_embedding import embed_with_onnx
-from .remembered_inliers import RememberedInliers
-from .verification import NOT_VERIFIED, VerificationChoice, describe_photos
+from .variants import ExportedModel, ModelExporter, embed_with_onnx, embed_with_torch
+from .verification import NOT_VERIFIED, RememberedInliers, VerificationChoice, describe_photos
 
 FAR_RANGES = (FAR_RANGE, (1e-4, 1e-3), (1e-3, 1e-2), (1e-2, 5e-2), (1e-1, 3e-1))  # of pairs, in the report
 PICTURES = 4  # photos per item in the report

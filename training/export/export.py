@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -34,11 +34,9 @@ from training.loop.run import Run
 
 from .calibration_items import CalibrationItems
 from .comparison import compare_with_fp32
-from .exported_models import ExportedModel, ModelExporter
-from .options import OFF
-from .precision import TriedForm, choose_form, forms_evidence
-from .variants import REFERENCE, Variant, check_parity
+from .variants import REFERENCE, ExportedModel, ModelExporter, Variant, check_parity
 from .verification import (
+    OFF,
     ValidationPhotos,
     VerificationChoice,
     check_verify,
@@ -62,7 +60,7 @@ def export(
     target_fpir: float = 0.05,
     allow_estimate: bool = False,
     reject_uncertain: bool = False,
-    variant: Variant | Sequence[Variant] = REFERENCE,
+    variant: Variant = REFERENCE,
     verify: str = OFF,
 ) -> Bundle:
     """Write a bundle to `path` and return it. The threshold is set on the calibration items, with the ONNX model.
@@ -76,7 +74,7 @@ def export(
     reject_uncertain:
         Answer searches of low certainty with a no-match. The validation items decide what is low.
     variant:
-        Precision and execution provider. Of several, the fastest that finds as many items as fp32, or fp32.
+        Precision and execution provider.
     verify:
         Geometric verification: "on", "off", or "auto" to keep it if it finds more validation items.
 
@@ -90,13 +88,13 @@ def export(
     _check_ready(run, path, verify)
     with tempfile.TemporaryDirectory() as folder:
         exporter = ModelExporter(run, Path(folder), target_fpir=target_fpir)
-        model, tried = _model(exporter, variant)
+        model = exporter.reference if variant.is_reference else exporter.make(variant)
         items = CalibrationItems.embed(exporter, model, _verification(exporter, model, verify))
         parity = check_parity(items.vectors, model.whitened(items.raw), model.variant)
         cut = _validated_cut(exporter, items) if reject_uncertain else _Cut()
         scores = without_uncertain(items.searches, items.certainties, cut.certainty)
         point = _search_point(run, items, scores, target_fpir, cut, allow_estimate=allow_estimate)
-        return _write(path, exporter, items, _Calibrated(point, scores, cut, parity, tried))
+        return _write(path, exporter, items, _Calibrated(point, scores, cut, parity))
 
 
 @dataclass(frozen=True)
@@ -107,14 +105,6 @@ class _Calibrated:
     scores: SearchScores
     cut: _Cut
     parity: Mapping[str, float]
-    tried_forms: Sequence[TriedForm]
-
-
-def _model(exporter: ModelExporter, variant: Variant | Sequence[Variant]) -> tuple[ExportedModel, list[TriedForm]]:
-    """Return the model of a variant, or of the best of several with all that were tried."""
-    if not isinstance(variant, Variant):
-        return choose_form(exporter, variant)
-    return exporter.reference if variant.is_reference else exporter.make(variant), []
 
 
 def _verification(exporter: ModelExporter, model: ExportedModel, verify: str) -> VerificationChoice:
@@ -178,7 +168,6 @@ def _write(path: Path, exporter: ModelExporter, items: CalibrationItems, calibra
         "training_items": len(run.splits.fit) + len(run.splits.validation),
         "parity": {**calibrated.parity, "photos": len(items.photos), "decision_flips": flips},
         "form": {"precision": variant.precision, "provider": variant.provider, "made": model.method},
-        "forms_tried": forms_evidence(calibrated.tried_forms),
         "beside_fp32": comparison,
         "distances_tried": model.choice.tried,
         "verification": verification.to_dict(),

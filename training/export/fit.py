@@ -27,10 +27,10 @@ from training.evaluation.evaluate import EvaluationSplit, item_labels
 from training.model import PretrainedModel
 
 from .head_gain import measure_head
-from .options import OFF
 from .pretrained import Pretrained
 from .projection import LEAST_ITEMS, ProjectionChoice, choose_projection
 from .verification import (
+    OFF,
     ValidationPhotos,
     check_verify,
     choose_verification,

@@ -130,7 +130,7 @@ def _check_ready(path: Path, variant: Variant, photos: Sequence[Photo]) -> None:
             "precision",
             "be fp32 or fp16 without photos, which decide the ranges of int8",
             INT8,
-            remedy="Pass --gallery",
+            remedy="Pass --fit PHOTOS",
         )
 
 

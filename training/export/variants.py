@@ -1,4 +1,6 @@
-"""Variants of an exported model: its precision and execution provider. Each variant needs its own threshold.
+"""Exported models: an ONNX model per variant, which is a precision and an execution provider.
+
+Each variant has a distance fitted to its own vectors, and needs its own threshold.
 
 fp32 on the CPU is the reference that other variants are compared with.
 """
@@ -6,24 +8,29 @@ fp32 on the CPU is the reference that other variants are compared with.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from tqdm import tqdm
 
-from retrieval.bundle.embedder import Embedder
+from retrieval.bundle.embedder import Embedder, Embeddings
 from retrieval.bundle.providers import CPU, FP16, FP32, INT8, PRECISIONS, find_provider
 from retrieval.catalogue.read import Photo
 from retrieval.errors import InvalidParameter, RunError
-from retrieval.images import Preprocessing, to_tensor
+from retrieval.images import Appearance, Preprocessing, to_tensor
 from training.data.reader import PhotoReader, evaluation_batches
-from training.evaluation.distance_selection import Whitening
+from training.data.splits import photos_in_protocol
+from training.evaluation.distance_selection import DistanceChoice, Whitening, choose_distance
+from training.evaluation.embedding import embed_with_norms
+from training.loop.run import Run
 from training.model import EmbeddingModel, PretrainedModel
 
-from .fp16 import to_fp16
 from .onnx_writer import write_onnx
-from .quantization import to_int8
+from .quantization import to_fp16, to_int8
 
 PARITY = 1e-5  # largest difference between components of torch and of fp32 on the CPU
 FLOORS: Mapping[str, float] = {
@@ -116,3 +123,89 @@ def check_parity(exported: NDArray[np.float32], trained: NDArray[np.float32], va
             remedy="Export in fp16 or fp32: this backbone loses too much accuracy in a lower precision",
         )
     return deviation
+
+
+def embed_with_onnx(
+    embedder: Embedder, photos: Sequence[Photo], *, batch_size: int = 32
+) -> tuple[Embeddings, np.ndarray]:
+    """Return the embeddings of photos by the exported model, and their appearances (n, 3)."""
+    reader = PhotoReader(photos, embedder.preprocessing, cache_bytes=0)
+    blocks, appearances = [], []
+    with tqdm(total=len(photos), desc="embedding with ONNX", unit="photo") as bar:
+        for pixels in evaluation_batches(reader, len(photos), batch_size=batch_size):
+            blocks.append(embedder.embed_pixels(pixels))
+            appearances += [astuple(Appearance.of(square)) for square in pixels]
+            bar.update(len(pixels))
+    embeddings = Embeddings(
+        np.concatenate([block.vectors for block in blocks]), np.concatenate([block.certainties for block in blocks])
+    )
+    return embeddings, np.array(appearances, dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """An ONNX model of one variant."""
+
+    variant: Variant
+    method: str  # "fp32", "int8, static"
+    onnx: Path
+    embedder: Embedder
+    fitted: Embeddings  # of the photos of fit and validation items, before whitening
+    choice: DistanceChoice
+
+    def whitened(self, vectors: np.ndarray) -> np.ndarray:
+        """Return unit vectors (n, d) whitened, if the selected distance is."""
+        return vectors if self.choice.whitening is None else self.choice.whitening(vectors)
+
+
+class ModelExporter:
+    """Writes the ONNX models of a run to a folder.
+
+    Parameters
+    ----------
+    target_fpir:
+        FPIR at which distances are compared.
+    """
+
+    def __init__(self, run: Run, folder: Path, *, target_fpir: float) -> None:
+        self.run = run
+        self.photos = photos_in_protocol(run.photos(), [*run.splits.fit, *run.splits.validation], run.protocol)
+        self.model = run.best_model()
+        self.target_fpir = target_fpir
+        self._folder = folder
+        seen = set(run.splits.fit)
+        self._writer = VariantWriter(self.model, run.preprocessing, [p for p in self.photos if p.item_id in seen])
+        self._threads = torch.get_num_threads()
+
+    @cached_property
+    def reference(self) -> ExportedModel:
+        """The fp32 model for the CPU, with the best distance on the validation items."""
+        return self.make(REFERENCE)
+
+    def make(self, variant: Variant) -> ExportedModel:
+        """Write a variant. Its distance has the form of the reference's, fitted to its own vectors."""
+        onnx = self._folder / f"{variant.precision}-{variant.provider}.onnx"
+        preprocessing = self.run.preprocessing
+        if variant.is_reference:
+            fitted = embed_with_torch(self.run, self.model, self.photos)
+        else:
+            self._writer.write(onnx, variant)
+            embedder = variant.embedder(onnx, preprocessing, threads=self._threads)
+            fitted = embed_with_onnx(embedder, self.photos)[0]
+        choice = choose_distance(
+            self.photos,
+            fitted.vectors,
+            self.run.splits,
+            self.run.protocol,
+            target_fpir=self.target_fpir,
+            like=None if variant.is_reference else self.reference.choice,
+        )
+        method = self._writer.write(onnx, variant, whitening=choice.whitening)
+        embedder = variant.embedder(onnx, preprocessing, threads=self._threads)
+        return ExportedModel(variant, method, onnx, embedder, fitted, choice)
+
+
+def embed_with_torch(run: Run, model: EmbeddingModel, photos: Sequence[Photo]) -> Embeddings:
+    """Return the embeddings of photos by the torch model, without whitening."""
+    reader = PhotoReader(photos, run.preprocessing, cache_bytes=0)
+    return Embeddings(*embed_with_norms(model, reader, len(photos), run.preprocessing, progress=True))

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from index.features import MOST_PHOTOS
 from index.search.distance import DistanceForm
 from index.search.leave_one_out import every_item_once
-from index.search.verified import VerifiedDistance
+from index.search.verified import VerifiedDistance, Verifier, WrappedVerifier
 from retrieval.catalogue.read import Photo
 from retrieval.errors import DataError, InvalidParameter
 from retrieval.images import Preprocessing
@@ -34,9 +35,9 @@ from retrieval.verification.verifier import GeometricVerifier
 from training.data.reader import PhotoReader
 from training.evaluation.evaluate import EvaluationSplit, score_split, search_sides
 
-from .options import AUTO, CHOICES, OFF, ON
 from .projection import CONFIDENCE
 
+AUTO, ON, OFF = CHOICES = ("auto", "on", "off")  # of the option --verify
 STRENGTHS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 MOST_QUERIES = 500  # validation photos that are searched, every item once before any twice
 MOST_GALLERY = 5000  # photos of fit and validation items that are searched
@@ -228,3 +229,18 @@ def describe_photos(verifier: GeometricVerifier, photos: Sequence[Photo], prepro
 def _tpir(scores: SearchScores, target_fpir: float) -> np.ndarray:
     """Return the TPIR of each item (T,) at the threshold that meets the target on these searches."""
     return search_curves(scores, [threshold_at_fpir(scores, target_fpir)]).sensitivity[:, 0]
+
+
+class RememberedInliers(WrappedVerifier):
+    """Wraps a verifier and caches its inliers (an `index.search.verified.Verifier`)."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        super().__init__(verifier)
+        self._known: dict[tuple[bytes, bytes], int] = {}
+
+    def inliers(self, query: bytes, photos: Sequence[bytes]) -> NDArray[np.int64]:
+        """Return the number of inliers between a query and each of the photos (m,)."""
+        new = [photo for photo in photos if (query, photo) not in self._known]
+        for photo, count in zip(new, super().inliers(query, new).tolist(), strict=True):
+            self._known[query, photo] = count
+        return np.array([self._known[query, photo] for photo in photos], dtype=np.int64)
