@@ -70,7 +70,7 @@ def test_an_int8_bundle_says_what_it_is_beside_fp32(bundle: Bundle, run: Run) ->
     assert int8["fpir"] >= identification_rates(scores, bundle.threshold).fpir
     report = (bundle.path / "report.html").read_text()
     assert "This form of the model beside fp32" in report
-    assert "<th scope='row'>int8, cpu</th>" in report
+    assert ">int8, cpu</th>" in report
 
 
 def test_the_threshold_and_all_searches_come_through_the_int8_model(
