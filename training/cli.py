@@ -33,7 +33,7 @@ class EvaluateCommand(GroupedCommand):
     """`retrieval evaluate`, with its options in groups."""
 
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
-        EVALUATION: ["target_fpir", "metrics"],
+        EVALUATION: ["target_fpir"],
         OUTPUT: ["as_json"],
     }
 
@@ -124,26 +124,18 @@ def losses(names: Sequence[str], as_json: bool) -> None:
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the metrics as JSON.")
 @click.option("--target-fpir", type=float, help="FPIR that the threshold is set for.  [default: that of the run]")
-@click.option(
-    "--metrics",
-    type=click.Choice(["standard", "extended"]),
-    default="standard",
-    show_default=True,
-    help="Which metrics to compute. The extended ones take longer.",
-)
-def evaluate(run: Path, as_json: bool, target_fpir: float | None, metrics: str) -> None:
+def evaluate(run: Path, as_json: bool, target_fpir: float | None) -> None:
     """Measure a run on unseen items, on trained items and on both mixed.
 
-    The threshold is set on the calibration items alone. The metrics are written to RUN/evaluation.json. Extended
-    metrics add mAP@1000, NMI, diversity, re-ranked R@1 and, with a column `category`, H-AP of the unseen items.
+    The threshold is set on the calibration items alone. The metrics are written to RUN/evaluation.json.
 
     \b
     Example:
-      retrieval evaluate runs/shop --metrics extended
+      retrieval evaluate runs/shop --target-fpir 0.01
     """
     from training.evaluation.report import evaluate_run, render
 
-    report = evaluate_run(open_run(run), target_fpir=target_fpir, extended=metrics == "extended")
+    report = evaluate_run(open_run(run), target_fpir=target_fpir)
     click.echo(json.dumps(report, indent=2) if as_json else render(report))
     if not as_json:
         click.echo(f"\nWrote {run / 'evaluation.json'}.")

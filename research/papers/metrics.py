@@ -13,22 +13,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from research.metrics.clustering import nmi
+from research.metrics.diversity import Diversity, diversity
+from research.metrics.reranking import contextual_scorer
 from retrieval.catalogue.read import Photo
 from retrieval.errors import InvalidParameter
 from retrieval.metrics.consistency import Opis, opis
-from retrieval.metrics.diversity import Diversity, diversity
-from retrieval.metrics.neighbour_order import Scorer, Scores
-from retrieval.metrics.ranks import map_at_r, mean_average_precision, r_precision, recall_at_k
-from retrieval.metrics.reranking import contextual_scorer
-from training.evaluation.clustering import nmi
+from retrieval.metrics.ranks import Scorer, Scores, map_at_r, mean_average_precision, r_precision, recall_at_k
 from training.evaluation.evaluate import EvaluationSplit, item_labels
-from training.evaluation.pair_counts import pair_counter
-
-SAMPLED = (
-    "inat",
-    "sop",
-)  # data sets with sampled negative pairs, ten per positive pair (arXiv 2307.04047, Section 5.1)
-NEGATIVES = 10
 
 
 @dataclass(frozen=True)
@@ -63,8 +55,7 @@ class Embedded:
 
     def opis_between(self, low: float, high: float) -> Opis:
         """Return OPIS over a range of false-accept rates."""
-        ratio = NEGATIVES if self.dataset in SAMPLED else None
-        return opis(self.unit, self.labels, far_range=(low, high), negatives_per_positive=ratio, counter=pair_counter())
+        return opis(self.unit, self.labels, far_range=(low, high))
 
     def recall(self, k: int, *, scorer: Scorer | None = None) -> float:
         """Return R@k, ranked by the cosine or by another score."""

@@ -4,15 +4,16 @@ Definitions follow arXiv 2307.04047 (Algorithm 1, Eq. 1 to 4), with two correcti
 over classes and grid, and Eq. 3 keeps the factor 2 of Eq. 1. For *pairs*, the two accuracies of a class are the share
 of negative pairs rejected and of positive pairs accepted. For *searches*, they are the share of non-mated searches
 that return nothing and of mated searches that are answered correctly.
+
+Up to 2,048 embeddings all pairs are compared; beyond, ten random negative pairs per positive pair of a class, as in the
+paper, and at least 2,000. False-accept rates then refer to the sample.
 Shapes: n embeddings, d = embedding size, T classes, N distances.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,27 +21,14 @@ from numpy.typing import ArrayLike, NDArray
 from retrieval.errors import InvalidParameter
 
 from .identification import SearchScores, threshold_at_fpir
-from .pairs import EXACT, PairCounts, Pairs, grid_points
-from .sampled_pairs import SampledPairs
 
-SPECIFICITY, PRECISION = "specificity", "precision"
 FAR_RANGE = (1e-2, 1e-1)
 GRID = 100
+EXACT = 2048  # embeddings up to which all pairs are compared
+NEGATIVES, LEAST_NEGATIVES = 10, 2000  # sampled negative pairs per positive pair, and at least, of a class
+MOST_POSITIVES = 20_000  # positive pairs of a class, sampled beyond
 
 Floats = NDArray[np.float64]
-
-
-class PairSource(Protocol):
-    """Protocol for counting pairs; `Pairs` implements it on the CPU."""
-
-    def within(self, distances: Floats) -> PairCounts:
-        """Return the number of pairs of each class within each of the distances (N,), ascending."""
-
-    def in_ranges(self, shares: Floats, grid: int) -> tuple[Floats, PairCounts]:
-        """Return quantiles (R, 2) of the distances of negative pairs, and counts within `grid_points` of them."""
-
-
-Counter = Callable[[Floats, NDArray[np.int64]], PairSource]
 
 
 @dataclass(frozen=True)
@@ -49,14 +37,9 @@ class UtilityCurves:
 
     distances: Floats  # (N,)
     classes: NDArray[np.generic]  # (T,) labels
-    specificity: Floats  # (T, N) the first accuracy; precision if requested
-    sensitivity: Floats  # (T, N) the second accuracy
+    specificity: Floats  # (T, N)
+    sensitivity: Floats  # (T, N)
     utility: Floats  # (T, N) F-score of both
-
-    def at(self, places: NDArray[np.int64]) -> UtilityCurves:
-        """Return the curves at the given positions of the distance grid."""
-        curves = (curve[:, places] for curve in (self.specificity, self.sensitivity, self.utility))
-        return UtilityCurves(self.distances[places], self.classes, *curves)
 
 
 @dataclass(frozen=True)
@@ -79,9 +62,6 @@ def opis(
     epsilon: float = 0.1,
     distance_range: tuple[float, float] | None = None,
     c: float = 1.0,
-    accuracy: str = SPECIFICITY,
-    negatives_per_positive: int | None = None,
-    counter: Counter = Pairs,
 ) -> Opis:
     """Return OPIS and epsilon-OPIS of pairs over the calibration range.
 
@@ -99,89 +79,35 @@ def opis(
         Range of distances, instead of `far_range`.
     c:
         Weight of sensitivity in the F-score.
-    accuracy:
-        "specificity" with sensitivity, or "precision" with recall.
-    negatives_per_positive:
-        Number of negative pairs sampled per positive pair of each class, instead of all (the paper: 10 for large sets).
-    counter:
-        Implementation that counts pairs. Defaults to all CPU cores.
     """
-    ranges = None if distance_range is None else [distance_range]
-    return opis_of_ranges(
-        embeddings,
-        labels,
-        far_ranges=[far_range],
-        distance_ranges=ranges,
-        grid=grid,
-        epsilon=epsilon,
-        c=c,
-        accuracy=accuracy,
-        negatives_per_positive=negatives_per_positive,
-        counter=counter,
-    )[0]
+    _check(grid, epsilon)
+    pairs = _Pairs.of(embeddings, labels)
+    if distance_range is None:
+        return _opis_of_pairs(pairs, far_range, grid, epsilon, c)
+    low, high = distance_range
+    if not 0 <= low <= high <= 2:
+        raise InvalidParameter("distance range", "satisfy 0 <= low <= high <= 2", (low, high))
+    return _opis_of(pairs.curves(_points(low, high, grid), c), epsilon, c, low, high)
 
 
 def opis_of_ranges(
-    embeddings: ArrayLike,
-    labels: ArrayLike,
-    *,
-    far_ranges: Sequence[tuple[float, float]] = (FAR_RANGE,),
-    distance_ranges: Sequence[tuple[float, float]] | None = None,
-    grid: int = GRID,
-    epsilon: float = 0.1,
-    c: float = 1.0,
-    accuracy: str = SPECIFICITY,
-    negatives_per_positive: int | None = None,
-    counter: Counter = Pairs,
+    embeddings: ArrayLike, labels: ArrayLike, *, far_ranges: Sequence[tuple[float, float]], grid: int = GRID
 ) -> list[Opis]:
-    """Return OPIS for several calibration ranges in one pass over the pairs (sensitivity: Appendix A.1.3)."""
-    if grid < 1:
-        raise InvalidParameter("grid", "be at least 1", grid)
-    _check_epsilon(epsilon)
-    _check_accuracy(accuracy)
-    unit, codes, classes = _prepare(embeddings, labels)
-    pairs = _pairs(unit, codes, negatives_per_positive, counter)
-    if distance_ranges is None:
-        for low, high in far_ranges:
-            if not 0 <= low < high <= 1:
-                raise InvalidParameter("far_range", "satisfy 0 <= low < high <= 1", (low, high))
-        ends, counts = pairs.in_ranges(np.asarray(far_ranges, dtype=np.float64), grid)
-    else:
-        ends = np.asarray(distance_ranges, dtype=np.float64)
-        for low, high in ends:
-            if not 0 <= low <= high <= 2:
-                raise InvalidParameter("distance range", "satisfy 0 <= low <= high <= 2", (low, high))
-        counts = pairs.within(grid_points(ends, grid))
-    points = grid_points(ends, grid)
-    curves = _curves(counts, classes, points, c, accuracy)
-    return [
-        _opis_of(curves.at(np.searchsorted(points, grid_points(each[None], grid))), epsilon, c, *each.tolist())
-        for each in ends
-    ]
+    """Return OPIS for several ranges of false-accept rates (sensitivity: Appendix A.1.3)."""
+    pairs = _Pairs.of(embeddings, labels)
+    return [_opis_of_pairs(pairs, far_range, grid, 0.1, 1.0) for far_range in far_ranges]
 
 
-def utility_curves(
-    embeddings: ArrayLike,
-    labels: ArrayLike,
-    distances: ArrayLike,
-    *,
-    c: float = 1.0,
-    accuracy: str = SPECIFICITY,
-    negatives_per_positive: int | None = None,
-    counter: Counter = Pairs,
-) -> UtilityCurves:
+def utility_curves(embeddings: ArrayLike, labels: ArrayLike, distances: ArrayLike, *, c: float = 1.0) -> UtilityCurves:
     """Return the accuracies and the utility of every class on pairs at the given distances (N,), ascending.
 
     The positives of a class are its unordered pairs; its negatives are all pairs with exactly one member in it. A
     pair is accepted if its distance is at most d. Classes with a single embedding are ignored.
     """
-    unit, codes, classes = _prepare(embeddings, labels)
     points = np.asarray(distances, dtype=np.float64)
     if points.ndim != 1 or not len(points) or (np.diff(points) < 0).any():
         raise InvalidParameter("distances", "be a list in ascending order", points.shape)
-    _check_accuracy(accuracy)
-    counts = _pairs(unit, codes, negatives_per_positive, counter).within(points)
-    return _curves(counts, classes, points, c, accuracy)
+    return _Pairs.of(embeddings, labels).curves(points, c)
 
 
 def search_curves(scores: SearchScores, thresholds: ArrayLike, *, c: float = 1.0) -> UtilityCurves:
@@ -203,7 +129,7 @@ def search_curves(scores: SearchScores, thresholds: ArrayLike, *, c: float = 1.0
 
 def search_opis(scores: SearchScores, target_fpir: float, *, grid: int = GRID, epsilon: float = 0.1) -> Opis:
     """Return OPIS of searches, from a tenth of the target FPIR (at least five errors) up to the target."""
-    _check_epsilon(epsilon)
+    _check(grid, epsilon)
     lowest = min(target_fpir, max(target_fpir / 10, 5 / len(scores.labels)))
     low, high = (threshold_at_fpir(scores, fpir) for fpir in (lowest, target_fpir))
     curves = search_curves(scores, np.linspace(low, high, grid))
@@ -215,14 +141,73 @@ def f_score(specificity: Floats, sensitivity: Floats, c: float = 1.0) -> Floats:
     return _ratio((1 + c * c) * specificity * sensitivity, c * c * specificity + sensitivity)
 
 
+@dataclass(frozen=True)
+class _Pairs:
+    """Distances of the pairs of each class with two embeddings or more, ascending."""
+
+    classes: NDArray[np.generic]  # (T,) labels
+    positives: Sequence[Floats]  # inside the class
+    negatives: Sequence[Floats]  # with exactly one member in it
+    apart: Floats  # of all negative pairs: each once, or those of the sample
+
+    @classmethod
+    def of(cls, embeddings: ArrayLike, labels: ArrayLike, *, seed: int = 0) -> _Pairs:
+        """Compare all pairs, or a sample of them."""
+        unit, codes, classes = _prepare(embeddings, labels)
+        order = np.argsort(codes, kind="stable")
+        sizes = np.bincount(codes)
+        starts = np.cumsum(sizes) - sizes
+        exact, generator = len(codes) <= EXACT, np.random.default_rng(seed)
+        positives, negatives, apart = [], [], []
+        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+            inside = order[start : start + size]
+            outside = np.concatenate([order[:start], order[start + size :]])
+            if exact:
+                across = _distances_of(unit[inside] @ unit[outside].T)
+                apart.append(across[:, start:].ravel())  # with later classes
+            if size < 2:
+                continue
+            first, second = np.triu_indices(size, 1)
+            if len(first) > MOST_POSITIVES and not exact:
+                chosen = generator.choice(len(first), MOST_POSITIVES, replace=False)
+                first, second = first[chosen], second[chosen]
+            positives.append(np.sort(distances_between(unit, inside[first], inside[second])))
+            if not exact:
+                wanted = max(NEGATIVES * len(first), LEAST_NEGATIVES)
+                own, other = generator.integers(size, size=wanted), generator.integers(len(outside), size=wanted)
+                across = distances_between(unit, inside[own], outside[other])
+                apart.append(across)
+            negatives.append(np.sort(across, axis=None))
+        return cls(classes[sizes > 1], positives, negatives, np.concatenate(apart))
+
+    def curves(self, points: Floats, c: float) -> UtilityCurves:
+        """Return the accuracies and the utility of each class at distances (N,), ascending."""
+        rejected, accepted = (
+            np.array([np.searchsorted(own, points, side="right") / len(own) for own in part])
+            for part in (self.negatives, self.positives)
+        )
+        return UtilityCurves(points, self.classes, 1 - rejected, accepted, f_score(1 - rejected, accepted, c))
+
+
+def distances_between(
+    unit: NDArray[np.floating], first: NDArray[np.int64], second: NDArray[np.int64], *, block: int = 2**12
+) -> Floats:
+    """Return the distances (p,) of pairs of unit vectors (n, d), computed a few thousand pairs at a time."""
+    parts = [slice(start, start + block) for start in range(0, len(first), block)]
+    cosines = [np.einsum("nd,nd->n", unit[first[part]], unit[second[part]]) for part in parts]
+    return _distances_of(np.concatenate(cosines)) if cosines else np.zeros(0)
+
+
+def _distances_of(cosines: NDArray[np.floating]) -> Floats:
+    return np.asarray(np.sqrt(np.clip(2 - 2 * cosines, 0, 4)), dtype=np.float64)
+
+
 def _prepare(embeddings: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[np.int64], NDArray[np.generic]]:
-    vectors = np.asarray(embeddings)
+    vectors = np.asarray(embeddings, dtype=np.float64)
     classes, codes = np.unique(np.asarray(labels), return_inverse=True)
     if vectors.ndim != 2 or len(vectors) != len(codes):
         raise InvalidParameter("embeddings", "be (n, d) with one label each", (vectors.shape, codes.shape))
-    if vectors.dtype != np.float32 or len(vectors) ** 2 <= EXACT:
-        vectors = vectors.astype(np.float64)  # only for small sets, to save memory
-    lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))[:, None]
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     if not np.isfinite(lengths).all():
         raise InvalidParameter("embeddings", "be finite", "NaN or infinity")
     if not lengths.all():
@@ -232,19 +217,16 @@ def _prepare(embeddings: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[
     return vectors / lengths, codes.astype(np.int64), classes
 
 
-def _pairs(unit: Floats, codes: NDArray[np.int64], ratio: int | None, counter: Counter) -> PairSource:
-    return (counter if ratio is None else partial(SampledPairs, ratio=ratio))(unit, codes)
+def _points(low: float, high: float, grid: int) -> Floats:
+    """Return the grid of a range (N,), which ends at `high` and leaves out `low`."""
+    return np.asarray(low + (high - low) * np.arange(1, grid + 1) / grid)
 
 
-def _curves(counts: PairCounts, classes: NDArray[np.generic], points: Floats, c: float, accuracy: str) -> UtilityCurves:
-    kept = counts.all_positives > 0
-    positives, negatives = counts.positives[kept], counts.negatives[kept]
-    sensitivity = positives / counts.all_positives[kept, None]
-    if accuracy == PRECISION:
-        first = _ratio(positives.astype(np.float64), positives + negatives)
-    else:
-        first = 1 - negatives / counts.all_negatives[kept, None]
-    return UtilityCurves(points, classes[kept], first, sensitivity, f_score(first, sensitivity, c))
+def _opis_of_pairs(pairs: _Pairs, far_range: tuple[float, float], grid: int, epsilon: float, c: float) -> Opis:
+    if not 0 <= far_range[0] < far_range[1] <= 1:
+        raise InvalidParameter("far_range", "satisfy 0 <= low < high <= 1", far_range)
+    low, high = np.quantile(pairs.apart, far_range).tolist()
+    return _opis_of(pairs.curves(_points(low, high, grid), c), epsilon, c, low, high)
 
 
 def _opis_of(curves: UtilityCurves, epsilon: float, c: float, low: float, high: float) -> Opis:
@@ -274,11 +256,8 @@ def _ratio(above: Floats, below: ArrayLike) -> Floats:
     return np.asarray(np.divide(above, below, out=np.zeros_like(below), where=below > 0))
 
 
-def _check_epsilon(epsilon: float) -> None:
+def _check(grid: int, epsilon: float) -> None:
+    if grid < 1:
+        raise InvalidParameter("grid", "be at least 1", grid)
     if not 0 < epsilon <= 1:
         raise InvalidParameter("epsilon", "lie in (0, 1]", epsilon)
-
-
-def _check_accuracy(accuracy: str) -> None:
-    if accuracy not in (SPECIFICITY, PRECISION):
-        raise InvalidParameter("accuracy", f"be {SPECIFICITY} or {PRECISION}", accuracy)

@@ -1,8 +1,8 @@
 """Rank metrics: quality of the order of the gallery, independent of the values of the distances.
 
-Shapes: n queries, m gallery photos, d = embedding size, b queries per block, k ranks evaluated, L levels of labels.
+Shapes: n queries, m gallery photos, d = embedding size, b queries per block, k ranks evaluated.
 Queries without a photo of their item in the gallery are left out of every mean. Ties keep the order of the gallery.
-Every metric accepts `scores` to rank by another score than the cosine (`reranking`).
+Every metric accepts `scores` to rank by another score than the cosine (research ranks by context).
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from retrieval.errors import InvalidParameter
 
-from .neighbour_order import Scorer, Vectors, cosine_scorer, ranked
+BLOCK = 2**22  # scores in memory at a time
 
+Vectors = NDArray[np.float32]
+Scores = NDArray[np.floating]
+Scorer = Callable[[slice], Scores]  # returns the scores (b, m) of a slice of the queries; greater is nearer
 Relevance = NDArray[np.bool_]  # (b, k): whether the photo at each rank shows the query's item
 Counts = NDArray[np.int64]  # (b, 1): number of mates, the photos of the query's item in the gallery
 Score = Callable[[Relevance, Counts], NDArray[np.float64]]
@@ -108,57 +111,6 @@ def mean_average_precision(
     return float(_Pair(queries, query_labels, gallery, gallery_labels, exclude_self, scores).mean(score, depth=at)[0])
 
 
-def hierarchical_ap(
-    queries: Vectors,
-    query_labels: ArrayLike,
-    gallery: Vectors,
-    gallery_labels: ArrayLike,
-    *,
-    alpha: float = 1.0,
-    count_query: bool = False,
-    exclude_self: bool = False,
-    scores: Scorer | None = None,
-) -> float:
-    """Return H-AP (Ramzi et al., ECCV 2022): average precision with graded relevance.
-
-    H-AP = Σ_k Hrank(k) / rank(k) / Σ_k rel(k) with Hrank(k) = Σ min(rel(j), rel(k)) over the photos j up to k. With one
-    column it is mAP. A query is left out where the gallery has nothing that agrees in any column.
-
-    Parameters
-    ----------
-    query_labels, gallery_labels:
-        Arrays (n, L) and (m, L): the item first, then its super-labels, each coarser than the one before.
-    alpha:
-        Decay of relevance with the level: a photo that first agrees in column c has level l = L - c and relevance
-        (l / L)^alpha / (photos of exactly this level in the gallery).
-    count_query:
-        Count the query itself among the photos of level L, as the released code does.
-    """
-    asked, kept = np.asarray(query_labels), np.asarray(gallery_labels)
-    if asked.ndim != 2 or kept.ndim != 2 or asked.shape[1] != kept.shape[1] or not asked.shape[1]:
-        raise InvalidParameter("labels", "be (n, L) and (m, L), the item first", (asked.shape, kept.shape))
-    levels = asked.shape[1]
-    rows = []
-    _check_lists(queries, asked, gallery, kept, exclude_self)
-    scorer = scores or cosine_scorer(queries, gallery)
-    for block, order in ranked(scorer, len(asked), len(kept), exclude_self=exclude_self):
-        level = np.zeros(order.shape, dtype=np.int64)  # (b, m): 0 if no column agrees
-        for column in reversed(range(levels)):
-            level[asked[block, None, column] == kept[order, column]] = levels - column
-        counts = np.stack([(level == x).sum(axis=1) for x in range(1, levels + 1)], axis=1)  # (b, L)
-        counts[:, -1] += count_query
-        degrees = (np.arange(1, levels + 1) / levels) ** alpha / np.maximum(counts, 1)
-        relevance = np.take_along_axis(np.pad(degrees, ((0, 0), (1, 0))), level, axis=1)
-        total = relevance.sum(axis=1)
-        height = np.zeros(order.shape)
-        for x in range(levels):
-            height += np.cumsum(level == x + 1, axis=1) * np.minimum(relevance, degrees[:, x, None])
-        found = total > 0
-        gained = (height / np.arange(1, order.shape[1] + 1)).sum(axis=1)
-        rows.append(gained[found] / total[found])
-    return float(_mean_of(rows, len(asked)))
-
-
 class _Pair:
     """Queries and their gallery, with one label per photo."""
 
@@ -220,3 +172,53 @@ def _precisions(relevant: Relevance) -> NDArray[np.float64]:
     """Return the sum (b, 1) of the precisions at the ranks of mates."""
     precision = np.cumsum(relevant, axis=1) / np.arange(1, relevant.shape[1] + 1)
     return np.asarray((precision * relevant).sum(axis=1, keepdims=True))
+
+
+def cosine_scorer(queries: Vectors, gallery: Vectors) -> Scorer:
+    """Return a scorer equivalent to the plain distance: the cosines of unit vectors (n, d) and (m, d)."""
+
+    def score(rows: slice) -> Scores:
+        return np.asarray(queries[rows] @ gallery.T)
+
+    return score
+
+
+def blocks(queries: int, gallery: int) -> Iterator[slice]:
+    """Yield slices of the queries with at most BLOCK scores each."""
+    rows = max(1, BLOCK // max(1, gallery))
+    for start in range(0, queries, rows):
+        yield slice(start, min(start + rows, queries))
+
+
+def ranked(
+    scorer: Scorer, queries: int, gallery: int, *, depth: int | None = None, exclude_self: bool = False
+) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+    """Yield each block of queries with its nearest gallery photos (b, depth), best first; all of them without `depth`.
+
+    Ties keep the order of the gallery. `exclude_self` leaves out each query's own photo.
+    """
+    longest = gallery - 1 if exclude_self else gallery
+    depth = longest if depth is None else min(depth, longest)
+    for rows in blocks(queries, gallery):
+        scores = scorer(rows)
+        if exclude_self:
+            own = np.arange(len(scores))
+            scores[own, own + rows.start] = -np.inf
+        yield rows, first(scores, depth)
+
+
+def first(scores: Scores, depth: int) -> NDArray[np.int64]:
+    """Return the positions (b, depth) of the greatest scores (b, m); ties keep the order of the columns."""
+    if not 0 < depth <= scores.shape[1] // 4:  # a partial sort would not be faster
+        return _descending(scores)[:, :depth]
+    found = np.sort(np.argpartition(-scores, depth - 1, axis=1)[:, :depth], axis=1)
+    values = np.take_along_axis(scores, found, axis=1)
+    tied = np.count_nonzero(scores >= values.min(axis=1, keepdims=True), axis=1) > depth  # ties at the last rank
+    found = np.take_along_axis(found, _descending(values), axis=1)
+    if tied.any():
+        found[tied] = _descending(scores[tied])[:, :depth]
+    return np.asarray(found)
+
+
+def _descending(scores: Scores) -> NDArray[np.int64]:
+    return np.asarray(np.argsort(-scores, axis=1, kind="stable"))

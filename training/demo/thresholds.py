@@ -8,7 +8,7 @@ import numpy as np
 
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import Photo
-from retrieval.metrics.pairs import distances_between
+from retrieval.metrics.consistency import distances_between
 from retrieval.text import text_table
 from training.data.synthetic.queries import BLANK, KNOWN, NOISE, OBJECT, PLACE, SIBLING, UNKNOWN
 from training.export.variants import embed_with_onnx

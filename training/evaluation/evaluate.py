@@ -28,8 +28,6 @@ from retrieval.metrics.ranks import map_at_r, r_precision, recall_at_k
 from retrieval.metrics.verified_scores import SearchSide, verified_scores
 from training.data.splits import EvaluationProtocol, query_and_gallery, side
 
-from .pair_counts import pair_counter
-
 VALIDATED = (
     *("R@1", "R@5", "MAP@R", "R-precision", "FPIR", "TPIR", "FNIR", "FNIR any rank", "misidentification"),
     *("mean TPIR", "OPIS", "epsilon-OPIS", "balanced"),
@@ -112,7 +110,7 @@ def rank_metrics(split: EvaluationSplit, vectors: np.ndarray, labels: np.ndarray
 def consistency_metrics(split: EvaluationSplit, vectors: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Return OPIS and epsilon-OPIS (10 %) over all pairs of the split's photos, FAR 1e-2 to 1e-1."""
     members = np.union1d(split.queries, split.gallery)
-    result = opis(vectors[members], labels[members], counter=pair_counter())
+    result = opis(vectors[members], labels[members])
     return {"OPIS": result.value, "epsilon-OPIS": result.epsilon_value}
 
 

@@ -16,7 +16,6 @@ from training.loop.run import Run, choose_device
 from .distance_selection import choose_distance
 from .embedding import embed_photos
 from .evaluate import Distance, evaluate_splits, evaluation_splits, item_labels, make_evaluation_split, photos_of
-from .extended import extended_metrics
 
 COLUMNS = (
     ("R@1", "R@1"),
@@ -33,12 +32,12 @@ COLUMNS = (
 )
 
 
-def evaluate_run(run: Run, *, target_fpir: float | None = None, extended: bool = False) -> dict[str, Any]:
+def evaluate_run(run: Run, *, target_fpir: float | None = None) -> dict[str, Any]:
     """Evaluate a run's best model on every evaluation split and write `evaluation.json`.
 
     Metrics are computed with the plain distance, for comparison with papers, and under "served" with the distance that
     `export` would select. The split "trained" has all items of the training partition, including the validation items
-    that chose the checkpoint and the distance. `extended` adds the extended metrics of the unseen items.
+    that chose the checkpoint and the distance.
     """
     settings, splits = run.settings, run.splits
     photos = run.photos()
@@ -62,8 +61,6 @@ def evaluate_run(run: Run, *, target_fpir: float | None = None, extended: bool =
         evaluate_splits(eval_splits, labels, distance, calibration=calibration, target_fpir=target)
         for distance in (Distance(vectors), Distance(served, choice.distance_form))
     )
-    if extended:
-        report["extended"] = extended_metrics(eval_splits[0], photos, vectors, labels, seed=settings.seed)
     report |= {"served": served_report, "distance": choice.tried[0], "protocol": run.protocol.describe()}
     write_file(run.path / "evaluation.json", json.dumps(report, indent=2) + "\n")
     return report
@@ -80,9 +77,6 @@ def render(report: dict[str, Any]) -> str:
     else:
         lines.append(f"The distance that export selects ({form}), one threshold {served['threshold']:.4f}:")
         lines += [*_table(served["splits"]), ""]
-    if "extended" in report:
-        values = [f"{name} {value:.3f}" for name, value in report["extended"].items()]
-        lines += [f"Unseen items, plain distance: {', '.join(values)}.", ""]
     lines.append(
         f"Protocol: {report['protocol']}. The thresholds are set for FPIR {report['target_fpir']:g} on the calibration "
         "items; FPIR, TPIR, FNIR and misidentification are measured with them."

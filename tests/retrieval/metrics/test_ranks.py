@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 
 from retrieval.errors import InvalidParameter
-from retrieval.metrics import neighbour_order as ranking
-from retrieval.metrics.neighbour_order import first
-from retrieval.metrics.ranks import hierarchical_ap, map_at_r, mean_average_precision, r_precision, recall_at_k
+from retrieval.metrics import ranks as ranking
+from retrieval.metrics.ranks import first, map_at_r, mean_average_precision, r_precision, recall_at_k
 
 
 def on_a_circle(*degrees: float) -> np.ndarray:
@@ -89,55 +88,6 @@ def test_the_first_ranks_are_those_of_a_full_sort_with_ties_in_the_order_of_the_
     scores[50:60, 7] = -np.inf
     for depth in (1, 2, 9, 10, 11, 40):
         assert (first(scores, depth) == np.argsort(-scores, axis=1, kind="stable")[:, :depth]).all()
-
-
-def test_hierarchical_ap_by_hand() -> None:
-    """Ranks: item 0 of category 0; item 1 of category 0; another category; item 0 of category 0.
-
-    Two photos of the item (level 2 of 2): relevance 1/2 each. One of the category alone (level 1): (1/2) / 1 = 1/2.
-    """
-    gallery = np.array([[0, 0], [1, 0], [2, 1], [0, 0]])
-    got = hierarchical_ap(QUERY, [[0, 0]], GALLERY[:4], gallery)
-    assert got == pytest.approx((0.5 / 1 + 1 / 2 + 1.5 / 4) / 1.5)
-    counted = hierarchical_ap(QUERY, [[0, 0]], GALLERY[:4], gallery, count_query=True)  # 1/3, 1/2, 1/3
-    assert counted == pytest.approx((1 / 3 + (1 / 3 + 1 / 2) / 2 + 1 / 4) / (7 / 6))
-    weaker = hierarchical_ap(QUERY, [[0, 0]], GALLERY[:4], gallery, alpha=2.0)  # the category's photo: 1/4
-    assert weaker == pytest.approx((0.5 / 1 + 0.5 / 2 + 1.25 / 4) / 1.25)
-
-
-def test_hierarchical_ap_with_one_level_is_average_precision() -> None:
-    generator = np.random.default_rng(0)
-    vectors, labels = random_unit(generator, 40), generator.integers(0, 5, 40)
-    got = hierarchical_ap(vectors, labels[:, None], vectors, labels[:, None], exclude_self=True)
-    assert got == pytest.approx(mean_average_precision(vectors, labels, vectors, labels, exclude_self=True), abs=1e-12)
-
-
-@pytest.mark.parametrize("alpha", [1.0, 0.5])
-def test_hierarchical_ap_equals_its_definition(alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = np.random.default_rng(1)
-    vectors = random_unit(generator, 40)
-    fine = generator.integers(0, 12, 40)
-    labels = np.stack([fine, fine // 3, fine // 6], axis=1)
-    values = []
-    for q in range(40):
-        others = [i for i in np.argsort(-(vectors @ vectors[q]), kind="stable") if i != q]
-        level = [max([3 - c for c in range(3) if labels[i, c] == labels[q, c]], default=0) for i in others]
-        relevance = [(x / 3) ** alpha / level.count(x) if x else 0.0 for x in level]
-        gained = sum(
-            sum(min(relevance[j], relevance[k]) for j in range(k + 1)) / (k + 1) for k in range(39) if relevance[k]
-        )
-        values.append(gained / sum(relevance))
-    for block in (80, 10**6):
-        monkeypatch.setattr(ranking, "BLOCK", block)
-        got = hierarchical_ap(vectors, labels, vectors, labels, alpha=alpha, exclude_self=True)
-        assert got == pytest.approx(np.mean(values), abs=1e-12)
-
-
-def test_hierarchical_ap_needs_columns_of_labels() -> None:
-    with pytest.raises(InvalidParameter, match="the item first"):
-        hierarchical_ap(QUERY, [0], GALLERY, LABELS)
-    with pytest.raises(InvalidParameter, match="in the gallery"):
-        hierarchical_ap(QUERY, [[7, 7]], GALLERY, np.stack([LABELS, LABELS], axis=1))
 
 
 def test_scores_of_another_kind_rank_instead_of_the_cosine() -> None:

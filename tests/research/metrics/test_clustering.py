@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from research.metrics import clustering
+from research.metrics.clustering import nmi
 from retrieval.errors import InvalidParameter
-from training.evaluation import clustering
-from training.evaluation.clustering import nmi
 
 CORNERS = np.array([[1, 0], [0, 1], [-1, 0], [0, -1]], dtype=np.float32)
 

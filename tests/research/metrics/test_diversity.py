@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from research.metrics import diversity as module
+from research.metrics.diversity import diversity, spectral_decay
 from retrieval.errors import InvalidParameter
-from retrieval.metrics import diversity as module
-from retrieval.metrics.diversity import diversity, spectral_decay
 
 AXES = np.eye(4, dtype=np.float32)
 

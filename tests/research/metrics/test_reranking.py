@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
+from research.metrics import reranking
+from research.metrics.reranking import contextual_scorer
 from retrieval.errors import InvalidParameter
-from retrieval.metrics import neighbour_order as ranking
-from retrieval.metrics import reranking
+from retrieval.metrics import ranks as ranking
 from retrieval.metrics.ranks import mean_average_precision, recall_at_k
-from retrieval.metrics.reranking import contextual_scorer
 
 
 def unit(generator: np.random.Generator, n: int, d: int = 4) -> np.ndarray:

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.errors import InvalidParameter
-
-from .neighbour_order import Scorer, Scores, Vectors, blocks, cosine_scorer
+from retrieval.metrics.ranks import Scorer, Scores, Vectors, blocks, cosine_scorer
 
 MOST_MEMBERS = 2**28  # maximum total size of all neighbourhoods, 4 bytes per member
 

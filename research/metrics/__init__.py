@@ -1,0 +1,1 @@
+"""Metrics of the papers that the product does not print: clustering, diversity and re-ranking."""
