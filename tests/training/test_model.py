@@ -38,6 +38,7 @@ def vit(tmp_path_factory: pytest.TempPathFactory) -> Path:
         hidden_size=12, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=32, patch_size=8
     )
     transformers.ViTModel(config, add_pooling_layer=False).save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text('{"image_processor_type": "ViTImageProcessor"}')
     return folder
 
 

@@ -1,17 +1,16 @@
 """Backbones: networks that turn a photo into features, trained from scratch or pretrained.
 
-base                                   the base class
-small lite0                            our own networks
-transformers_backbone naflex           the image models of `transformers`
-timm_backbone                          the image models of `timm`
-load choice                            loading by name or from the record of a run; the choice of `auto`
-published processor hub                the preprocessing that a pretrained model was published with, and its files
+base                   the base class
+small lite0            our own networks
+transformers_backbone  the image models of `transformers`
+load hub               loading by name or from the record of a run; the hub and the choice of `auto`
+preprocessing          the preprocessing that a pretrained model was published with
 """
 
 from .base import Backbone
-from .choice import choose_backbone
+from .hub import choose_backbone
 from .load import check_size, load_backbone, rebuild_backbone
-from .published import backbone_preprocessing, published_preprocessing
+from .preprocessing import backbone_preprocessing, published_preprocessing
 
 __all__ = [
     "Backbone",

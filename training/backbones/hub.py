@@ -1,4 +1,4 @@
-"""Find the files of pretrained models in a local folder, in the cache of the Hugging Face hub, or on the hub."""
+"""Pretrained models in local folders, in the cache of the Hugging Face hub and on the hub, and the choice of `auto`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ import urllib.request
 from functools import cache
 from pathlib import Path
 
+import torch
+
 from retrieval.errors import InvalidParameter
+from training.config import AUTO, LITE0
+
+ON_CPU, ON_GPU = "facebook/dinov2-small", "facebook/dinov2-base"
 
 TIMEOUT_S = 3.0  # to find out whether the hub answers; huggingface_hub itself retries for half a minute, file by file
 WAY_OUT = (
@@ -41,43 +46,34 @@ def is_cached(name: str) -> bool:
     return all(isinstance(try_to_load_from_cache(name, file), str) for file in files)
 
 
-def model_file(name: str, file: str) -> Path | None:
-    """Return a file of a local folder or of a model of the hub, or None if the model has no such file.
-
-    Raises InvalidParameter if the model does not exist, or if the file is not in the cache and the hub does not answer.
-    """
-    if Path(name).is_dir():
-        path = Path(name) / file
-        return path if path.is_file() else None
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
-    from huggingface_hub.errors import (
-        EntryNotFoundError,
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-    )
-
-    try:
-        cached = try_to_load_from_cache(name, file)
-        if cached is not None:  # a path, or a mark that the model has no such file
-            return Path(cached) if isinstance(cached, str) else None
-        return Path(hf_hub_download(name, file, local_files_only=not hub_is_reachable()))
-    except LocalEntryNotFoundError as error:  # is an EntryNotFoundError too
-        raise unavailable(name) from error
-    except EntryNotFoundError:
-        return None
-    except HFValidationError as error:
-        raise InvalidParameter("backbone", "be a local folder or a model of the hub", name, remedy=WAY_OUT) from error
-    except HfHubHTTPError as error:
-        reason = str(error).splitlines()[0]
-        raise InvalidParameter("backbone", f"be a model that can be downloaded ({reason})", name) from error
+def is_local(name: str) -> bool:
+    """Return whether the files of a model are to be read without asking the hub."""
+    return Path(name).is_dir() or not hub_is_reachable()
 
 
-def unavailable(name: str) -> InvalidParameter:
-    """Return the error for a model that is not in the cache while the hub does not answer."""
-    return InvalidParameter(
-        "backbone",
-        "be a local folder or a model in the cache while the Hugging Face hub does not answer",
-        name,
-        remedy=WAY_OUT,
-    )
+def unreadable(name: str, reason: Exception, *, what: str) -> InvalidParameter:
+    """Return the error for a model that `transformers` cannot read."""
+    if not Path(name).is_dir() and not hub_is_reachable():
+        return InvalidParameter(
+            "backbone",
+            "be a local folder or a model in the cache while the Hugging Face hub does not answer",
+            name,
+            remedy=WAY_OUT,
+        )
+    line = (str(reason).splitlines() or [""])[0][:120]
+    return InvalidParameter("backbone", f"{what} ({line})", name, remedy=WAY_OUT)
+
+
+def choose_backbone() -> tuple[str, str]:
+    """Return the name of a pretrained backbone that suits this machine, and the reason."""
+    name, machine = (ON_GPU, "a GPU") if torch.cuda.is_available() else (ON_CPU, "no GPU")
+    if hub_is_reachable():
+        return name, f"the Hugging Face hub answers, and this machine has {machine}"
+    if is_cached(name):
+        return name, f"it is in the cache of the Hugging Face hub, and this machine has {machine}"
+    return LITE0, f"the Hugging Face hub does not answer and {name} is not in its cache; this model needs no download"
+
+
+def resolved(name: str) -> str:
+    """Return a backbone's name; `auto` is replaced by the choice for this machine."""
+    return choose_backbone()[0] if name == AUTO else name

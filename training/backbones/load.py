@@ -11,10 +11,9 @@ from retrieval.errors import InvalidParameter
 from training.config import LITE0, SMALL
 
 from .base import Backbone
-from .choice import resolved
+from .hub import resolved
 from .lite0 import EfficientNetLite0
 from .small import SmallConvNet
-from .timm_backbone import TIMM, TimmBackbone
 from .transformers_backbone import TransformersBackbone
 
 FAMILY = "family"
@@ -26,17 +25,14 @@ def load_backbone(name: str) -> tuple[Backbone, dict[str, Any] | None]:
     Parameters
     ----------
     name:
-        "small" (random weights), "efficientnet-lite0", "timm/NAME" for a model of `timm`, a local folder that
-        `transformers` wrote, a model of the Hugging Face hub, or "auto" (`choice`).
+        "small" (random weights), "efficientnet-lite0", a local folder that `transformers` wrote, a model of the
+        Hugging Face hub, or "auto" (`choose_backbone`).
     """
     name = resolved(name)
     if name == SMALL:
         return SmallConvNet(), None
     if name == LITE0:
         return EfficientNetLite0.pretrained(), {FAMILY: LITE0}
-    if name.startswith(TIMM):
-        from_timm = TimmBackbone.pretrained(name.removeprefix(TIMM))
-        return from_timm, from_timm.record
     backbone = TransformersBackbone.pretrained(name)
     return backbone, backbone.record
 
@@ -65,6 +61,4 @@ def rebuild_backbone(record: Mapping[str, Any] | None) -> Backbone:
         return SmallConvNet()
     if record.get(FAMILY) == LITE0:
         return EfficientNetLite0()
-    if record.get(FAMILY) == TIMM:
-        return TimmBackbone.from_record(record)
     return TransformersBackbone.from_record(record)

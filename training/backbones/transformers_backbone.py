@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,19 +16,17 @@ from torch import Tensor, nn
 
 from retrieval.errors import InvalidParameter
 
-from . import naflex
 from .base import Backbone
-from .hub import WAY_OUT, hub_is_reachable, model_file, unavailable
-from .processor import CONFIG, read_processor
+from .hub import is_local, unreadable
+from .preprocessing import read_processor
 
 MAP, VECTOR = READOUTS = ("map", "vector")
 TOWERS = {  # the vision towers of two-tower checkpoints
     "clip": "CLIPVisionModelWithProjection",
     "metaclip_2": "MetaClip2VisionModelWithProjection",
     "siglip": "SiglipVisionModel",
-    "siglip2": "Siglip2VisionModel",
 }
-VECTOR_FAMILIES = ("clip", "metaclip_2", "siglip", "siglip2", "dinov2", "dinov2_with_registers", "dinov3_vit")
+VECTOR_FAMILIES = ("clip", "metaclip_2", "siglip", "dinov2", "dinov2_with_registers", "dinov3_vit")
 PROJECTED = "VisionModelWithProjection"
 UNUSED = "pooler"  # weights that a checkpoint may lack, because feature maps do not need them
 
@@ -67,8 +64,6 @@ class TransformersBackbone(Backbone):
         return features
 
     def _outputs(self, pixels: Tensor) -> Any:
-        if naflex.applies(self.network):
-            return naflex.outputs(self.network, pixels)
         if self._resizes and self.own_size is not None and tuple(pixels.shape[-2:]) != (self.own_size,) * 2:
             return self.network(pixels, interpolate_pos_encoding=True)
         return self.network(pixels)
@@ -86,23 +81,17 @@ class TransformersBackbone(Backbone):
 
         Raises InvalidParameter if the model does not exist, lacks some of its weights, or is not an image model.
         """
-        if model_file(name, CONFIG) is None:
-            raise InvalidParameter("backbone", f"have a {CONFIG}", name, remedy=WAY_OUT)
-        processor = read_processor(name)
         try:
             network = _load(name)
         except InvalidParameter:  # a ValueError too
             raise
         except (OSError, RuntimeError, ValueError) as error:
-            if not _is_at_hand(name):
-                raise unavailable(name) from error
-            reason = str(error).splitlines()[0]
-            raise InvalidParameter("backbone", f"be an image model that can be read ({reason})", name) from error
+            raise unreadable(name, error, what="be an image model that can be read") from error
         config: Any = network.config
         family = config.model_type.removesuffix("_vision_model")
         readout = VECTOR if family in VECTOR_FAMILIES and getattr(config, "vision_use_head", True) else MAP
         try:
-            return cls(network, readout=readout, bgr=bool(processor.get("do_flip_channel_order")))
+            backbone = cls(network, readout=readout)
         except (AttributeError, RuntimeError, TypeError, ValueError) as error:
             raise InvalidParameter(
                 "backbone",
@@ -110,16 +99,16 @@ class TransformersBackbone(Backbone):
                 name,
                 remedy="Use a vision model such as facebook/dinov2-small, or its vision tower alone",
             ) from error
+        backbone.bgr = bool(read_processor(name).get("do_flip_channel_order"))
+        return backbone
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> TransformersBackbone:
-        """Return a model with random weights. Older runs recorded the configuration alone."""
+        """Return a model with random weights."""
         import transformers
 
-        values = dict(record.get("config", record))
+        values = dict(record["config"])
         config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
-        if "class" not in record:
-            return cls(transformers.AutoModel.from_config(config))
         return cls(getattr(transformers, record["class"])(config), readout=record["readout"], bgr=record["bgr"])
 
 
@@ -127,7 +116,7 @@ def _load(name: str) -> nn.Module:
     """Return the network of a folder or of the hub; raise InvalidParameter if the checkpoint lacks some weights."""
     import transformers
 
-    local = {"local_files_only": Path(name).is_dir() or not hub_is_reachable()}
+    local = {"local_files_only": is_local(name)}
     config = transformers.AutoConfig.from_pretrained(name, **local)
     architecture = (getattr(config, "architectures", None) or [""])[0]
     chosen = architecture if architecture.endswith(PROJECTED) else TOWERS.get(config.model_type)
@@ -161,10 +150,6 @@ def _errors_only() -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(level)
-
-
-def _is_at_hand(name: str) -> bool:
-    return Path(name).is_dir() or hub_is_reachable()
 
 
 def _vector(outputs: Any) -> Tensor:

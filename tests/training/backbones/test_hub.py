@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from retrieval.errors import InvalidParameter
-from training.backbones import choice, choose_backbone, hub, load_backbone
-from training.backbones.choice import ON_CPU, ON_GPU
+from training.backbones import choose_backbone, hub, load_backbone
+from training.backbones.hub import ON_CPU, ON_GPU
 
 
 class Refusing(http.server.BaseHTTPRequestHandler):
@@ -41,9 +41,10 @@ def asked_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    hub.hub_is_reachable.cache_clear()
+    reachable = hub.hub_is_reachable
+    reachable.cache_clear()
     yield
-    hub.hub_is_reachable.cache_clear()
+    reachable.cache_clear()
 
 
 @pytest.mark.usefixtures("endpoint")
@@ -77,8 +78,8 @@ def test_no_answer_is_no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_choice_says_why(
     monkeypatch: pytest.MonkeyPatch, reachable: bool, cached: bool, gpu: bool, name: str, reason: str
 ) -> None:
-    monkeypatch.setattr(choice, "hub_is_reachable", lambda: reachable)
-    monkeypatch.setattr(choice, "is_cached", lambda name: cached)
+    monkeypatch.setattr(hub, "hub_is_reachable", lambda: reachable)
+    monkeypatch.setattr(hub, "is_cached", lambda name: cached)
     monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
     chosen, why = choose_backbone()
     assert chosen == name

@@ -7,7 +7,6 @@ of the resize is always ours.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,9 +16,7 @@ from retrieval.images import Preprocessing
 from training.config import LITE0, SMALL
 
 from . import lite0
-from .choice import resolved
-from .processor import read_processor
-from .timm_backbone import TIMM, timm_preprocessing
+from .hub import is_local, resolved, unreadable
 
 WARPED_FROM = 384  # ConvNeXt's processor squashes at this size and above, and crops by `crop_pct` below it
 
@@ -31,13 +28,31 @@ def published_preprocessing(name: str, *, size: int | None = None) -> Preprocess
     name = resolved(name)
     if name == SMALL:
         raise InvalidParameter("backbone", f"be pretrained, and {SMALL!r} is not", name, remedy=f"Use {LITE0}")
-    if name == LITE0:
-        published = lite0.PREPROCESSING
-    elif name.startswith(TIMM):
-        published = timm_preprocessing(name.removeprefix(TIMM))
-    else:
-        published = translated(name, read_processor(name))
+    published = lite0.PREPROCESSING if name == LITE0 else translated(name, read_processor(name))
     return published if size is None else replace(published, size=size)
+
+
+def read_processor(name: str) -> dict[str, Any]:
+    """Return the values of the image processor of a local folder or of a model of the hub.
+
+    Missing values are the defaults of the processor's class, or of the usual one of the family, if `transformers` has it without torchvision.
+    Raises InvalidParameter if there is no processor, or if it cannot be read.
+    """
+    import transformers
+    from transformers.image_processing_base import ImageProcessingMixin
+    from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
+
+    local = is_local(name)
+    try:
+        values, _ = ImageProcessingMixin.get_image_processor_dict(name, local_files_only=local)
+        config, _ = transformers.PreTrainedConfig.get_config_dict(name, local_files_only=local)
+    except (OSError, ValueError) as error:
+        raise unreadable(name, error, what="have a readable preprocessor_config.json") from error
+    usual = IMAGE_PROCESSOR_MAPPING_NAMES.get(str(config.get("model_type", "")).removesuffix("_vision_model")) or {}
+    kind = str(values.get("image_processor_type") or values.get("feature_extractor_type") or usual.get("pil") or "")
+    base = kind.replace("FeatureExtractor", "ImageProcessor").removesuffix("Pil").removesuffix("Fast")
+    processor = getattr(transformers, f"{base}Pil", None)
+    return dict(values if processor is None else processor.from_dict(values).to_dict())
 
 
 def backbone_preprocessing(name: str, *, size: int, crop_ratio: float) -> Preprocessing:
@@ -76,8 +91,6 @@ def _resized(name: str, processor: Mapping[str, Any]) -> tuple[int, bool]:
         return int(size["shortest_edge"]), False
     if size and size.get("height"):
         return _square(name, size), True
-    if processor.get("max_num_patches") and processor.get("patch_size"):  # any proportions, up to so many patches
-        return math.isqrt(int(processor["max_num_patches"])) * int(processor["patch_size"]), True
     raise InvalidParameter("backbone", "have a processor with a size", name, remedy="Add it to its file")
 
 
