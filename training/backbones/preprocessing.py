@@ -35,8 +35,8 @@ def published_preprocessing(name: str, *, size: int | None = None) -> Preprocess
 def read_processor(name: str) -> dict[str, Any]:
     """Return the values of the image processor of a local folder or of a model of the hub.
 
-    Missing values are the defaults of the processor's class, or of the usual one of the family, if `transformers` has it
-    without torchvision.
+    Missing values are the defaults of the processor's class, or of the usual one of its family, if `transformers`
+    has it without torchvision.
     Raises InvalidParameter if there is no processor, or if it cannot be read.
     """
     import transformers
