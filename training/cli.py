@@ -111,7 +111,7 @@ def losses(names: Sequence[str], as_json: bool) -> None:
       retrieval losses
       retrieval losses recall_at_k tcm
     """
-    from training.losses.describe import describe, render_losses
+    from training.losses.registry import describe, render_losses
 
     rows = describe(names)
     click.echo(json.dumps(rows, indent=2) if as_json else render_losses(rows, summaries=bool(names)))

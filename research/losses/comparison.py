@@ -13,10 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from retrieval.errors import InvalidParameter
-from training.losses.base import Loss, check_labels
+from training.losses.base import Loss, check_labels, library, pair_masks
 from training.losses.contextual import Contextual, expand_query, neighbourhoods, shared_neighbours
-from training.losses.library import library
-from training.losses.pair_masks import pair_masks
 from training.losses.proxies import Proxies
 
 TINY = 1e-6

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from retrieval.errors import InvalidParameter
-from training.losses.base import Loss
-from training.losses.pair_masks import pair_masks
+from training.losses.base import Loss, pair_masks
 
 TINY = 1e-12
 

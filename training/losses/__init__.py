@@ -4,15 +4,13 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from .contextual import Contextual, ContextualSum
+from .contextual import Contextual, ContextualSum, SimilarityRegularizer
 from .contrastive import ClassAveragedContrastive, Contrastive
-from .mean_field import MeanFieldClassWiseMultiSimilarity, MeanFieldContrastive
-from .multi_similarity import ClassWiseMultiSimilarity
+from .mean_field import ClassWiseMultiSimilarity, MeanFieldClassWiseMultiSimilarity, MeanFieldContrastive
 from .proxies import ArcFace, ProxyAnchor, ProxyNCA
 from .pytorch_metric_learning import CosFace, MultiSimilarity, NormalizedSoftmax, Triplet
 from .ranking import RecallAtK, SmoothAP
 from .registry import COMPARED, LOSSES, Regularized, load_comparison_losses, make_loss
-from .similarity_regularizer import SimilarityRegularizer
 from .tcm import ThresholdConsistentMargin
 from .vmf_nca import VonMisesFisherNCA
 

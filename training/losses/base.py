@@ -1,14 +1,19 @@
-"""Base class of the losses, which are computed in float32 or better."""
+"""Base class of the losses, which are computed in float32 or better, and what several of them share.
+
+Symbols: n = batch size, B = classes of the batch, k = any number of columns.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from retrieval.errors import InvalidParameter
+from retrieval.errors import InvalidParameter, MissingDependency
 
 
 class Loss(nn.Module, ABC):
@@ -36,7 +41,62 @@ def check_shape(classes: int, dim: int) -> None:
             raise InvalidParameter(name, "be at least 1", value)
 
 
+def check_positive(**values: float) -> None:
+    """Raise InvalidParameter for an argument that is not above 0."""
+    for name, value in values.items():
+        if not value > 0:
+            raise InvalidParameter(name, "be positive", value)
+
+
+def check_not_negative(**values: float) -> None:
+    """Raise InvalidParameter for an argument below 0."""
+    for name, value in values.items():
+        if not value >= 0:
+            raise InvalidParameter(name, "be zero or more", value)
+
+
+def check_one_of(name: str, value: str, allowed: Sequence[str]) -> None:
+    """Raise InvalidParameter for an argument that is not among the allowed words."""
+    if value not in allowed:
+        raise InvalidParameter(name, f"be one of {', '.join(allowed)}", value)
+
+
 def check_labels(labels: Tensor, classes: int) -> None:
     """Raise InvalidParameter for a label without a proxy."""
     if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         raise InvalidParameter("labels", f"lie between 0 and {classes - 1}", (int(labels.min()), int(labels.max())))
+
+
+def one_label_each(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each photo's class as 0 … B-1 (n,), and the number of photos of each class (B,)."""
+    _, groups, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
+    return groups, sizes
+
+
+def group_log_mean_exp(exponents: Tensor, groups: Tensor, count: int) -> Tensor:
+    """Return the log of the mean of e^x over the rows of each group (count, k), for exponents (n, k).
+
+    Every group must have a row. The largest exponent of each group is factored out to avoid overflow.
+    """
+    index = groups[:, None].expand_as(exponents)
+    with torch.no_grad():
+        top = exponents.new_full((count, exponents.shape[1]), -torch.inf)
+        top = top.scatter_reduce(0, index, exponents, "amax")
+    total = exponents.new_zeros(count, exponents.shape[1])
+    total = total.index_add(0, groups, (exponents - top[groups]).exp())
+    sizes = torch.bincount(groups, minlength=count).to(exponents.dtype)
+    return top + (total / sizes[:, None]).log()
+
+
+def pair_masks(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the (n, n) masks of positive and negative pairs, self-pairs excluded."""
+    same = labels[:, None] == labels[None, :]
+    return same.clone().fill_diagonal_(False), ~same
+
+
+def library(module: str) -> Any:
+    """Return a module of pytorch-metric-learning, such as its `losses`."""
+    try:
+        return import_module(f"pytorch_metric_learning.{module}")
+    except ModuleNotFoundError as error:
+        raise MissingDependency.of_extra("pytorch-metric-learning, which computes this loss,", "train") from error

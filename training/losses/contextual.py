@@ -15,9 +15,26 @@ from torch import Tensor
 
 from retrieval.errors import InvalidParameter
 
-from .base import Loss
+from .base import Loss, check_not_negative, check_one_of, check_positive
 from .contrastive import Contrastive
-from .similarity_regularizer import SimilarityRegularizer
+
+
+class SimilarityRegularizer(Loss):
+    """Pulls the batch's mean cosine, self-pairs included, to `target` (arXiv 2210.01908, Eq. 7 and 30).
+
+    (‖mean f‖² - target)², which needs no similarity matrix; labels play no part. Cost O(n d).
+    """
+
+    def __init__(self, *, target: float = 0.3) -> None:
+        super().__init__()
+        if not -1 <= target <= 1:
+            raise InvalidParameter("target", "lie in [-1, 1], a cosine", target)
+        self.target = target
+
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the scalar loss of raw embeddings (n, d)."""
+        return (F.normalize(embeddings, dim=1).mean(dim=0).square().sum() - self.target).square()
+
 
 ROWS = 2**22  # elements of the largest (rows, n, n) block of the min ablation
 
@@ -105,15 +122,10 @@ class Contextual(Loss):
         super().__init__()
         if neighbours < 1:
             raise InvalidParameter("neighbours", "be at least 1", neighbours)
-        if not margin >= 0:
-            raise InvalidParameter("margin", "be zero or more", margin)
-        for name, value in (("slope", slope), ("step_temperature", step_temperature)):
-            if not value > 0:
-                raise InvalidParameter(name, "be positive", value)
-        if conjunction not in ("product", "min"):
-            raise InvalidParameter("conjunction", "be product or min", conjunction)
-        if step not in ("constant", "sigmoid"):
-            raise InvalidParameter("step", "be constant or sigmoid", step)
+        check_not_negative(margin=margin)
+        check_positive(slope=slope, step_temperature=step_temperature)
+        check_one_of("conjunction", conjunction, ("product", "min"))
+        check_one_of("step", step, ("constant", "sigmoid"))
         self.neighbours = neighbours
         self.margin = margin
         self.slope = slope
@@ -174,8 +186,7 @@ class ContextualSum(Loss):
         super().__init__()
         if not 0 <= contextual_weight <= 1:
             raise InvalidParameter("contextual_weight", "lie in [0, 1]", contextual_weight)
-        if not similarity_weight >= 0:
-            raise InvalidParameter("similarity_weight", "be zero or more", similarity_weight)
+        check_not_negative(similarity_weight=similarity_weight)
         self.contextual_weight = contextual_weight
         self.similarity_weight = similarity_weight
         self.contextual = Contextual(neighbours=neighbours, margin=margin, slope=slope)

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from retrieval.errors import InvalidParameter
 
-from .base import Loss
-from .groups import one_label_each
+from .base import Loss, one_label_each
 from .tcm import check_margins, threshold_consistent_margin
 
 

@@ -1,7 +1,7 @@
-"""Mean-field losses, which represent every class by a learned field (Furusawa, ICLR 2024).
+"""Class-wise multi-similarity and the mean-field losses, with a learned field per class (Furusawa, ICLR 2024).
 
 Symbols: n = batch size, d = embedding size, C = classes, B = classes of the batch, M = mean fields (C, d),
-distances are cosine distances 1 - s. Labels are 0 … C-1.
+s = cosine similarities (n, n), distances are cosine distances 1 - s. Labels are 0 … C-1.
 """
 
 from __future__ import annotations
@@ -12,9 +12,56 @@ from torch import Tensor, nn
 
 from retrieval.errors import InvalidParameter
 
-from .base import Loss, check_labels, check_shape
-from .groups import group_log_mean_exp, one_label_each
-from .multi_similarity import check_similarity_scales
+from .base import (
+    Loss,
+    check_labels,
+    check_not_negative,
+    check_one_of,
+    check_positive,
+    check_shape,
+    group_log_mean_exp,
+    one_label_each,
+)
+
+
+class ClassWiseMultiSimilarity(Loss):
+    """Class-wise multi-similarity (Furusawa, ICLR 2024, Eq. 9), from which the mean-field loss is derived.
+
+    `delta` is a cosine distance, one minus the similarity 0.8 of the paper. A photo paired with itself counts as a
+    positive pair, as printed. Cost O(n² d), memory O(n²).
+    """
+
+    def __init__(self, *, alpha: float = 0.01, beta: float = 80.0, delta: float = 0.2) -> None:
+        super().__init__()
+        check_similarity_scales(alpha, beta, delta)
+        self.alpha = alpha
+        self.beta = beta
+        self.delta = delta
+
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
+        unit = F.normalize(embeddings, dim=1)
+        offset = (1 - unit @ unit.T) - self.delta
+        groups, sizes = one_label_each(labels)
+        pull = _class_pairs(self.alpha * offset, groups, len(sizes)).diagonal()  # log mean of each class (B,)
+        push = _class_pairs(-self.beta * offset, groups, len(sizes))  # (B, B)
+        apart = ~torch.eye(len(sizes), dtype=torch.bool, device=unit.device)
+        attraction = torch.log1p(pull.exp() / 2).sum() / self.alpha
+        repulsion = F.softplus(push)[apart].sum() / (2 * self.beta)
+        return (attraction + repulsion) / len(sizes)
+
+
+def check_similarity_scales(alpha: float, beta: float, delta: float) -> None:
+    """Raise InvalidParameter for scales that are not positive, or an offset that is no cosine distance."""
+    check_positive(alpha=alpha, beta=beta)
+    if not 0 <= delta <= 2:
+        raise InvalidParameter("delta", "lie in [0, 2], a cosine distance", delta)
+
+
+def _class_pairs(exponents: Tensor, groups: Tensor, classes: int) -> Tensor:
+    """Return the log mean of e^x over the pairs of every two classes (B, B), for exponents x (n, n)."""
+    rows = group_log_mean_exp(exponents, groups, classes)  # (B, n)
+    return group_log_mean_exp(rows.T, groups, classes)
 
 
 class _MeanFields(Loss):
@@ -23,8 +70,7 @@ class _MeanFields(Loss):
     def __init__(self, classes: int, dim: int, *, regularization: float) -> None:
         super().__init__()
         check_shape(classes, dim)
-        if not regularization >= 0:
-            raise InvalidParameter("regularization", "be zero or more", regularization)
+        check_not_negative(regularization=regularization)
         self.fields = nn.Parameter(torch.randn(classes, dim))
         self.regularization = regularization
 
@@ -62,8 +108,7 @@ class MeanFieldContrastive(_MeanFields):
         for name, margin in (("positive_margin", positive_margin), ("negative_margin", negative_margin)):
             if not 0 <= margin <= 2:
                 raise InvalidParameter(name, "lie in [0, 2], a cosine distance", margin)
-        if reduction not in ("class", "sample"):
-            raise InvalidParameter("reduction", "be class or sample", reduction)
+        check_one_of("reduction", reduction, ("class", "sample"))
         self.positive_margin = positive_margin
         self.negative_margin = negative_margin
         self.reduction = reduction

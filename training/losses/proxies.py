@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from retrieval.errors import InvalidParameter
 
-from .base import Loss, check_labels, check_shape
+from .base import Loss, check_labels, check_positive, check_shape
 
 
 def proxy_anchor(similarity: Tensor, labels: Tensor, *, alpha: float, margin: float) -> Tensor:
@@ -72,8 +72,7 @@ class ProxyNCA(Proxies):
 
     def __init__(self, classes: int, dim: int, *, scale: float = 9.0, classic: bool = False) -> None:
         super().__init__(classes, dim)
-        if not scale > 0:
-            raise InvalidParameter("scale", "be positive", scale)
+        check_positive(scale=scale)
         self.scale = scale
         self.classic = classic
 
@@ -92,8 +91,7 @@ class ProxyAnchor(Proxies):
 
     def __init__(self, classes: int, dim: int, *, alpha: float = 32.0, margin: float = 0.1) -> None:
         super().__init__(classes, dim)
-        if not alpha > 0:
-            raise InvalidParameter("alpha", "be positive", alpha)
+        check_positive(alpha=alpha)
         self.alpha = alpha
         self.margin = margin
 
@@ -107,8 +105,7 @@ class ArcFace(Proxies):
 
     def __init__(self, classes: int, dim: int, *, scale: float = 64.0, margin: float = 0.5) -> None:
         super().__init__(classes, dim)
-        if not scale > 0:
-            raise InvalidParameter("scale", "be positive", scale)
+        check_positive(scale=scale)
         if not 0 <= margin < math.pi:
             raise InvalidParameter("margin", "lie in [0, π) radians", margin)
         self.scale = scale

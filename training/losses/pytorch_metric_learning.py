@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from retrieval.errors import InvalidParameter
 
-from .base import Loss, check_labels, check_shape
-from .library import library
+from .base import Loss, check_labels, check_not_negative, check_one_of, check_positive, check_shape, library
 
 
 class _Classifier(Loss):
@@ -33,7 +32,7 @@ class CosFace(_Classifier):
 
     def __init__(self, classes: int, dim: int, *, scale: float = 64.0, margin: float = 0.35) -> None:
         check_shape(classes, dim)
-        _check_scale(scale)
+        check_positive(scale=scale)
         if not 0 <= margin <= 2:
             raise InvalidParameter("margin", "lie in [0, 2], a difference of cosines", margin)
         super().__init__(classes, library("losses").CosFaceLoss(classes, dim, margin=margin, scale=scale))
@@ -44,8 +43,7 @@ class NormalizedSoftmax(_Classifier):
 
     def __init__(self, classes: int, dim: int, *, temperature: float = 0.05) -> None:
         check_shape(classes, dim)
-        if not temperature > 0:
-            raise InvalidParameter("temperature", "be positive", temperature)
+        check_positive(temperature=temperature)
         super().__init__(classes, library("losses").NormalizedSoftmaxLoss(classes, dim, temperature=temperature))
 
 
@@ -54,9 +52,7 @@ class MultiSimilarity(Loss):
 
     def __init__(self, *, alpha: float = 2.0, beta: float = 50.0, base: float = 0.5, epsilon: float = 0.1) -> None:
         super().__init__()
-        for name, value in (("alpha", alpha), ("beta", beta)):
-            if not value > 0:
-                raise InvalidParameter(name, "be positive", value)
+        check_positive(alpha=alpha, beta=beta)
         self.inner = library("losses").MultiSimilarityLoss(alpha=alpha, beta=beta, base=base)
         self.miner = library("miners").MultiSimilarityMiner(epsilon=epsilon) if epsilon >= 0 else None
 
@@ -75,10 +71,8 @@ class Triplet(Loss):
 
     def __init__(self, *, margin: float = 0.05, mining: str = "semihard") -> None:
         super().__init__()
-        if not margin >= 0:
-            raise InvalidParameter("margin", "be zero or more", margin)
-        if mining not in ("all", "semihard", "hard"):
-            raise InvalidParameter("mining", "be one of all, semihard, hard", mining)
+        check_not_negative(margin=margin)
+        check_one_of("mining", mining, ("all", "semihard", "hard"))
         self.inner = library("losses").TripletMarginLoss(margin=margin)
         self.miner = library("miners").TripletMarginMiner(margin=margin, type_of_triplets=mining)
 
@@ -86,11 +80,6 @@ class Triplet(Loss):
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         value: Tensor = self.inner(embeddings, labels, self.miner(embeddings, labels))
         return value
-
-
-def _check_scale(scale: float) -> None:
-    if not scale > 0:
-        raise InvalidParameter("scale", "be positive", scale)
 
 
 __all__ = ["CosFace", "MultiSimilarity", "NormalizedSoftmax", "Triplet"]

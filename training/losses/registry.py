@@ -1,26 +1,26 @@
-"""Losses by name, for settings and the command line."""
+"""Losses by name, for settings and the command line, and the table of them."""
 
 from __future__ import annotations
 
 import difflib
 import importlib.util
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from retrieval.errors import InvalidParameter, command
+from retrieval.text import text_table
 
-from .contextual import Contextual, ContextualSum
+from .base import check_not_negative
+from .contextual import Contextual, ContextualSum, SimilarityRegularizer
 from .contrastive import ClassAveragedContrastive, Contrastive
-from .mean_field import MeanFieldClassWiseMultiSimilarity, MeanFieldContrastive
-from .multi_similarity import ClassWiseMultiSimilarity
+from .mean_field import ClassWiseMultiSimilarity, MeanFieldClassWiseMultiSimilarity, MeanFieldContrastive
 from .proxies import ArcFace, ProxyAnchor, ProxyNCA
 from .pytorch_metric_learning import CosFace, MultiSimilarity, NormalizedSoftmax, Triplet
 from .ranking import RecallAtK, SmoothAP
-from .similarity_regularizer import SimilarityRegularizer
 from .tcm import ThresholdConsistentMargin
 from .vmf_nca import VonMisesFisherNCA
 
@@ -134,8 +134,7 @@ class Regularized(nn.Module):
 
     def __init__(self, base: nn.Module, regularizer: nn.Module, weight: float) -> None:
         super().__init__()
-        if not weight >= 0:
-            raise InvalidParameter("weight", "be zero or more", weight)
+        check_not_negative(weight=weight)
         self.base = base
         self.regularizer = regularizer
         self.weight = weight
@@ -144,3 +143,53 @@ class Regularized(nn.Module):
         """Return the scalar sum for raw embeddings (n, d) with labels (n,)."""
         total: Tensor = self.base(embeddings, labels) + self.weight * self.regularizer(embeddings, labels)
         return total
+
+
+def describe(names: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return a row for each loss, or for `names`; raise InvalidParameter for an unknown name."""
+    for name in names:
+        check_name(name)
+    return [
+        {
+            "name": name,
+            "summary": (entry.loss.__doc__ or "").strip().splitlines()[0],
+            "paper": entry.paper,
+            "cost": f"O({entry.cost})",
+            "batches": "at least 2 photos per item" if entry.needs_balanced_batches else "any",
+            "learns": "a vector per item" if entry.has_proxies else "nothing",
+            "arguments": loss_arguments(name),
+            "compared_only": name in COMPARED,
+        }
+        for name, entry in LOSSES.items()
+        if not names or name in names
+    ]
+
+
+def render_losses(rows: Sequence[Mapping[str, Any]], *, summaries: bool = False) -> str:
+    """Return the rows as a text table, with the defaults of each loss on the line below it.
+
+    Losses that exist only for comparison come last, under a heading.
+    """
+    head = {"name": "loss", "paper": "paper", "cost": "cost of a step", "batches": "batches", "learns": "learns"}
+    compared = [row for row in rows if row["compared_only"]]
+    rows = [*(row for row in rows if not row["compared_only"]), *compared]
+    title, rule, *described = text_table(
+        [*head.values()], [[str(row[key]) for key in head] for row in rows], left=len(head)
+    )
+    lines = [title, rule]
+    for row, line in zip(rows, described, strict=True):
+        if compared and row is compared[0]:
+            lines += ["", "for comparison:"]
+        lines.append(line)
+        if summaries:
+            lines.append(f"    {row['summary']}")
+        lines.append("    " + " ".join(f"{key}={_plain(value)}" for key, value in row["arguments"].items()))
+    if not has_comparison_losses():
+        lines += ["", f"{COMPARISON_NOTE}."]
+    return "\n".join(lines)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "[" + ",".join(map(str, value)) + "]" if isinstance(value, tuple) else str(value)

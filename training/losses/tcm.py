@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from retrieval.errors import InvalidParameter
 
-from .base import Loss
+from .base import Loss, check_not_negative
 
 SHORTEST = 1e-12  # as in torch.nn.functional.normalize
 BLOCK = {"cpu": 2**19, "cuda": 2**26}  # cosines computed at a time: as many as a cache, or a GPU, holds
@@ -180,9 +180,7 @@ class ThresholdConsistentMargin(Loss):
     ) -> None:
         super().__init__()
         check_margins(positive_margin, negative_margin)
-        for name, weight in (("positive_weight", positive_weight), ("negative_weight", negative_weight)):
-            if not weight >= 0:
-                raise InvalidParameter(name, "be zero or more", weight)
+        check_not_negative(positive_weight=positive_weight, negative_weight=negative_weight)
         self.positive_margin = positive_margin
         self.negative_margin = negative_margin
         self.positive_weight = positive_weight

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from retrieval.errors import InvalidParameter
 
 from . import vmf
+from .base import check_not_negative, check_one_of, check_positive
 from .proxies import Proxies, proxy_anchor
 
 DISTANCES = ("el_nivmf", "nivmf", "el_vmf", "b_vmf", "kl_vmf")
@@ -56,22 +57,18 @@ class VonMisesFisherNCA(Proxies):
         anchor_margin: float = 0.1,
     ) -> None:
         super().__init__(classes, dim)
-        for name, value, allowed in (("distance", distance, DISTANCES), ("normalizer", normalizer, NORMALIZERS)):
-            if value not in allowed:
-                raise InvalidParameter(name, f"be one of {', '.join(allowed)}", value)
-        for name, number in (
-            ("temperature", temperature),
-            ("concentration", concentration),
-            ("concentration_rate", concentration_rate),
-            ("temperature_rate", temperature_rate),
-            ("anchor_alpha", anchor_alpha),
-        ):
-            if not number > 0:
-                raise InvalidParameter(name, "be positive", number)
+        check_one_of("distance", distance, DISTANCES)
+        check_one_of("normalizer", normalizer, NORMALIZERS)
+        check_positive(
+            temperature=temperature,
+            concentration=concentration,
+            concentration_rate=concentration_rate,
+            temperature_rate=temperature_rate,
+            anchor_alpha=anchor_alpha,
+        )
         if samples < 1:
             raise InvalidParameter("samples", "be at least 1", samples)
-        if not anchor_weight >= 0:
-            raise InvalidParameter("anchor_weight", "be zero or more", anchor_weight)
+        check_not_negative(anchor_weight=anchor_weight)
         if normalizer != "exact" and distance in ANALYTIC:
             raise InvalidParameter("normalizer", f"be exact for distance {distance}", normalizer)
         if dim < 2:

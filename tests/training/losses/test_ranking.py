@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from retrieval.errors import InvalidParameter
-from training.losses import RecallAtK, SmoothAP, smooth_ranks
+from training.losses import RecallAtK, SmoothAP
+from training.losses import ranking as smooth_ranks
 from training.losses.ranking import simix, simix_pairs, smooth_recall
 
 from .golden import F32, F64, agrees, golden, measure

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from retrieval.errors import InvalidParameter
 from training.losses import ThresholdConsistentMargin, tcm
-from training.losses.pair_masks import pair_masks
+from training.losses.base import pair_masks
 
 from .golden import F32, F64, agrees, golden, measure
 
