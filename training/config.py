@@ -75,8 +75,7 @@ class Settings:
     sampler: str = setting(
         "items",
         SAMPLING,
-        "Batch sampler: 'items' (P×K), 'groups:COLUMN' (each half from one group of a catalogue column), 'hard' "
-        "(similar items) or 'random'.",
+        "Batch sampler: 'items' (P×K), 'groups:COLUMN' (each half from one group of a catalogue column) or 'random'.",
     )
     learning_rate: float = setting(2e-4, OPTIMISATION, "Learning rate of the backbone (0 = frozen).")
     head_learning_rate: float = setting(1e-3, OPTIMISATION, "Learning rate of the embedding layer.")

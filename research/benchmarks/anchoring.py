@@ -101,7 +101,7 @@ def features_of(photos: Sequence[Photo], path: Path, backbone: str) -> np.ndarra
         network.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         maps = (
             network(to_device(pixels, sight, torch.device("cpu"))).mean(dim=(2, 3)).numpy()
-            for pixels in evaluation_batches(PhotoReader(photos, sight), len(photos))
+            for pixels in evaluation_batches(PhotoReader(photos, sight), range(len(photos)))
         )
         path.parent.mkdir(parents=True, exist_ok=True)
         np.save(path, np.concatenate(list(maps)))

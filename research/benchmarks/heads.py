@@ -24,7 +24,8 @@ from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.metrics.identification import identification_rates, threshold_at_fpir
 from training.backbones import backbone_preprocessing, load_backbone
 from training.config import Settings
-from training.data.reader import Augmentation, PhotoReader, evaluation_batches
+from training.data.augmentation import Augmentation
+from training.data.reader import PhotoReader, evaluation_batches
 from training.data.samplers import ItemSampler
 from training.data.splits import Splits, make_evaluation_protocol, make_splits, photos_in_protocol
 from training.evaluation.embedding import to_device
@@ -117,7 +118,7 @@ def load_features(folder: Path, data: Path) -> FrozenFeatures:
             for _ in tqdm(range(VIEWS), desc="augmented views")
         ]
         everyone = PhotoReader(photos, sight, cache_bytes=0)
-        blocks = evaluation_batches(everyone, len(photos))
+        blocks = evaluation_batches(everyone, range(len(photos)))
         plain = np.concatenate([features(b) for b in tqdm(blocks, desc="all photos", total=len(photos) // 64)])
         np.savez(path, views=np.stack(views), plain=plain)
     with np.load(path, allow_pickle=False) as file:

@@ -36,7 +36,8 @@ from retrieval.metrics.identification import SearchScores, identification_rates,
 from retrieval.threshold.rule import calibrate
 from training.backbones import backbone_preprocessing, load_backbone
 from training.config import Settings
-from training.data.reader import Augmentation, PhotoReader, evaluation_batches
+from training.data.augmentation import Augmentation
+from training.data.reader import PhotoReader, evaluation_batches
 from training.data.splits import Splits, make_evaluation_protocol, make_splits, photos_in_protocol
 from training.evaluation.distance_selection import Whitening, choose_distance, distances_of
 from training.evaluation.embedding import embed_photos, to_device
@@ -93,7 +94,7 @@ def features_of(photos: Sequence[Photo], path: Path, data: Path) -> tuple[np.nda
             np.concatenate([features(np.stack([augment(reader[int(i)], generator) for i in b])) for b in blocks])
             for _ in tqdm(range(VIEWS), desc="augmented views")
         ]
-        plain = np.concatenate([features(b) for b in evaluation_batches(reader, len(photos))])
+        plain = np.concatenate([features(b) for b in evaluation_batches(reader, range(len(photos)))])
         np.savez(path, views=np.stack(views), plain=plain)
     with np.load(path, allow_pickle=False) as file:
         return file["views"], file["plain"]

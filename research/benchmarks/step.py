@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from training.backbones import load_backbone
-from training.loop.memory import keep_freed_memory
+from training.evaluation.embedding import keep_freed_memory
 from training.losses import Regularized, make_loss
 from training.model import EmbeddingModel
 

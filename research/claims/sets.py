@@ -225,7 +225,7 @@ def _features(
         return np.concatenate([network()(block) for block in tqdm(crops, f"view {view}", total=len(blocks))])
 
     def everyone() -> np.ndarray:
-        blocks = evaluation_batches(PhotoReader(photos, sight, cache_bytes=0), len(photos))
+        blocks = evaluation_batches(PhotoReader(photos, sight, cache_bytes=0), range(len(photos)))
         return np.concatenate([network()(block) for block in tqdm(blocks, "all photos", total=len(photos) // BLOCK)])
 
     plain = kept("plain", everyone)

@@ -8,10 +8,11 @@ Symbols: n = photos of a batch, r = this process's share of them.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -23,9 +24,8 @@ from retrieval.images import Preprocessing, center_crop_resize, crop, open_image
 from retrieval.process import threads_of_share
 
 from .augmentation import SEEDS, Augmentation
-from .prefetch import prefetch, prefetch_parallel
 
-__all__ = ["Augmentation", "PhotoReader", "evaluation_batches", "prefetch", "require_readable", "training_batches"]
+T = TypeVar("T")
 
 CACHE_BYTES = 4 * 2**30
 PREFETCH = 3  # batches prepared ahead of the step
@@ -183,20 +183,45 @@ def training_batches(
     return prefetch_parallel(jobs(), threads=threads_of_share(), depth=PREFETCH)
 
 
-def evaluation_batches(reader: PhotoReader, count: int, *, batch_size: int = 64) -> Iterator[np.ndarray]:
-    """Yield uint8 (≤ batch_size, size, size, 3) of photos 0..count-1 in order, prefetched by several threads."""
+def evaluation_batches(reader: PhotoReader, positions: Sequence[int], *, batch_size: int = 64) -> Iterator[np.ndarray]:
+    """Yield uint8 (≤ batch_size, size, size, 3) of photos in order, prefetched by several threads."""
 
     def jobs() -> Iterator[tuple[np.ndarray, list[Callable[[], None]]]]:
-        for start in range(0, count, batch_size):
-            positions = range(start, min(start + batch_size, count))
-            pixels = np.empty((len(positions), reader.size, reader.size, 3), np.uint8)
-            yield pixels, _parts(partial(squares, positions, pixels), len(positions))
+        for start in range(0, len(positions), batch_size):
+            chosen = positions[start : start + batch_size]
+            pixels = np.empty((len(chosen), reader.size, reader.size, 3), np.uint8)
+            yield pixels, _parts(partial(squares, chosen, pixels), len(chosen))
 
-    def squares(positions: range, pixels: np.ndarray, block: slice) -> None:
-        pixels[block] = reader.pixels(positions[block])
+    def squares(chosen: Sequence[int], pixels: np.ndarray, block: slice) -> None:
+        pixels[block] = reader.pixels(chosen[block])
 
     return prefetch_parallel(jobs(), threads=threads_of_share(), depth=PREFETCH)
 
 
 def _parts(work: Callable[[slice], None], count: int) -> list[Callable[[], None]]:
     return [partial(work, slice(start, start + SHARE)) for start in range(0, count, SHARE)]
+
+
+def prefetch_parallel(jobs: Iterable[tuple[T, list[Callable[[], None]]]], *, threads: int, depth: int) -> Iterator[T]:
+    """Yield the results of jobs (result, parts that fill it) in order, running `depth` jobs ahead.
+
+    The parts run in `threads` threads, in the order of the jobs. Jobs are drawn in the consuming thread, which also
+    receives the errors of parts. Closing waits for running parts and cancels the others.
+    """
+    waiting: deque[tuple[T, list[Future[None]]]] = deque()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="prefetch")
+    try:
+        for result, parts in jobs:
+            waiting.append((result, [pool.submit(part) for part in parts]))
+            if len(waiting) > depth:
+                yield _done(*waiting.popleft())
+        while waiting:
+            yield _done(*waiting.popleft())
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _done(result: T, futures: list[Future[None]]) -> T:
+    for future in futures:
+        future.result()
+    return result

@@ -1,4 +1,4 @@
-"""Batch samplers: random photos, items, groups of items, or similar items.
+"""Batch samplers: random photos, items, or groups of items.
 
 Symbols: P = items of a batch, K = photos of each, C = items, n = photos.
 """
@@ -17,8 +17,7 @@ from retrieval.errors import InvalidParameter
 class Sampler(ABC):
     """Yields the batches of an epoch as arrays of photo positions.
 
-    The batches depend only on (seed, epoch), and for `HardItemSampler` on the mean embeddings, so that resumed runs and
-    all processes of a run get the same batches.
+    The batches depend only on (seed, epoch), so that resumed runs and all processes of a run get the same batches.
     """
 
     def __init__(self, photos: int, *, batch_size: int, steps: int, seed: int) -> None:
@@ -135,60 +134,6 @@ class GroupItemSampler(ItemSampler):
             yield [item for group in pair for item in rounds[group].take(min(self._half, len(self._members[group])))]
 
 
-class HardItemSampler(ItemSampler):
-    """Samples batches of families: an item and the items with the most similar mean embeddings.
-
-    The mean embeddings are updated from the training batches (`update`), without extra forward passes. Until the first
-    update, items are drawn at random.
-    """
-
-    def __init__(
-        self,
-        labels: Sequence[int],
-        *,
-        items_per_batch: int,
-        photos_per_item: int,
-        seed: int,
-        steps: int = 0,
-        family: int = 4,
-        momentum: float = 0.9,
-    ) -> None:
-        super().__init__(
-            labels, items_per_batch=items_per_batch, photos_per_item=photos_per_item, seed=seed, steps=steps
-        )
-        self._family = min(family, self._items)
-        self._momentum = momentum
-        self.means: np.ndarray | None = None  # (C, d) float32; rows of zeros are unknown
-
-    def update(self, embeddings: np.ndarray, labels: np.ndarray) -> None:
-        """Update the mean embeddings with unit embeddings (n, d) of a batch with labels (n,) in 0 … C-1."""
-        if self.means is None:
-            self.means = np.zeros((len(self._photos), embeddings.shape[1]), np.float32)
-        seen, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
-        sums = np.zeros((len(seen), embeddings.shape[1]), np.float32)
-        np.add.at(sums, inverse, embeddings)
-        fresh = sums / counts[:, None]
-        old = self.means[seen]
-        known = old.any(axis=1, keepdims=True)
-        self.means[seen] = np.where(known, self._momentum * old + (1 - self._momentum) * fresh, fresh)
-
-    def _item_batches(self, generator: np.random.Generator) -> Iterator[list[int]]:
-        if self.means is None:
-            yield from super()._item_batches(generator)
-            return
-        unit = self.means / np.maximum(np.linalg.norm(self.means, axis=1, keepdims=True), 1e-12)
-        rounds = Rounds(range(len(unit)), generator)
-        for _ in range(self.batches):
-            batch: list[int] = []
-            while len(batch) < self._items:
-                batch += rounds.take(1, without=batch)
-                count = min(self._family - 1, self._items - len(batch))
-                similarity = unit @ unit[batch[-1]]
-                similarity[batch] = -np.inf
-                batch += np.argsort(-similarity, kind="stable")[:count].tolist()
-            yield batch
-
-
 class Rounds:
     """Draws members in rounds of random order, so that all are drawn equally often."""
 
@@ -197,18 +142,15 @@ class Rounds:
         self._generator = generator
         self._queue: list[int] = []
 
-    def take(self, count: int, *, without: Sequence[int] = ()) -> list[int]:
-        """Return the next `count` members, all different and none of `without`. Enough members must exist."""
+    def take(self, count: int) -> list[int]:
+        """Return the next `count` members, all different. Enough members must exist."""
         taken: list[int] = []
-        excluded = set(without)
         while len(taken) < count:
-            position = next((i for i, member in enumerate(self._queue) if member not in excluded), None)
-            if position is None:  # the rest of this round is excluded
+            position = next((i for i, member in enumerate(self._queue) if member not in taken), None)
+            if position is None:  # all that is left of this round is taken
                 self._queue += self._generator.permutation(self._members).tolist()
                 continue
-            member = self._queue.pop(position)
-            excluded.add(member)
-            taken.append(member)
+            taken.append(self._queue.pop(position))
         return taken
 
 

@@ -23,7 +23,8 @@ from training.evaluation.embedding import embed_photos, to_device
 from training.loop.distributed import ProcessGroup
 from training.model import EmbeddingModel
 
-from .reader import Augmentation, PhotoReader, evaluation_batches, prefetch, training_batches
+from .augmentation import Augmentation
+from .reader import PhotoReader, evaluation_batches, training_batches
 
 FEATURES = "features.safetensors"
 GIB = 2**30
@@ -79,10 +80,6 @@ class PixelSource:
         """Return normalised pixels (r, 3, size, size)."""
         return to_device(inputs, self._preprocessing, self._process_group.device)
 
-    def augment(self, position: int, generator: np.random.Generator) -> np.ndarray:
-        """Return an augmented training photo, uint8 (size, size, 3)."""
-        return self._augmentation(self.reader[position], generator)
-
     def features(self, model: EmbeddingModel, positions: np.ndarray) -> np.ndarray:
         """Return the pooled features (n, c) of unaugmented training photos, computed by this process."""
         blocks = np.split(positions, range(BLOCK, len(positions), BLOCK))
@@ -90,7 +87,7 @@ class PixelSource:
 
     def validation_pixels(self) -> Iterator[np.ndarray]:
         """Yield this process's share of the validation photos, uint8 (≤ 64, size, size, 3)."""
-        return evaluation_batches(self._validation, self._validation_count)
+        return evaluation_batches(self._validation, range(self._validation_count))
 
     def validation_vectors(self, model: EmbeddingModel) -> np.ndarray:
         """Return unit vectors (m, d), of which each process embeds its share."""
@@ -167,12 +164,13 @@ def _features(
 
     def view(number: int) -> np.ndarray:
         """Return the features of all training photos (n, c): unaugmented for view 0, else augmented."""
-        blocks = np.split(np.arange(pixels.count), range(BLOCK, pixels.count, BLOCK))
         if number:
+            blocks = np.split(np.arange(pixels.count), range(BLOCK, pixels.count, BLOCK))
             batches = pixels.crops(blocks, seed=(settings.seed, number))
         else:
-            shares = [process_group.share(block) for block in blocks]
-            batches = prefetch(((share, pixels.reader.pixels(share.tolist())) for share in shares if len(share)), 2)
+            share = process_group.share(np.arange(pixels.count))
+            parts = [share[start : start + BLOCK] for start in range(0, len(share), BLOCK)]
+            batches = zip(parts, evaluation_batches(pixels.reader, share.tolist(), batch_size=BLOCK), strict=True)
         positions, features = [np.zeros(0, np.int64)], [empty]
         for share, crops in batches:
             positions.append(share)

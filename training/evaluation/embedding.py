@@ -5,6 +5,9 @@ Shapes: n photos, d = embedding size, h and w = sides of the model's input.
 
 from __future__ import annotations
 
+import ctypes
+import sys
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -13,8 +16,10 @@ from tqdm import tqdm
 
 from retrieval.images import Preprocessing
 from training.data.reader import PhotoReader, evaluation_batches
-from training.loop.memory import keep_freed_memory
 from training.model import EmbeddingModel
+
+TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4  # parameters of glibc's mallopt(3)
+PAD = 64 * 2**20
 
 
 def to_device(pixels: np.ndarray, preprocessing: Preprocessing, device: torch.device) -> Tensor:
@@ -54,7 +59,7 @@ def embed_with_norms(
     blocks, norms = [np.zeros((0, width), np.float32)], [np.zeros(0, np.float32)]
     with torch.inference_mode():
         bar = tqdm(total=count, desc="embedding", unit="photo", disable=not progress)
-        for pixels in evaluation_batches(reader, count):
+        for pixels in evaluation_batches(reader, range(count)):
             raw = model(to_device(pixels, preprocessing, device))
             blocks.append(F.normalize(raw.float(), dim=1).cpu().numpy())
             norms.append(raw.float().norm(dim=1).cpu().numpy())
@@ -62,3 +67,19 @@ def embed_with_norms(
         bar.close()
     model.train(was_training)
     return np.concatenate(blocks), np.concatenate(norms)
+
+
+def keep_freed_memory() -> bool:
+    """Make glibc keep freed memory, for the whole process; return whether that worked.
+
+    A batch on a CPU allocates and frees hundreds of megabytes of activations. By default each large allocation is a
+    separate mapping whose pages the kernel clears every time, which can take longer than the arithmetic. In exchange,
+    the memory of the process does not fall after its peak.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # another C library
+        return False
+    return all(mallopt(parameter, value) for parameter, value in ((MMAP_MAX, 0), (TRIM_THRESHOLD, -1), (TOP_PAD, PAD)))

@@ -29,7 +29,6 @@ from retrieval.threshold.rule import calibrate
 from training.evaluation.distance_selection import validation_split
 from training.evaluation.evaluate import item_labels, score_split
 from training.export.certainty import auroc, choose_cut, risk_coverage, without_uncertain, wrong_answers
-from training.loop.fitted import fitted_on
 from training.loop.run import Run
 
 from .calibration_items import CalibrationItems
@@ -193,7 +192,7 @@ def _write(path: Path, exporter: ModelExporter, items: CalibrationItems, calibra
         evidence=evidence,
         files={
             CALIBRATION: items.pack(),
-            FITTED: fitted_on(run).pack(),
+            FITTED: run.fitted_on().pack(),
             GOLDEN: pack_golden(model.embedder),
             REPORT: render_report(report).encode(),
             **features,

@@ -138,7 +138,7 @@ def features_of(pretrained: Pretrained, photos: Sequence[Photo]) -> NDArray[np.f
     reader = PhotoReader(photos, pretrained.preprocessing, cache_bytes=0)
     blocks = []
     with tqdm(total=len(photos), desc="fitting", unit="photo") as bar:
-        for pixels in evaluation_batches(reader, len(photos)):
+        for pixels in evaluation_batches(reader, range(len(photos))):
             raw = pretrained.model(to_device(pixels, pretrained.preprocessing, torch.device("cpu")))
             blocks.append(raw.numpy())
             bar.update(len(pixels))

@@ -25,8 +25,8 @@ from training.evaluation.evaluate import item_labels
 from training.loop.distributed import ProcessGroup
 from training.loop.head_start import RANDOM, start_head
 from training.loop.learner import Learner
+from training.loop.optimizer import schedule
 from training.loop.recipe import build_loss, make_sampler
-from training.loop.schedule import schedule
 from training.model import EmbeddingModel
 
 from .projection import ProjectionChoice, fit_projection, found_by_item

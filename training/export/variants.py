@@ -97,7 +97,7 @@ class VariantWriter:
     def _batches(self) -> list[NDArray[np.float32]]:
         positions = np.unique(np.linspace(0, len(self.photos) - 1, CALIBRATION_PHOTOS).round().astype(int))
         reader = PhotoReader([self.photos[position] for position in positions], self.preprocessing, cache_bytes=0)
-        batches = evaluation_batches(reader, len(positions), batch_size=BATCH)
+        batches = evaluation_batches(reader, range(len(positions)), batch_size=BATCH)
         return [to_tensor(pixels, self.preprocessing) for pixels in batches]
 
 
@@ -132,7 +132,7 @@ def embed_with_onnx(
     reader = PhotoReader(photos, embedder.preprocessing, cache_bytes=0)
     blocks, appearances = [], []
     with tqdm(total=len(photos), desc="embedding with ONNX", unit="photo") as bar:
-        for pixels in evaluation_batches(reader, len(photos), batch_size=batch_size):
+        for pixels in evaluation_batches(reader, range(len(photos)), batch_size=batch_size):
             blocks.append(embedder.embed_pixels(pixels))
             appearances += [astuple(Appearance.of(square)) for square in pixels]
             bar.update(len(pixels))

@@ -12,7 +12,7 @@ from retrieval.catalogue.read import Photo
 from retrieval.errors import InvalidParameter, command
 from training.backbones import check_size, load_backbone
 from training.config import Settings
-from training.data.samplers import GroupItemSampler, HardItemSampler, ItemSampler, PhotoSampler, Sampler
+from training.data.samplers import GroupItemSampler, ItemSampler, PhotoSampler, Sampler
 from training.data.splits import Splits
 from training.evaluation.evaluate import item_labels
 from training.losses.registry import LOSSES, Regularized, make_loss
@@ -73,10 +73,9 @@ def make_sampler(settings: Settings, photos: Sequence[Photo]) -> Sampler:
     if kind == "groups":
         groups = [_column(photo, column or "group") for photo in photos]
         return GroupItemSampler(labels, groups, items_per_batch=items, photos_per_item=each, seed=seed, steps=steps)
-    samplers = {"items": ItemSampler, "hard": HardItemSampler}
-    if settings.sampler not in samplers:
-        raise InvalidParameter("sampler", "be items, groups:COLUMN, hard or random", settings.sampler)
-    return samplers[settings.sampler](labels, items_per_batch=items, photos_per_item=each, seed=seed, steps=steps)
+    if settings.sampler != "items":
+        raise InvalidParameter("sampler", "be items, groups:COLUMN or random", settings.sampler)
+    return ItemSampler(labels, items_per_batch=items, photos_per_item=each, seed=seed, steps=steps)
 
 
 def _column(photo: Photo, name: str) -> str:

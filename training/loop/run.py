@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from retrieval.bundle.fitted import Fitted
+from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import RunError, command
 from retrieval.files import naming, write_file
@@ -158,11 +158,12 @@ class Run:
         copies = len(noted.get("left_out", ()))
         return f"{told} Left out {copies} photos that are copies of {ACROSS}." if copies else told
 
-    @property
-    def fitted_before(self) -> Fitted | None:
-        """Return what earlier runs were fitted on, None if the run continues no other."""
-        file = self.path / FITTED
-        return Fitted.unpack(file.read_bytes()) if file.exists() else None
+    def fitted_on(self) -> Fitted:
+        """Return the training items of the run and of those that it continues, and the content of all their photos."""
+        items, file = set(self.splits.fit), self.path / FITTED
+        photos = [photo for photo in self.photos() if photo.item_id in items]
+        own = Fitted.of(items, (content_hash(photo.read(), photo.bbox) for photo in photos))
+        return own.union(Fitted.unpack(file.read_bytes()) if file.exists() else None)
 
     @property
     def backbone_config(self) -> dict[str, Any] | None:

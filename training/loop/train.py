@@ -22,9 +22,9 @@ from training.data.splits import (
 from training.model import EmbeddingModel
 
 from .distributed import ProcessGroup
+from .optimizer import describe, schedule
 from .recipe import check_recipe, initial_model, make_sampler
 from .run import LAST, Run, Traces
-from .schedule import describe, schedule
 from .trainer import EpochCallback, Trainer
 from .warm_start import Continuation
 

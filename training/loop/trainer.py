@@ -6,34 +6,30 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
 from retrieval.catalogue.read import Photo
-from training.data.samplers import HardItemSampler
 from training.data.sources import FeatureSource, PixelSource, Source
 from training.data.splits import (
     EvaluationProtocol,
     Splits,
     photos_in_protocol,
 )
-from training.evaluation.embedding import to_device
+from training.evaluation.embedding import keep_freed_memory, to_device
 from training.evaluation.evaluate import item_labels, make_evaluation_split, validation_metrics
 from training.model import EmbeddingModel, freeze_batch_norm
 
 from .distributed import ProcessGroup
 from .head_start import photos_to_fit, start_head, starts_fitted
 from .learner import Learner
-from .loggers import Loggers
-from .memory import keep_freed_memory
+from .loggers import Loggers, open_loggers
 from .recipe import build_loss, make_sampler
 from .run import BEST, LAST, START, Run
 from .selection import LAST_EPOCH, Selection, describe
 from .warm_start import first_model
 
 EpochCallback = Callable[[int, Mapping[str, float]], None]
-MEANS = "sampler.means"  # mean embeddings of the items, in a checkpoint
 
 
 class Trainer:
@@ -92,7 +88,7 @@ class Trainer:
         """Train the remaining epochs; each ends with validation and a checkpoint."""
         epoch, settings, batches = self._restore(), self.settings, self.sampler.batches
         names = settings.loggers if self.process_group.is_main else ""
-        with Loggers(names, self.run.path, settings.to_dict(), step=epoch * batches) as loggers:
+        with open_loggers(names, self.run.path, settings.to_dict(), step=epoch * batches) as loggers:
             start = self._start(loggers) if not epoch else None
             while epoch < settings.epochs and not self.selection.stops(epoch):
                 metrics = self._epoch(epoch)
@@ -133,9 +129,7 @@ class Trainer:
         bar = tqdm(planned, desc=title, unit="batch", disable=not self.process_group.is_main)
         for positions, inputs in zip(bar, self.source.inputs(planned, epoch), strict=True):
             labels = self.labels[positions]
-            loss, embeddings = learner.take(inputs, labels)
-            if isinstance(self.sampler, HardItemSampler):
-                self.sampler.update(F.normalize(embeddings, dim=1).cpu().numpy(), labels.numpy())
+            loss, _ = learner.take(inputs, labels)
             total += loss
             bar.set_postfix(loss=f"{loss:.4f}")
         seconds = time.perf_counter() - started
@@ -191,8 +185,6 @@ class Trainer:
 
     def _checkpoint(self, epoch: int) -> None:
         tensors, facts = self.learner.state()
-        if isinstance(self.sampler, HardItemSampler) and self.sampler.means is not None:
-            tensors[MEANS] = torch.from_numpy(self.sampler.means)
         progress = {"epoch": epoch, **self.selection.to_dict()}
         self.run.save(LAST, tensors, {**progress, **facts})
         self.run.write_progress(progress)
@@ -206,9 +198,6 @@ class Trainer:
         tensors, facts = self.run.load(LAST)
         self.learner.load(tensors, facts)
         self.selection = Selection.from_dict(self.settings.select, self.settings.patience, facts)
-        if isinstance(self.sampler, HardItemSampler):
-            means = tensors.get(MEANS)
-            self.sampler.means = None if means is None else means.numpy().copy()
         if self.process_group.is_main:
             self.run.forget_after(facts["epoch"])
         epochs: int = facts["epoch"]

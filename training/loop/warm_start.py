@@ -24,7 +24,6 @@ from training.data.splits import EvaluationProtocol, Splits, photos_in_protocol
 from training.evaluation.embedding import embed_photos
 from training.model import EmbeddingModel
 
-from .fitted import fitted_on
 from .learner import under
 from .recipe import build_loss, initial_model
 from .run import BEST, FITTED, LAST, START, Run
@@ -90,7 +89,7 @@ class Continuation:
         if projector is not None:
             tensors["projector.weight"] = projector
         run.save(START, tensors)
-        write_file(run.path / FITTED, fitted_on(self.start).pack())
+        write_file(run.path / FITTED, self.start.fitted_on().pack())
 
     def _loss(self, settings: Settings, model: EmbeddingModel, projector: Tensor | None) -> nn.Module:
         """Return a new loss whose learned directions, one per item, are the mean embeddings of the items."""

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from retrieval.process import threads_of_share
-from training.data.prefetch import prefetch_parallel
+from training.data.reader import prefetch_parallel
 
 Jobs = Iterator[tuple[list[int], list[Callable[[], None]]]]
 

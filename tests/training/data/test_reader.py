@@ -10,7 +10,8 @@ from PIL import Image
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import DataError
 from retrieval.images import Preprocessing, center_crop_resize, open_image
-from training.data.reader import Augmentation, PhotoReader, evaluation_batches, training_batches
+from training.data.augmentation import Augmentation
+from training.data.reader import PhotoReader, evaluation_batches, training_batches
 
 from ...world import draw, encode
 from ..conftest import tiny_settings
@@ -88,10 +89,10 @@ def test_evaluation_sees_what_serving_sees(photos: list[Photo], monkeypatch: pyt
     for reader in (PhotoReader(photos, SIGHT, cache_bytes=0), PhotoReader(photos, SIGHT)):
         for threads in (1, 3):
             use_threads(monkeypatch, threads)
-            blocks = list(evaluation_batches(reader, 11, batch_size=5))
+            blocks = list(evaluation_batches(reader, range(11), batch_size=5))
             assert [len(block) for block in blocks] == [5, 5, 1]
             assert np.array_equal(np.concatenate(blocks), expected)
-    assert list(evaluation_batches(reader, 0)) == []
+    assert list(evaluation_batches(reader, range(0))) == []
 
 
 def test_a_large_photo_is_reduced_for_training_alone(tmp_path: Path) -> None:

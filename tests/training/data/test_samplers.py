@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from retrieval.errors import InvalidParameter
-from training.data.samplers import GroupItemSampler, HardItemSampler, ItemSampler, PhotoSampler
+from training.data.samplers import GroupItemSampler, ItemSampler, PhotoSampler
 
 LABELS = np.repeat(np.arange(10), [3, 8, 8, 8, 8, 8, 8, 8, 8, 20]).tolist()
 
@@ -70,36 +70,6 @@ def test_half_a_batch_comes_from_one_group_and_half_from_another() -> None:
         GroupItemSampler(LABELS, ["a"] * len(LABELS), items_per_batch=4, photos_per_item=2, seed=0)
     with pytest.raises(InvalidParameter, match="without one"):
         GroupItemSampler(LABELS, ["", *groups[1:]], items_per_batch=4, photos_per_item=2, seed=0)
-
-
-def test_hard_batches_are_families_of_items_alike() -> None:
-    deal = HardItemSampler(LABELS, items_per_batch=4, photos_per_item=2, seed=0, steps=40, family=2)
-    assert len(list(deal.epoch(0))) == 40  # nothing is known yet
-    angles = np.array([0.0, 3.1, 0.1, 2.0, 1.0, 2.1, 1.1, 3.2, 4.0, 4.1])  # 0-2, 3-5, 4-6, 1-7, 8-9 are alike
-    points = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-    deal.update(points, np.arange(10))
-    kin = {0: 2, 2: 0, 3: 5, 5: 3, 4: 6, 6: 4, 1: 7, 7: 1, 8: 9, 9: 8}
-    seeds: Counter[int] = Counter()
-    for batch in deal.epoch(1):
-        items = [LABELS[position] for position in batch[::2]]
-        assert len(set(items)) == 4
-        assert items[1] == kin[items[0]]
-        assert items[3] == kin[items[2]]
-        seeds.update([items[0], items[2]])
-    assert min(seeds.values()) >= 6  # every item begins a family in its turn
-    again = HardItemSampler(LABELS, items_per_batch=4, photos_per_item=2, seed=0, steps=40, family=2)
-    again.means = deal.means
-    assert [b.tolist() for b in again.epoch(1)] == [b.tolist() for b in deal.epoch(1)]
-
-
-def test_means_of_items_move_slowly() -> None:
-    deal = HardItemSampler(LABELS, items_per_batch=2, photos_per_item=2, seed=0, momentum=0.9)
-    deal.update(np.array([[1, 0], [0, 1], [1, 1]], np.float32), np.array([4, 4, 6]))
-    deal.update(np.array([[1, 0]], np.float32), np.array([6]))
-    assert deal.means is not None
-    assert deal.means[4].tolist() == pytest.approx([0.5, 0.5])
-    assert deal.means[6].tolist() == pytest.approx([1.0, 0.9])
-    assert not deal.means[0].any()
 
 
 def test_an_epoch_has_as_many_batches_as_asked() -> None:

@@ -48,7 +48,6 @@ def untrained(run: Run) -> dict[str, torch.Tensor]:
 
 KIT: dict[str, dict[str, Any]] = {
     "projector": {"projector": 8, "loss": "proxy_nca"},
-    "hard": {"sampler": "hard"},
     "groups": {"sampler": "groups:group"},
     "random": {"sampler": "random", "loss": "arcface", "epoch_steps": 3},
     "features": {"precompute": 2},
@@ -174,15 +173,17 @@ def test_weights_and_biases_gets_the_figures_and_one_run_for_both_halves(
 ) -> None:
     begun: list[dict[str, Any]] = []
     logged: list[tuple[int, dict[str, float]]] = []
+    config: dict[str, Any] = {}
 
     def init(**options: Any) -> SimpleNamespace:
         begun.append(options)
         return SimpleNamespace(
-            id="abc", log=lambda figures, step: logged.append((step, figures)), finish=lambda: begun.append({})
+            log=lambda figures, step: logged.append((step, figures)), finish=lambda: begun.append({})
         )
 
     module = ModuleType("wandb")
     module.init = init  # type: ignore[attr-defined]
+    module.config = SimpleNamespace(update=lambda values, **_: config.update(values))  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "wandb", module)
     monkeypatch.setattr("training.loop.loggers.find_spec", lambda name: name)
     settings = tiny_settings(catalogue, loggers="wandb")
@@ -193,8 +194,9 @@ def test_weights_and_biases_gets_the_figures_and_one_run_for_both_halves(
     with pytest.raises(KeyboardInterrupt):
         train(settings, tmp_path / "run", on_epoch=stop)
     train(settings, tmp_path / "run", resume=True)
-    assert [one.get("id") for one in begun if one] == [None, "abc"]
-    assert begun[0]["config"]["loss"] == settings.loss
+    first, second = (one["id"] for one in begun if one)
+    assert first == second
+    assert config["loss"] == settings.loss
     assert begun[1] == {} == begun[3]  # closed, also when interrupted
     steps = [step for step, _ in logged]
     assert steps == [0, steps[1], 2 * steps[1]]

@@ -10,7 +10,7 @@ import pytest
 FAULTS = """
 import resource
 import numpy as np
-from training.loop.memory import keep_freed_memory
+from training.evaluation.embedding import keep_freed_memory
 
 def faults():
     counted = []

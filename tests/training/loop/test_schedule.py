@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from training.config import Settings
-from training.loop.schedule import HEAD_ONLY, MOST_EPOCHS, WHOLE_MODEL, Rule, describe, schedule
+from training.loop.optimizer import HEAD_ONLY, MOST_EPOCHS, WHOLE_MODEL, Rule, describe, schedule
 
 WHOLE, HEAD = Settings(""), Settings("", precompute=4)
 BATCH = WHOLE.items_per_batch * WHOLE.photos_per_item

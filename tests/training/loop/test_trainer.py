@@ -9,7 +9,8 @@ import torch
 
 from retrieval.errors import DataError, InvalidParameter, RunError
 from retrieval.images import Preprocessing
-from training.data.reader import Augmentation, PhotoReader, prefetch
+from training.data.augmentation import Augmentation
+from training.data.reader import PhotoReader
 from training.loop.optimizer import WARMUP, learning_rate_factor, make_optimizer
 from training.loop.recipe import build_loss
 from training.loop.run import BEST, LAST, Run
@@ -138,17 +139,6 @@ def test_an_unreadable_training_photo_is_named(catalogue: Path, tmp_path: Path) 
     photo = _photos(catalogue)[0]
     with pytest.raises(DataError, match=r"broken\.png"):
         PhotoReader([dataclasses.replace(photo, path=broken)], SIGHT)[0]
-
-
-def test_an_error_in_the_background_arrives() -> None:
-    def items() -> object:
-        yield 1
-        raise ZeroDivisionError
-
-    made = prefetch(items(), 2)  # type: ignore[arg-type]
-    assert next(made) == 1
-    with pytest.raises(ZeroDivisionError):
-        next(made)
 
 
 def _photos(catalogue: Path) -> list:

@@ -17,7 +17,6 @@ from retrieval.errors import InvalidParameter, RunError
 from training.config import Settings
 from training.data.reader import PhotoReader
 from training.evaluation.embedding import embed_photos
-from training.loop.fitted import fitted_on
 from training.loop.run import BEST, LAST, START, Run
 from training.loop.train import begin_run, train
 from training.loop.trainer import Trainer
@@ -125,7 +124,7 @@ def test_what_was_ever_fitted_on_stays_known(earlier: Run, later: Run, more: Pat
     small = Path(earlier.settings.catalogue).with_name("without.csv")
     small.write_text("\n".join(rows))
     third = begun(later, small, tmp_path / "third")
-    fitted = fitted_on(third)
+    fitted = third.fitted_on()
     assert all(fitted.contains(item, None) for item in (*earlier.splits.fit, *later.splits.fit))
     assert not any(fitted.contains(item, None) for item in (*earlier.splits.test, *earlier.splits.calibration))
     photo = next(photo for photo in earlier.photos() if photo.item_id == gone)
