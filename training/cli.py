@@ -11,22 +11,32 @@ from typing import Any, ClassVar, TypeVar
 import click
 
 from retrieval.catalogue.remote import is_url
-from retrieval.cli.options import GroupedCommand
+from retrieval.cli.options import GroupedCommand, settings_groups, settings_options
 from retrieval.errors import DataError, InvalidParameter, command
 from retrieval.files import check_place, write_file
 
-from .config import AUTO, DATA, EVALUATION, OUTPUT, Settings
-from .options import SettingsCommand, training_groups, training_options
+from .config import AUTO, DATA, EVALUATION, GROUPS, OUTPUT, Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class TrainCommand(SettingsCommand):
-    """`retrieval train`, with its options in groups."""
+class TrainCommand(GroupedCommand):
+    """`retrieval train`, with its options in groups; --loss.NAME VALUE is short for --set loss.NAME=VALUE."""
 
-    option_groups: ClassVar[Mapping[str, Sequence[str]]] = training_groups(
-        {DATA: ["config", "start"], OUTPUT: ["output", "resume"]}
+    option_groups: ClassVar[Mapping[str, Sequence[str]]] = settings_groups(
+        Settings, GROUPS, {DATA: ["config", "start", "words"], OUTPUT: ["output", "resume"]}
     )
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Write the arguments of losses as values of --set, and parse the options as usual."""
+        rest: list[str] = []
+        words = iter(args)
+        for word in words:
+            if word.startswith(("--loss.", "--regularizer.")):
+                rest += ["--set", word[2:] if "=" in word else f"{word[2:]}={next(words, '')}"]
+            else:
+                rest.append(word)
+        return super().parse_args(ctx, rest)
 
 
 class EvaluateCommand(GroupedCommand):
@@ -53,16 +63,21 @@ class EvaluateCommand(GroupedCommand):
     type=click.Path(path_type=Path),
     help="Begin with the weights and settings of this run, and train on its photos together with those of CATALOGUE.",
 )
+@click.option(
+    "--set",
+    "words",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Set a setting, or an argument of the loss or the regularizer (loss.temperature=0.05).",
+)
 @click.option("--resume", is_flag=True, help="Continue an interrupted run with the settings it was started with.")
-@training_options
-@click.pass_context
+@settings_options(Settings)
 def train(
-    context: click.Context,
-    /,
     catalogue: str | None,
     output: Path,
     config: Path | None,
     start: Path | None,
+    words: Sequence[str],
     resume: bool,
     **options: Any,
 ) -> None:
@@ -88,9 +103,8 @@ def train(
     else:
         earlier = None if start is None else open_run(start)
         base = {} if earlier is None else earlier.settings.to_dict()
-        settings = gather_settings(
-            catalogue=catalogue, config=config, options=options, nested=context.meta["nested"], base=base
-        )
+        given = {name: value for name, value in options.items() if value is not None} | parse_settings(words)
+        settings = gather_settings(catalogue=catalogue, config=config, given=given, base=base)
         run = run_training(settings, output, start=earlier)
         if earlier is not None:
             click.echo(run.told_start)
@@ -185,27 +199,41 @@ def explain(run: Path, output: Path | None, split: str, worst: int, as_json: boo
     click.echo(f"Next: {command('export', run, '-o', f'bundles/{run.name}', '--allow-estimate')}")
 
 
-def gather_settings(
-    *,
-    catalogue: str | None,
-    config: Path | None,
-    options: Mapping[str, Any],
-    nested: Mapping[str, Mapping[str, Any]],
-    base: Mapping[str, Any] | None = None,
-) -> Settings:
-    """Return the settings of a TOML file, overridden by options and by arguments of the losses.
+def parse_settings(words: Sequence[str]) -> dict[str, Any]:
+    """Return the settings of NAME=VALUE words; loss.NAME=VALUE is an argument of the loss."""
+    values: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or not name or not text:
+            raise InvalidParameter(
+                "options", "be --set NAME=VALUE, --loss.NAME VALUE or --regularizer.NAME VALUE", word
+            )
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        part, dot, argument = name.replace("-", "_").partition(".")
+        if dot:
+            values.setdefault(f"{part}_arguments", {})[argument] = value
+        else:
+            values[part] = value
+    return values
 
-    Settings that are not given are those of `base`. The arguments of a loss are kept only with the same loss.
+
+def gather_settings(
+    *, catalogue: str | None, config: Path | None, given: Mapping[str, Any], base: Mapping[str, Any] | None = None
+) -> Settings:
+    """Return the settings of a TOML file, overridden by given ones; the others are those of `base`.
+
+    The arguments of a loss are kept only with the same loss.
     """
-    given = _toml(config) if config else {}
-    given |= {name: value for name, value in options.items() if value is not None}
     values = dict(base or {})
-    for kind in ("loss", "regularizer"):
-        if given.get(kind, values.get(kind)) != values.get(kind):
-            values[f"{kind}_arguments"] = {}
-    values |= given
-    for name, value in nested.items():
-        values[name] = {**values.get(name, {}), **value}
+    for layer in (_toml(config) if config else {}, given):
+        for kind in ("loss", "regularizer"):
+            if layer.get(kind, values.get(kind)) != values.get(kind):
+                values[f"{kind}_arguments"] = {}
+        for name, value in layer.items():
+            values[name] = {**values.get(name, {}), **value} if name.endswith("_arguments") else value
     if catalogue:
         values["catalogue"] = catalogue if is_url(catalogue) else str(Path(catalogue).resolve())
     if "catalogue" not in values:

@@ -105,7 +105,7 @@ class Settings:
         "tpir",
         EVALUATION,
         "Which checkpoint to keep, by the validation items: highest 'tpir' (mean around the target FPIR), 'balanced' "
-        "(mean of R@1, MAP@R and TPIR over three epochs), 'r@1' or 'map@r', lowest 'fnir', or the 'last'.",
+        "(mean of R@1, MAP@R and TPIR), 'r@1' or 'map@r', or the 'last'.",
     )
     freeze_batch_norm: bool = setting(True, MODEL, "Keep the batch-norm statistics of a pretrained backbone.")
     crop_area: float = setting(0.35, AUGMENTATION, "Smallest share of a photo's area that a training crop covers.")
@@ -170,7 +170,7 @@ def _check(settings: Settings) -> None:
         ("pooling", ("average", "gem")),
         ("head_start", (AUTO, "fit", "random")),
         ("precision", ("auto", "fp32", "bf16", "fp16")),
-        ("select", ("tpir", "balanced", "fnir", "r@1", "map@r", "last")),
+        ("select", ("tpir", "balanced", "r@1", "map@r", "last")),
     ):
         if getattr(settings, name) not in allowed:
             raise InvalidParameter(name, f"be one of {', '.join(allowed)}", getattr(settings, name))

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.catalogue.splits import Splits, make_evaluation_protocol, make_splits, photos_in_protocol
 from retrieval.metrics.identification import identification_rates, threshold_at_fpir
 from training.backbones import backbone_preprocessing, load_backbone
 from training.config import Settings
 from training.data.augmentation import Augmentation
 from training.data.reader import PhotoReader, evaluation_batches
 from training.data.samplers import ItemSampler
-from training.data.splits import Splits, make_evaluation_protocol, make_splits, photos_in_protocol
 from training.evaluation.embedding import to_device
 from training.evaluation.evaluate import (
     consistency_metrics,

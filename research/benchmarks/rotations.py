@@ -31,6 +31,7 @@ from tqdm import tqdm
 from index.search.distance import DistanceForm, accepts
 from retrieval.bundle.density import LocalDensity
 from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.catalogue.splits import Splits, make_evaluation_protocol, make_splits, photos_in_protocol
 from retrieval.metrics.consistency import opis
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
 from retrieval.threshold.rule import calibrate
@@ -38,7 +39,6 @@ from training.backbones import backbone_preprocessing, load_backbone
 from training.config import Settings
 from training.data.augmentation import Augmentation
 from training.data.reader import PhotoReader, evaluation_batches
-from training.data.splits import Splits, make_evaluation_protocol, make_splits, photos_in_protocol
 from training.evaluation.distance_selection import Whitening, choose_distance, distances_of
 from training.evaluation.embedding import embed_photos, to_device
 from training.evaluation.evaluate import item_labels, make_evaluation_split, open_set_metrics, rank_metrics, score_split

@@ -16,10 +16,10 @@ from tqdm import tqdm
 from research.datasets import read_dataset
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.catalogue.shards import SPAN
+from retrieval.catalogue.splits import Splits, make_splits
 from retrieval.errors import DataError
 from retrieval.process import threads_of_share
 from training.data.folds import share_of_items
-from training.data.splits import Splits, make_splits
 
 from .configuration import HELD_OUT, ON_TEST, SHARED
 

@@ -13,9 +13,9 @@ import json
 
 import numpy as np
 
+from retrieval.catalogue.splits import Splits
 from training.config import Settings
 from training.data.folds import Fold, item_folds
-from training.data.splits import Splits
 from training.tune.study import Plan, resume_study, start_study
 
 from .configuration import Configuration, Variant

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from retrieval.catalogue.read import Photo
+from retrieval.catalogue.splits import Splits
 from retrieval.errors import InvalidParameter
 from training.config import Settings
 from training.data.reader import PhotoReader
-from training.data.splits import Splits
 from training.evaluation.embedding import embed_with_norms
 from training.evaluation.evaluate import EvaluationSplit, make_evaluation_split
 from training.loop.run import Run, choose_device

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from retrieval.catalogue.check import readiness
 from retrieval.catalogue.read import read_catalogue
+from retrieval.catalogue.splits import make_evaluation_protocol, make_splits, photos_in_protocol
 from retrieval.cli.data import data
 from retrieval.errors import DataError, RunError
-from training.data.splits import make_evaluation_protocol, make_splits, photos_in_protocol
 from training.loop.run import BEST, LAST, Run
 from training.loop.train import begin_run, train
 from training.loop.trainer import Trainer

@@ -1,17 +1,27 @@
-"""Photos of a run that continues earlier ones: those of all catalogues, each photo once."""
+"""Photos of a run that continues earlier ones: those of all catalogues, each photo once.
+
+Photos that are copies of photos on the other side of the partition (items that the model is fitted on, items that are
+held out) are found by their content.
+"""
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
+from retrieval.bundle.fitted import content_hash
 from retrieval.catalogue.photos import QUERIES, ROLES, Photo
 from retrieval.catalogue.read import read_catalogue
+from retrieval.catalogue.reading import in_order
 from retrieval.catalogue.remote import RemotePhoto
+from retrieval.catalogue.splits import EvaluationProtocol, Splits, side
+from retrieval.errors import ImageRefused
+from retrieval.process import cores
 
-from .splits import EvaluationProtocol, side
+BLOCK = 64  # photos that a thread reads
 
 Place = tuple[object, ...]
 
@@ -81,3 +91,39 @@ def _with_own_ids(photos: Sequence[Photo]) -> list[Photo]:
         seen.add(photo_id)
         found.append(replace(photo, photo_id=photo_id))
     return found
+
+
+def copies_across(photos: Sequence[Photo], splits: Splits, *, added: Collection[str]) -> list[str]:
+    """Return the ids of added photos that are copies of photos on the other side.
+
+    A copy has the same file content and bounding box, under any name. Of two added photos, the later one is returned.
+    """
+    if not added:
+        return []
+    fit = set(splits.fit)
+    sides: dict[str, set[bool]] = defaultdict(set)
+    found = []
+    ordered = sorted(photos, key=lambda photo: photo.photo_id in added)
+    blocks = (ordered[start : start + BLOCK] for start in range(0, len(ordered), BLOCK))
+    hashes = in_order(_hashes, blocks, threads=cores())
+    for photo, digest in zip(ordered, (digest for block in hashes for digest in block), strict=True):
+        is_fit = photo.item_id in fit
+        if digest is None:
+            continue
+        if photo.photo_id in added and (not is_fit) in sides[digest]:
+            found.append(photo.photo_id)
+        else:
+            sides[digest].add(is_fit)
+    return found
+
+
+def _hashes(photos: Sequence[Photo]) -> list[str | None]:
+    """Return the content hash of each photo, None where it cannot be read: training reports such photos."""
+    return [_hash(photo) for photo in photos]
+
+
+def _hash(photo: Photo) -> str | None:
+    try:
+        return content_hash(photo.read(), photo.bbox)
+    except ImageRefused:
+        return None

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from retrieval.catalogue.read import Photo
+from retrieval.catalogue.splits import Splits, make_splits
 from retrieval.errors import DataError, InvalidParameter
-
-from .splits import Splits, make_splits
 
 Fold = tuple[tuple[str, ...], tuple[str, ...]]
 LEAST = 2  # items per fold: a search needs an item to be mistaken for

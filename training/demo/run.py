@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retrieval.catalogue.read import read_catalogue
+from retrieval.catalogue.splits import side
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
 from retrieval.threshold.anchor import describe
 from training.config import Settings
-from training.data.splits import side
 from training.data.synthetic.catalogue import CATALOGUE, QUERIES, make_catalogue
 from training.export.export import export
 from training.loop.train import train

@@ -17,9 +17,9 @@ import numpy as np
 from index.search.distance import PLAIN, DistanceForm, Floats
 from retrieval.bundle.density import ADDITIVE, LOCAL_SCALING, NEIGHBOURS, Cohort, LocalDensity
 from retrieval.catalogue.read import Photo
+from retrieval.catalogue.splits import EvaluationProtocol, Splits
 from retrieval.metrics.consistency import search_curves, search_opis
 from retrieval.metrics.identification import identification_rates, threshold_at_fpir
-from training.data.splits import EvaluationProtocol, Splits
 
 from .evaluate import EvaluationSplit, item_labels, make_evaluation_split, score_split
 

@@ -16,6 +16,7 @@ import numpy as np
 from index.search.distance import PLAIN, DistanceForm
 from index.search.verified import VerifiedDistance
 from retrieval.catalogue.read import Photo
+from retrieval.catalogue.splits import EvaluationProtocol, query_and_gallery, side
 from retrieval.metrics.consistency import opis, search_opis
 from retrieval.metrics.identification import (
     IdentificationRates,
@@ -26,7 +27,6 @@ from retrieval.metrics.identification import (
 )
 from retrieval.metrics.ranks import map_at_r, r_precision, recall_at_k
 from retrieval.metrics.verified_scores import SearchSide, verified_scores
-from training.data.splits import EvaluationProtocol, query_and_gallery, side
 
 VALIDATED = (
     *("R@1", "R@5", "MAP@R", "R-precision", "FPIR", "TPIR", "FNIR", "FNIR any rank", "misidentification"),

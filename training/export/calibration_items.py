@@ -1,4 +1,4 @@
-"""The calibration items of a run, embedded and searched with an exported model."""
+"""The calibration items of a run, embedded and searched with an exported model, which is compared with fp32."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from index.search.verified import VerifiedDistance
 from retrieval.bundle.bundle import CalibrationSet, pack_features
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import Photo
+from retrieval.catalogue.splits import photos_in_protocol
 from retrieval.images import open_image
 from retrieval.images.thumbnails import thumbnail
-from retrieval.metrics.consistency import FAR_RANGE, opis_of_ranges, utility_curves
-from retrieval.metrics.identification import SearchScores
-from retrieval.reports.bundle_report import ReportData
-from training.data.splits import photos_in_protocol
-from training.evaluation.evaluate import EvaluationSplit, make_evaluation_split, score_split
+from retrieval.metrics.consistency import FAR_RANGE, opis, opis_of_ranges, search_opis, utility_curves
+from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
+from retrieval.reports.bundle_report import ReportData, variant_cells
+from retrieval.text import text_table
+from training.evaluation.evaluate import EvaluationSplit, item_labels, make_evaluation_split, score_split
 
 from .variants import ExportedModel, ModelExporter, embed_with_onnx, embed_with_torch
 from .verification import NOT_VERIFIED, RememberedInliers, VerificationChoice, describe_photos
@@ -124,3 +125,33 @@ class CalibrationItems:
     def _pictures(self, item_id: str) -> list[bytes]:
         photos = [photo for photo in self.photos if photo.item_id == item_id][:PICTURES]
         return [thumbnail(open_image(photo.read())) for photo in photos]
+
+
+def compare_with_fp32(exporter: ModelExporter, items: CalibrationItems) -> list[dict[str, Any]]:
+    """Return the metrics of fp32 on the CPU and of the model that embedded the items.
+
+    The rates are those of the largest threshold that keeps the target.
+    """
+    reference, labels, verified = exporter.reference, item_labels(items.photos), items.distance_form
+    rows = []
+    for model, vectors in ((reference, reference.whitened(items.raw)), (items.model, items.vectors)):
+        form: DistanceForm = model.choice.distance_form
+        if isinstance(verified, VerifiedDistance):
+            form = VerifiedDistance(form, verified.verifier)
+        scores = score_split(items.split, vectors, labels, distance_form=form, features=items.features)
+        rates = identification_rates(scores, threshold_at_fpir(scores, exporter.target_fpir))
+        rows.append(
+            {
+                "form": model.variant.describe(),
+                "opis": opis(vectors, labels).value,
+                "search_opis": search_opis(scores, exporter.target_fpir).value,
+                "fpir": rates.fpir,
+                "tpir": rates.tpir,
+            }
+        )
+    return rows
+
+
+def render_comparison(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a text table of the metrics of both models."""
+    return "\n".join(text_table(("variant", "OPIS", "OPIS of searches", "FPIR", "TPIR"), [*map(variant_cells, rows)]))

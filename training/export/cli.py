@@ -165,7 +165,7 @@ def _export_pretrained(
 
 def _show_evidence(evidence: Mapping[str, Any]) -> None:
     """Print what the verification gains and costs, and the comparison with fp32 if there is one."""
-    from training.export.comparison import render_comparison
+    from training.export.calibration_items import render_comparison
 
     if evidence["verification"]["told"]:
         click.echo(evidence["verification"]["told"])

@@ -31,8 +31,7 @@ from training.evaluation.evaluate import item_labels, score_split
 from training.export.certainty import auroc, choose_cut, risk_coverage, without_uncertain, wrong_answers
 from training.loop.run import Run
 
-from .calibration_items import CalibrationItems
-from .comparison import compare_with_fp32
+from .calibration_items import CalibrationItems, compare_with_fp32
 from .variants import REFERENCE, ExportedModel, ModelExporter, Variant, check_parity
 from .verification import (
     OFF,

@@ -20,10 +20,10 @@ from tqdm import tqdm
 from retrieval.bundle.embedder import Embedder, Embeddings
 from retrieval.bundle.providers import CPU, FP16, FP32, INT8, PRECISIONS, find_provider
 from retrieval.catalogue.read import Photo
+from retrieval.catalogue.splits import photos_in_protocol
 from retrieval.errors import InvalidParameter, RunError
 from retrieval.images import Appearance, Preprocessing, to_tensor
 from training.data.reader import PhotoReader, evaluation_batches
-from training.data.splits import photos_in_protocol
 from training.evaluation.distance_selection import DistanceChoice, Whitening, choose_distance
 from training.evaluation.embedding import embed_with_norms
 from training.loop.run import Run

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from retrieval.catalogue.read import Photo
+from retrieval.catalogue.splits import Splits
 from retrieval.errors import InvalidParameter, command
 from training.backbones import check_size, load_backbone
 from training.config import Settings
 from training.data.samplers import GroupItemSampler, ItemSampler, PhotoSampler, Sampler
-from training.data.splits import Splits
 from training.evaluation.evaluate import item_labels
 from training.losses.registry import LOSSES, Regularized, make_loss
 from training.model import EmbeddingModel

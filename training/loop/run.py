@@ -28,13 +28,13 @@ from torch import Tensor
 
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.catalogue.splits import EvaluationProtocol, Splits
 from retrieval.errors import RunError, command
 from retrieval.files import naming, write_file
 from retrieval.images import Preprocessing
 from training.backbones import rebuild_backbone
 from training.config import Settings
 from training.data.continued import read_catalogues
-from training.data.splits import EvaluationProtocol, Splits
 from training.model import EmbeddingModel
 
 BEST, LAST, START = "best", "last", "start"

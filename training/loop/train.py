@@ -9,16 +9,16 @@ from typing import Any
 from tqdm import tqdm
 
 from retrieval.catalogue.read import Photo, read_catalogue
-from training.backbones import backbone_preprocessing
-from training.config import SPLIT_SEED, Settings
-from training.data.reader import require_readable
-from training.data.splits import (
+from retrieval.catalogue.splits import (
     Splits,
     make_evaluation_protocol,
     make_splits,
     photos_in_protocol,
     require_mates,
 )
+from training.backbones import backbone_preprocessing
+from training.config import SPLIT_SEED, Settings
+from training.data.reader import require_readable
 from training.model import EmbeddingModel
 
 from .distributed import ProcessGroup

@@ -10,12 +10,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from retrieval.catalogue.read import Photo
-from training.data.sources import FeatureSource, PixelSource, Source
-from training.data.splits import (
+from retrieval.catalogue.splits import (
     EvaluationProtocol,
     Splits,
     photos_in_protocol,
 )
+from training.data.sources import FeatureSource, PixelSource, Source
 from training.evaluation.embedding import keep_freed_memory, to_device
 from training.evaluation.evaluate import item_labels, make_evaluation_split, validation_metrics
 from training.model import EmbeddingModel, freeze_batch_norm

@@ -14,13 +14,12 @@ from torch import Tensor, nn
 
 from retrieval.catalogue.extended_splits import extend_splits
 from retrieval.catalogue.read import Photo
+from retrieval.catalogue.splits import EvaluationProtocol, Splits, photos_in_protocol
 from retrieval.errors import InvalidParameter
 from retrieval.files import write_file
 from training.config import SPLIT_SEED, Settings
-from training.data.continued import merge_catalogues
-from training.data.copies import copies_across
+from training.data.continued import copies_across, merge_catalogues
 from training.data.reader import PhotoReader
-from training.data.splits import EvaluationProtocol, Splits, photos_in_protocol
 from training.evaluation.embedding import embed_photos
 from training.model import EmbeddingModel
 

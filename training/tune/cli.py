@@ -10,8 +10,7 @@ import click
 
 from retrieval.errors import command
 from retrieval.files import write_file
-from training.cli import gather_settings
-from training.options import settings_set
+from training.cli import gather_settings, parse_settings
 
 if TYPE_CHECKING:
     from .outcome import Outcome
@@ -88,8 +87,7 @@ def tune(  # noqa: PLR0913, PLR0917, one an option
     if resume:
         outcome = resume_study(output, trials=trials, jobs=jobs)
     else:
-        options, nested = settings_set(given)
-        settings = gather_settings(catalogue=catalogue, config=config, options=options, nested=nested)
+        settings = gather_settings(catalogue=catalogue, config=config, given=parse_settings(given))
         plan = make_plan(settings, parse_searches(search), objective=objective, folds=folds, share=share)
         items = sum(len(validation) for _, validation in plan.folds)
         names = ", ".join(f"{name} in {values}" for name, values in plan.search.items())

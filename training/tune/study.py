@@ -31,12 +31,12 @@ from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_s
 from optuna.trial import FrozenTrial, TrialState
 
 from retrieval.catalogue.read import read_catalogue
+from retrieval.catalogue.splits import make_evaluation_protocol
 from retrieval.errors import InvalidParameter, RetrievalError, RunError, command
 from retrieval.files import write_file
 from retrieval.process import cores
 from training.config import SPLIT_SEED, Settings
 from training.data.folds import Fold, fold_splits, item_folds, share_of_items, training_items
-from training.data.splits import make_evaluation_protocol
 from training.evaluation.evaluate import BALANCED, make_evaluation_split
 from training.loop.recipe import check_recipe
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from retrieval.catalogue.photos import Photo
+from retrieval.catalogue.splits import EvaluationProtocol
 from training.data.continued import read_catalogues
-from training.data.splits import EvaluationProtocol
 
 AMONG_ALL = EvaluationProtocol("", "")
 

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.catalogue.splits import make_splits
 from retrieval.errors import DataError, InvalidParameter
 from training.data.folds import fold_splits, item_folds, share_of_items, training_items
-from training.data.splits import make_splits
 
 
 def photos_of(groups: dict[str, int]) -> list[Photo]:

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from retrieval.catalogue.read import Photo
+from retrieval.catalogue.splits import PARTS, EvaluationProtocol, Splits, make_evaluation_protocol, make_splits
 from retrieval.errors import DataError
-from training.data.splits import PARTS, EvaluationProtocol, Splits, make_evaluation_protocol, make_splits
 
 
 def photo(item: str, *, group: str = "", source: str = "", partition: str = "", role: str = "", n: int = 0) -> Photo:

@@ -3,7 +3,7 @@ import pytest
 
 from retrieval.bundle.density import LocalDensity
 from retrieval.catalogue.read import Photo
-from training.data.splits import EvaluationProtocol, Splits
+from retrieval.catalogue.splits import EvaluationProtocol, Splits
 from training.evaluation.distance_selection import Whitening, choose_distance
 
 

@@ -19,7 +19,7 @@ from retrieval.metrics.identification import identification_rates, threshold_at_
 from retrieval.retriever import Retriever
 from training.data.reader import PhotoReader
 from training.export import variants
-from training.export.comparison import render_comparison
+from training.export.calibration_items import render_comparison
 from training.export.export import export
 from training.export.variants import FLOORS, REFERENCE, Variant, check_parity
 from training.loop.run import Run

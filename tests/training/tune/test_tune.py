@@ -20,10 +20,10 @@ from click.testing import CliRunner
 from optuna.trial import TrialState
 
 from retrieval.catalogue.read import read_catalogue
+from retrieval.catalogue.splits import make_splits
 from retrieval.cli.main import group
 from retrieval.errors import DataError, InvalidParameter, RunError
 from training.config import Settings
-from training.data.splits import make_splits
 from training.tune import study as study_module
 from training.tune import trial as trial_module
 from training.tune.outcome import Outcome, render, to_toml
