@@ -6,7 +6,6 @@ from .metrics.identification import (
     SearchScores,
     det_curve,
     identification_rates,
-    rates_by,
     search_scores,
     threshold_at_fpir,
 )
@@ -17,7 +16,6 @@ __all__ = [
     "SearchScores",
     "det_curve",
     "identification_rates",
-    "rates_by",
     "search_scores",
     "threshold_at_fpir",
 ]

@@ -106,7 +106,7 @@ def quickstart(
             f"{command('calibrate', bundle, gallery, '--queries', 'LABELLED.csv')}"
         )
     if can_train(catalogue):
-        click.echo(_about_training(bundle, photos, backbone, output))
+        click.echo(_about_training(photos, backbone, output))
     if serve:
         _run("serve", bundle, gallery, "--port", port)
     else:
@@ -139,21 +139,11 @@ def _check_same_photos(place: Path, photos: Sequence[Photo], bundle: Path, galle
         )
 
 
-def _about_training(bundle: Path, photos: Path, backbone: str, output: Path) -> str:
-    """Return what a head on the model is expected to gain, with the command that trains it unless that is nothing."""
-    from retrieval.bundle.bundle import Bundle
-
-    head = Bundle.open(bundle, verify=False).manifest["evidence"].get("head")  # only in bundles made with --fit
-    if head is not None and not head["helps"]:
-        return str(head["told"])
-    reason = (
-        f"At least {TRAINS_FROM} items have {PHOTOS_EACH} photos or more, enough to train a head on this model. What "
-        "it gains was not measured."
-        if head is None
-        else head["told"]
-    )
+def _about_training(photos: Path, backbone: str, output: Path) -> str:
+    """Return the command that trains a head on the model."""
     train = command("train", photos, "--backbone", backbone, "--precompute", "8", "-o", output / "run")
-    return f"{reason} Train it with: {train}"
+    reason = f"At least {TRAINS_FROM} items have {PHOTOS_EACH} photos or more, enough to train a head on this model"
+    return f"{reason}. `retrieval evaluate` shows whether it finds more items. Train it with: {train}"
 
 
 def _threshold(bundle: Path, gallery: Path) -> tuple[bool, float]:

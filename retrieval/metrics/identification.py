@@ -190,16 +190,5 @@ def det_curve(scores: SearchScores) -> DetCurve:
     return DetCurve(thresholds, fpir, fnir)
 
 
-def rates_by(scores: SearchScores, threshold: float, groups: ArrayLike) -> dict[object, IdentificationRates]:
-    """Return the error rates at one threshold for each value of `groups` (n,), such as a family or a source."""
-    values, place = np.unique(np.asarray(groups), return_inverse=True)
-    if place.shape != scores.own.shape:
-        raise InvalidParameter("groups", "have one value a query", place.shape)
-    return {
-        value.item(): identification_rates(scores.where(place == number), threshold)
-        for number, value in enumerate(values)
-    }
-
-
 def _share(hits: NDArray[np.bool_], among: NDArray[np.bool_]) -> float:
     return float(hits[among].mean()) if among.any() else float("nan")

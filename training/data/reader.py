@@ -8,33 +8,28 @@ Symbols: n = photos of a batch, r = this process's share of them.
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
 from retrieval.catalogue.read import Photo
+from retrieval.catalogue.reading import in_order
 from retrieval.errors import DataError, ImageRefused, command
 from retrieval.images import Preprocessing, center_crop_resize, crop, open_image
 from retrieval.process import threads_of_share
 
 from .augmentation import SEEDS, Augmentation
 
-T = TypeVar("T")
-
 CACHE_BYTES = 4 * 2**30
-PREFETCH = 3  # batches prepared ahead of the step
 NAMED = 3  # photos that an error names
 REMEDY = (
     f"List all such photos with `{command('data', 'check', 'CATALOGUE', '--report', 'check.json')}`, "
     "then repair or remove them"
 )
-SHARE = 4  # photos that a thread takes at a time
 
 
 class Decoded(NamedTuple):
@@ -168,60 +163,19 @@ def training_batches(
     """
     rank, processes = part
 
-    def jobs() -> Iterator[tuple[tuple[np.ndarray, np.ndarray], list[Callable[[], None]]]]:
-        for number, batch in enumerate(batches):
-            seeds = np.random.default_rng((*seed, number)).integers(SEEDS, size=len(batch))
-            rows = np.array_split(np.arange(len(batch)), processes)[rank]
-            positions = batch[rows]
-            pixels = np.empty((len(rows), augmentation.size, augmentation.size, 3), np.uint8)
-            yield (positions, pixels), _parts(partial(augment, positions, seeds[rows], pixels), len(rows))
+    def augmented(job: tuple[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        number, batch = job
+        seeds = np.random.default_rng((*seed, number)).integers(SEEDS, size=len(batch))
+        rows = np.array_split(np.arange(len(batch)), processes)[rank]
+        pixels = np.empty((len(rows), augmentation.size, augmentation.size, 3), np.uint8)
+        for place, row in enumerate(rows):
+            pixels[place] = augmentation.crop(reader[int(batch[row])], int(seeds[row]))
+        return batch[rows], pixels
 
-    def augment(positions: np.ndarray, seeds: np.ndarray, pixels: np.ndarray, block: slice) -> None:
-        for row in range(*block.indices(len(positions))):
-            pixels[row] = augmentation.crop(reader[int(positions[row])], int(seeds[row]))
-
-    return prefetch_parallel(jobs(), threads=threads_of_share(), depth=PREFETCH)
+    return in_order(augmented, enumerate(batches), threads=threads_of_share())
 
 
 def evaluation_batches(reader: PhotoReader, positions: Sequence[int], *, batch_size: int = 64) -> Iterator[np.ndarray]:
     """Yield uint8 (≤ batch_size, size, size, 3) of photos in order, prefetched by several threads."""
-
-    def jobs() -> Iterator[tuple[np.ndarray, list[Callable[[], None]]]]:
-        for start in range(0, len(positions), batch_size):
-            chosen = positions[start : start + batch_size]
-            pixels = np.empty((len(chosen), reader.size, reader.size, 3), np.uint8)
-            yield pixels, _parts(partial(squares, chosen, pixels), len(chosen))
-
-    def squares(chosen: Sequence[int], pixels: np.ndarray, block: slice) -> None:
-        pixels[block] = reader.pixels(chosen[block])
-
-    return prefetch_parallel(jobs(), threads=threads_of_share(), depth=PREFETCH)
-
-
-def _parts(work: Callable[[slice], None], count: int) -> list[Callable[[], None]]:
-    return [partial(work, slice(start, start + SHARE)) for start in range(0, count, SHARE)]
-
-
-def prefetch_parallel(jobs: Iterable[tuple[T, list[Callable[[], None]]]], *, threads: int, depth: int) -> Iterator[T]:
-    """Yield the results of jobs (result, parts that fill it) in order, running `depth` jobs ahead.
-
-    The parts run in `threads` threads, in the order of the jobs. Jobs are drawn in the consuming thread, which also
-    receives the errors of parts. Closing waits for running parts and cancels the others.
-    """
-    waiting: deque[tuple[T, list[Future[None]]]] = deque()
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="prefetch")
-    try:
-        for result, parts in jobs:
-            waiting.append((result, [pool.submit(part) for part in parts]))
-            if len(waiting) > depth:
-                yield _done(*waiting.popleft())
-        while waiting:
-            yield _done(*waiting.popleft())
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _done(result: T, futures: list[Future[None]]) -> T:
-    for future in futures:
-        future.result()
-    return result
+    blocks = (positions[start : start + batch_size] for start in range(0, len(positions), batch_size))
+    return in_order(reader.pixels, blocks, threads=threads_of_share())

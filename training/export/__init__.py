@@ -2,7 +2,7 @@
 
 export calibration_items certainty     contents of the bundle, calibration of the threshold, comparison with fp32
 variants                              models of each precision and provider, and their checks
-pretrained fit projection head_gain   bundles of pretrained models, fitted to a catalogue
+pretrained fit projection             bundles of pretrained models, fitted to a catalogue
 verification                          choice of the geometric verification
 onnx_writer quantization              torch to ONNX, ONNX to int8 and fp16
 """

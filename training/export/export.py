@@ -28,10 +28,10 @@ from retrieval.reports.bundle_report import render_report
 from retrieval.threshold.rule import calibrate
 from training.evaluation.distance_selection import validation_split
 from training.evaluation.evaluate import item_labels, score_split
-from training.export.certainty import auroc, choose_cut, risk_coverage, without_uncertain, wrong_answers
 from training.loop.run import Run
 
 from .calibration_items import CalibrationItems, compare_with_fp32
+from .certainty import choose_cut, without_uncertain
 from .variants import REFERENCE, ExportedModel, ModelExporter, Variant, check_parity
 from .verification import (
     OFF,
@@ -170,7 +170,6 @@ def _write(path: Path, exporter: ModelExporter, items: CalibrationItems, calibra
         "distances_tried": model.choice.tried,
         "verification": verification.to_dict(),
         "certainty": {
-            **_certainty_metrics(items.searches, items.certainties),
             "cut": cut.certainty,
             "fnir_of_cuts_tried": {f"{value:.4g}": fnir for value, fnir in cut.tried.items()},
         },
@@ -211,13 +210,3 @@ def _validated_cut(exporter: ModelExporter, items: CalibrationItems) -> _Cut:
             features[place] = some
     scores = score_split(split, vectors, item_labels(photos), distance_form=items.distance_form, features=features)
     return _Cut(*choose_cut(scores, model.fitted.certainties[split.queries], exporter.target_fpir))
-
-
-def _certainty_metrics(searches: SearchScores, certainties: np.ndarray) -> dict[str, float | None]:
-    """Return how well the certainty of a query predicts that its first answer is wrong."""
-    wrong, mated = wrong_answers(searches), searches.mated
-    return {
-        "auroc_of_a_wrong_first_answer": auroc(certainties[mated], wrong[mated]),
-        "risk_at_full_coverage": float(wrong[mated].mean()),
-        "mean_risk_over_coverage": risk_coverage(certainties[mated], wrong[mated]).area,
-    }

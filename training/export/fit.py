@@ -16,7 +16,6 @@ from tqdm import tqdm
 
 from index.search.distance import PLAIN
 from retrieval.bundle.fitted import Fitted, content_hash
-from retrieval.catalogue.check import can_train
 from retrieval.catalogue.read import Photo
 from retrieval.errors import ImageRefused
 from retrieval.images import crop, open_image
@@ -26,7 +25,6 @@ from training.evaluation.embedding import to_device
 from training.evaluation.evaluate import EvaluationSplit, item_labels
 from training.model import PretrainedModel
 
-from .head_gain import measure_head
 from .pretrained import Pretrained
 from .projection import LEAST_ITEMS, ProjectionChoice, choose_projection
 from .verification import (
@@ -89,9 +87,6 @@ def fit_to_catalogue(
             seed=seed,
         )
         pretrained = replace(pretrained, verification=verification)
-    if can_train(photos):
-        gain = measure_head(chosen, features, choice, seed=seed)
-        pretrained = replace(pretrained, evidence={} if gain is None else {"head": gain.to_dict()})
     pretrained, told = _projected(pretrained, choice, chosen, len(counts))
     if choice.projection is not None or pretrained.verification.verifier is not None:
         contents = (content_hash(photo.read(), photo.bbox) for photo in chosen)
@@ -108,7 +103,7 @@ def _projected(
     items = len({photo.item_id for photo in photos})
     evidence = {"fit": {"items": items, "photos": len(photos), "recall_at_1": choice.unfitted, "gain": choice.gain}}
     model = PretrainedModel(pretrained.model.backbone, projection=choice.projection.module()).eval()
-    return replace(pretrained, model=model, evidence={**pretrained.evidence, **evidence}), (
+    return replace(pretrained, model=model, evidence=evidence), (
         f"Fitted to {items} of the {catalogue_items} items: in a cross-validation on items that were left out, "
         f"{choice.unfitted + choice.gain:.0%} of the photos find their item first, {choice.unfitted:.0%} without it."
     )

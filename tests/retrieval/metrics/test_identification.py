@@ -9,7 +9,6 @@ from retrieval.metrics.identification import (
     SearchScores,
     det_curve,
     identification_rates,
-    rates_by,
     search_scores,
     threshold_at_fpir,
 )
@@ -218,18 +217,6 @@ def test_without_a_mated_search_there_is_no_fnir() -> None:
     assert curve.thresholds.tolist() == [0.2, 0.4]
     assert curve.fpir.tolist() == pytest.approx([1 / 3, 2 / 3])
     assert np.isnan(curve.fnir).all()
-
-
-def test_rates_of_groups_add_up() -> None:
-    queries, asked, gallery, kept = world()
-    scores = search_scores(queries, asked, gallery, kept)
-    families = asked % 3
-    by_family, whole = rates_by(scores, 0.8, families), identification_rates(scores, 0.8)
-    assert set(by_family) == {0, 1, 2}
-    assert sum(rates.queries for rates in by_family.values()) == whole.queries
-    assert sum(rates.fpir * rates.queries for rates in by_family.values()) == pytest.approx(whole.fpir * whole.queries)
-    with pytest.raises(InvalidParameter, match="one value a query"):
-        rates_by(scores, 0.8, families[1:])
 
 
 def test_true_unknowns_are_told_apart() -> None:

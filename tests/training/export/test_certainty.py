@@ -3,50 +3,7 @@ import pytest
 
 from retrieval.errors import InvalidParameter
 from retrieval.metrics.identification import SearchScores, identification_rates
-from training.export.certainty import auroc, choose_cut, risk_coverage, without_uncertain, wrong_answers
-
-
-def test_auroc_by_hand() -> None:
-    wrong = np.array([True, False, True, False])
-    assert auroc([1.0, 2.0, 3.0, 4.0], wrong) == 3 / 4  # (1, 2), (1, 4), (3, 4) of four pairs
-    assert auroc([1.0, 1.0, 1.0, 1.0], wrong) == 1 / 2
-    assert auroc([1.0, 2.0], [False, False]) is None
-    assert auroc([1.0, 2.0], [True, True]) is None
-    assert auroc([1, 2, 3, 4], [1, 0, 1, 0]) == 3 / 4  # as whole numbers
-
-
-def test_auroc_is_the_share_of_pairs_in_order() -> None:
-    generator = np.random.default_rng(0)
-    values, wrong = generator.integers(0, 6, 80) / 2, generator.random(80) < 0.3
-    pairs = [(bad, good) for bad in values[wrong] for good in values[~wrong]]
-    assert auroc(values, wrong) == pytest.approx(np.mean([(bad < good) + (bad == good) / 2 for bad, good in pairs]))
-
-
-def test_a_tie_with_another_item_is_a_wrong_answer() -> None:
-    own, impostor = np.array([0.3, 0.3, 0.3, np.inf]), np.array([0.4, 0.3, 0.2, 0.1])
-    assert wrong_answers(SearchScores(np.arange(4), own, impostor, 4)).tolist() == [False, True, True, False]
-
-
-def test_risk_coverage_by_hand() -> None:
-    curve = risk_coverage([0.1, 0.9, 0.5, 0.7], [True, False, True, False])
-    assert curve.coverage == pytest.approx([0.25, 0.5, 0.75, 1])
-    assert curve.risk == pytest.approx([0, 0, 1 / 3, 1 / 2])
-    assert curve.area == pytest.approx(5 / 24)
-    assert risk_coverage([1, 9, 5, 7], [1, 0, 1, 0]).risk.tolist() == curve.risk.tolist()  # as whole numbers
-    assert risk_coverage([1, 9, 5, 7], [2, 0, 3, 0]).risk.tolist() == curve.risk.tolist()  # as truths
-
-
-def test_equally_certain_searches_keep_their_order() -> None:
-    generator = np.random.default_rng(0)
-    wrong, certain = generator.random(500) < 0.4, generator.random(500) < 0.5
-    curve = risk_coverage(np.where(certain, 2.0, 1.0), wrong)
-    assert curve.risk == pytest.approx(np.r_[wrong[certain], wrong[~certain]].cumsum() / np.arange(1, 501))
-
-
-@pytest.mark.parametrize(("certainties", "wrong"), [([], []), ([1.0, 2.0], [True]), ([1.0], [True, False])])
-def test_a_curve_needs_one_certainty_a_search(certainties: list[float], wrong: list[bool]) -> None:
-    with pytest.raises(InvalidParameter, match="have one value a search"):
-        risk_coverage(certainties, wrong)
+from training.export.certainty import choose_cut, without_uncertain
 
 
 def test_an_uncertain_search_returns_nothing_and_counts_as_a_miss() -> None:
@@ -76,7 +33,6 @@ def test_a_cut_is_chosen_where_it_helps_and_none_where_it_does_not() -> None:
     cut, tried = choose_cut(scores, telling, 0.05)
     assert 1.0 < cut < 2.0
     assert tried[cut] < 0.2 < tried[0.0]
-    assert auroc(telling, wrong_answers(scores)) > 0.95
     cut, tried = choose_cut(scores, generator.random(2000), 0.001)
     assert tried[cut] <= tried[0.0]
 

@@ -14,7 +14,6 @@ from retrieval.images import Preprocessing
 from retrieval.indexing.pipeline import index_catalogue
 from training.backbones.small import SmallConvNet
 from training.export import fit as fitting
-from training.export import head_gain
 from training.export.fit import fit_to_catalogue
 from training.export.pretrained import Pretrained, export_pretrained
 from training.export.projection import Projection, ProjectionChoice
@@ -112,17 +111,3 @@ def test_photos_that_cannot_be_read_are_left_out(
     broken = [Photo(f"broken-{n}", tmp_path / "broken.png", p.item_id) for n, p in enumerate(photos[::2])]
     fitted, _ = fit_to_catalogue(tiny, [*broken, *photos])
     assert fitted.evidence["fit"] == {"items": 30, "photos": 60, "recall_at_1": 0.5, "gain": 0.25}
-
-
-@pytest.mark.slow
-def test_what_a_head_gains_is_measured_where_items_have_enough_photos(
-    tiny: Pretrained, photos: list[Photo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(head_gain, "FOLDS", 2)  # each fold trains a head for most of a second
-    several = read_catalogue(write_folder(tmp_path / "several", items=range(60), photos=range(4)))
-    fitted, _ = fit_to_catalogue(tiny, several)
-    head = fitted.evidence["head"]
-    assert isinstance(head, dict)
-    assert head["items"] == 30
-    assert 0 <= head["without"] <= 1
-    assert "head" not in fit_to_catalogue(tiny, photos)[0].evidence
