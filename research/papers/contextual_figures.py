@@ -140,7 +140,7 @@ FIGURES = (
         items=("Figure 8",),
         shows="Cost of the contextual objective and of ROADMAP over the batch size: time, and memory for the gradient.",
         protocol=COST,
-        settings={**COMMON, "frozen": 1.0},
+        settings={**COMMON, "learning_rate": 0.0},
         variants={
             f"{name}, {4 * items}": Variant({**loss, "items_per_batch": items}, series=name, x=4 * items)
             for name, loss in (("Contextual", ours()), ("ROADMAP", {"loss": "roadmap"}))
@@ -154,7 +154,7 @@ FIGURES = (
         items=("Figure 9",),
         shows="Train R@1 of a linear layer on fixed features over lambda and the batch size, and its loss by epoch.",
         datasets=("cub",),
-        settings={**COMMON, "frozen": 1.0, "precompute": 8},
+        settings={**COMMON, "precompute": 8},
         variants={
             f"lambda {weight:g}, {4 * items}": Variant(
                 {**ours(weight, 0.0), "items_per_batch": items, "epoch_steps": 15},
