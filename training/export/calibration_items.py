@@ -60,11 +60,19 @@ class CalibrationItems:
         if verification.verifier is not None:
             form = VerifiedDistance(form, RememberedInliers(verification.verifier))
             features = describe_photos(verification.verifier, photos, run.preprocessing)
-        searches = score_split(split, embeddings.vectors, labels, distance_form=form, features=features)
-        certainties = embeddings.certainties[split.queries]
-        raw = embed_with_torch(run, exporter.model, photos).vectors
-        rest = (appearances, searches, raw, verification, form, features)
-        return cls(photos, split, model, embeddings.vectors, certainties, *rest)
+        return cls(
+            photos=photos,
+            split=split,
+            model=model,
+            vectors=embeddings.vectors,
+            certainties=embeddings.certainties[split.queries],
+            appearances=appearances,
+            searches=score_split(split, embeddings.vectors, labels, distance_form=form, features=features),
+            raw=embed_with_torch(run, exporter.model, photos).vectors,
+            verification=verification,
+            distance_form=form,
+            features=features,
+        )
 
     @property
     def item_ids(self) -> list[str]:
@@ -92,11 +100,16 @@ class CalibrationItems:
     def pack(self) -> bytes:
         """Return the searches as the bundle's calibration file."""
         queries = self.split.queries
-        photo_ids = np.array([self.photos[i].photo_id for i in queries])
-        rows = (self.vectors[queries], self.appearances[queries])
         shown = [self.photos[i] for i in self.split.gallery]
-        gallery = Probes(self.vectors[self.split.gallery], [p.photo_id for p in shown], [p.item_id for p in shown])
-        return CalibrationSet(self.searches, self.groups, photo_ids, self.certainties, *rows, gallery).pack()
+        return CalibrationSet(
+            self.searches,
+            self.groups,
+            photo_ids=np.array([self.photos[i].photo_id for i in queries]),
+            certainties=self.certainties,
+            vectors=self.vectors[queries],
+            appearances=self.appearances[queries],
+            gallery=Probes(self.vectors[self.split.gallery], [p.photo_id for p in shown], [p.item_id for p in shown]),
+        ).pack()
 
     def pack_features(self) -> bytes:
         """Return the local features of the photos as the bundle's file of them."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from retrieval.bundle.bundle import (
     CALIBRATION,
@@ -21,9 +22,9 @@ from retrieval.bundle.bundle import (
 )
 from retrieval.bundle.embedder import pack_golden
 from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.errors import RunError
+from retrieval.errors import InvalidParameter, RunError
 from retrieval.files import check_place
-from retrieval.metrics.identification import SearchScores
+from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
 from retrieval.reports.bundle_report import render_report
 from retrieval.threshold.rule import calibrate
 from training.evaluation.distance_selection import validation_split
@@ -31,7 +32,6 @@ from training.evaluation.evaluate import item_labels, score_split
 from training.loop.run import Run
 
 from .calibration_items import CalibrationItems, compare_with_fp32
-from .certainty import choose_cut, without_uncertain
 from .variants import REFERENCE, ExportedModel, ModelExporter, Variant, check_parity
 from .verification import (
     OFF,
@@ -41,6 +41,9 @@ from .verification import (
     choose_verification,
     describe_photos,
 )
+
+QUANTILES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)  # of the certainties, tried as cuts
+NEVER = 1e9  # distance to the own item of a rejected search: still mated, never accepted
 
 
 @dataclass(frozen=True)
@@ -210,3 +213,24 @@ def _validated_cut(exporter: ModelExporter, items: CalibrationItems) -> _Cut:
             features[place] = some
     scores = score_split(split, vectors, item_labels(photos), distance_form=items.distance_form, features=features)
     return _Cut(*choose_cut(scores, model.fitted.certainties[split.queries], exporter.target_fpir))
+
+
+def without_uncertain(scores: SearchScores, certainties: ArrayLike, cut: float) -> SearchScores:
+    """Return scores in which searches with a certainty below the cut return nothing."""
+    low = np.asarray(certainties, dtype=np.float64) < cut
+    if low.shape != scores.own.shape:
+        raise InvalidParameter("certainties", "have one value a search", low.shape)
+    near = None if scores.near is None else np.where(low[:, None], np.inf, scores.near)
+    own = np.where(low & scores.mated, NEVER, scores.own)
+    return replace(scores, own=own, impostor=np.where(low, np.inf, scores.impostor), near=near)
+
+
+def choose_cut(scores: SearchScores, certainties: ArrayLike, target_fpir: float) -> tuple[float, dict[float, float]]:
+    """Return the cut with the lowest FNIR at the target FPIR (0 if none helps), and the FNIR of every cut tried."""
+    values = np.asarray(certainties, dtype=np.float64)
+    cuts = [0.0 if not share else float(np.quantile(values, share)) for share in QUANTILES]
+    tried = {}
+    for cut in cuts:
+        kept = without_uncertain(scores, values, cut)
+        tried[cut] = identification_rates(kept, threshold_at_fpir(kept, target_fpir)).fnir
+    return min(tried, key=lambda cut: (tried[cut], cut)), tried

@@ -71,7 +71,7 @@ class Run:
 
     @classmethod
     def create(
-        cls, path: Path, *, prepare: Callable[[Run], object] | None = None, **documents: Mapping[str, Any] | None
+        cls, path: Path, documents: Mapping[str, Mapping[str, Any]], *, prepare: Callable[[Run], object] | None = None
     ) -> Run:
         """Create a run directory with its JSON documents; raise RunError for an existing run.
 

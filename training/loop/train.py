@@ -128,7 +128,7 @@ def begin_run(
         if continued is not None:
             continued.write(run, settings, process_group.device)
 
-    process_group.run_on_main(lambda: Run.create(path, prepare=prepare, **documents))
+    process_group.run_on_main(lambda: Run.create(path, documents, prepare=prepare))
     if process_group.is_main:
         length = describe(settings, batches=batches)
         tqdm.write(f"Training on {len(fit)} photos of {len(splits.fit)} items: {length}.")

@@ -3,7 +3,7 @@ import pytest
 
 from retrieval.errors import InvalidParameter
 from retrieval.metrics.identification import SearchScores, identification_rates
-from training.export.certainty import choose_cut, without_uncertain
+from training.export.export import choose_cut, without_uncertain
 
 
 def test_an_uncertain_search_returns_nothing_and_counts_as_a_miss() -> None:

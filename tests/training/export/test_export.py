@@ -15,8 +15,7 @@ from training.evaluation.distance_selection import Whitening
 from training.evaluation.embedding import embed_photos
 from training.evaluation.report import evaluate_run, render
 from training.export import variants
-from training.export.certainty import without_uncertain
-from training.export.export import export
+from training.export.export import export, without_uncertain
 from training.export.onnx_writer import write_onnx
 from training.loop.run import Run
 
