@@ -79,13 +79,8 @@ FIGURES = (
         }
         | {
             f"lambda {weight:g}, one batch": Variant(
-                {
-                    **ours(weight, 0.0),
-                    "learning_rate": 0.0,
-                    "items_per_batch": 100,
-                    "photos_per_item": 58,
-                    "epoch_steps": 1,
-                }
+                ours(weight, 0.0)
+                | {"learning_rate": 0.0, "items_per_batch": 100, "photos_per_item": 58, "epoch_steps": 1}
             )
             for weight in (0.0, 1.0)
         },

@@ -45,16 +45,14 @@ def mixed(weight: float, base: dict[str, Any], positive_margin: float = 0.9, **a
         return contrastive(positive_margin)
     if weight == 1:
         return {**base, **arguments}
-    return {
-        **base,
-        **arguments,
-        "regularizer": "contrastive",
-        "regularizer_arguments": {
-            "positive_margin": positive_margin,
-            "negative_margin": 0.6,
-            "weight": round((1 - weight) / weight, 6),
-        },
-    }
+    margins = {"positive_margin": positive_margin, "negative_margin": 0.6, "weight": round((1 - weight) / weight, 6)}
+    return {**base, **arguments, "regularizer": "contrastive", "regularizer_arguments": margins}
+
+
+def towards(target: float) -> dict[str, Any]:
+    """Return the settings of the similarity regularizer, whose weight is gamma / (1 - gamma) with gamma = 0.1."""
+    arguments = {"target": target, "weight": 0.1111}
+    return {"regularizer": "similarity_regularizer", "regularizer_arguments": arguments}
 
 
 def contrastive(positive_margin: float = 0.9) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from .contextual_recipes import (
     RATES,
     context,
     mixed,
+    towards,
 )
 
 STUDIES = (
@@ -72,20 +73,7 @@ STUDIES = (
             f"{name}{suffix}": Variant({**settings, **regularizer})
             for name, settings in LARGE_BASELINES.items()
             if name != "Fast-AP"
-            for suffix, regularizer in (
-                ("", {}),
-                *(
-                    (
-                        f" + {target:g}",
-                        {
-                            "regularizer": "similarity_regularizer",
-                            # the weight is gamma / (1 - gamma), gamma = 0.1
-                            "regularizer_arguments": {"target": target, "weight": 0.1111},
-                        },
-                    )
-                    for target in (0.25, 0.3)
-                ),
-            )
+            for suffix, regularizer in (("", {}), (" + 0.25", towards(0.25)), (" + 0.3", towards(0.3)))
         }
         | {"Contextual": Variant(LARGE_OURS)},
         metrics=("mAP", "MAP@R", "R@1"),

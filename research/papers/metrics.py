@@ -13,9 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from research.metrics.clustering import nmi
-from research.metrics.diversity import Diversity, diversity
-from research.metrics.reranking import contextual_scorer
+from research.metrics import cluster_diversity, contextual_scorer, feature_diversity, nmi
 from retrieval.catalogue.read import Photo
 from retrieval.errors import InvalidParameter
 from retrieval.metrics.consistency import Opis, opis
@@ -47,11 +45,6 @@ class Embedded:
     def opis(self) -> Opis:
         """Return OPIS over FAR 1e-2 to 1e-1."""
         return self.opis_between(1e-2, 1e-1)
-
-    @cached_property
-    def diversity(self) -> Diversity:
-        """Return the diversity measures of the embeddings."""
-        return diversity(self.unit, self.labels)
 
     def opis_between(self, low: float, high: float) -> Opis:
         """Return OPIS over a range of false-accept rates."""
@@ -126,8 +119,8 @@ METRICS = (
     Metric(r"norm where wrong", lambda e, _: e.norm_of(right=False)),
     Metric(r"train R@1", lambda e, _: e.recall(1), PERCENT, train=True),
     Metric(r"train MAP@R", lambda e, _: map_at_r(*e.lists(e.labels), exclude_self=e.alone), PERCENT, train=True),
-    Metric(r"cluster diversity", lambda e, _: e.diversity.cluster_diversity, train=True),
-    Metric(r"feature diversity", lambda e, _: e.diversity.feature_diversity, train=True),
+    Metric(r"cluster diversity", lambda e, _: cluster_diversity(e.unit, e.labels), train=True),
+    Metric(r"feature diversity", lambda e, _: feature_diversity(e.unit), train=True),
     Metric(r"lowest norm", lambda e, _: float(e.norms.min()), train=True),
     Metric(r"highest norm", lambda e, _: float(e.norms.max()), train=True),
 )

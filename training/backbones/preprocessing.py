@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from retrieval.errors import InvalidParameter
@@ -18,6 +19,7 @@ from training.config import LITE0, SMALL
 from . import lite0
 from .hub import is_local, resolved, unreadable
 
+FILES = ("preprocessor_config.json", "processor_config.json")
 WARPED_FROM = 384  # ConvNeXt's processor squashes at this size and above, and crops by `crop_pct` below it
 
 Channels = tuple[float, float, float]
@@ -45,11 +47,15 @@ def read_processor(name: str) -> dict[str, Any]:
 
     local = is_local(name)
     try:
-        values, _ = ImageProcessingMixin.get_image_processor_dict(name, local_files_only=local)
         config, _ = transformers.PreTrainedConfig.get_config_dict(name, local_files_only=local)
+        family = str(config.get("model_type", "")).removesuffix("_vision_model")
+        usual = IMAGE_PROCESSOR_MAPPING_NAMES.get(family) or {}
+        bare = Path(name).is_dir() and not any((Path(name) / file).exists() for file in FILES)
+        values: dict[str, Any] = {}
+        if not (bare and usual):  # a folder without a processor gets the usual one of its family
+            values, _ = ImageProcessingMixin.get_image_processor_dict(name, local_files_only=local)
     except (OSError, ValueError) as error:
         raise unreadable(name, error, what="have a readable preprocessor_config.json") from error
-    usual = IMAGE_PROCESSOR_MAPPING_NAMES.get(str(config.get("model_type", "")).removesuffix("_vision_model")) or {}
     kind = str(values.get("image_processor_type") or values.get("feature_extractor_type") or usual.get("pil") or "")
     base = kind.replace("FeatureExtractor", "ImageProcessor").removesuffix("Pil").removesuffix("Fast")
     processor = getattr(transformers, f"{base}Pil", None)

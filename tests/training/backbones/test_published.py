@@ -130,10 +130,13 @@ def test_a_processor_within_a_processor_is_found(tmp_path: Path) -> None:
     assert (found.size, found.mean, found.squash) == (64, pytest.approx(tuple(MEAN)), True)
 
 
-def test_without_a_file_the_error_names_it(tmp_path: Path) -> None:
-    folder(tmp_path, {"image_processor_type": "MobileViTImageProcessor"}, family="mobilevit")
+def test_without_a_file_the_family_decides(tmp_path: Path) -> None:
+    folder(tmp_path, None, family="mobilevit")
     assert read_processor(str(tmp_path))["do_flip_channel_order"] is True
-    (tmp_path / "preprocessor_config.json").unlink()
+    assert published_preprocessing(str(tmp_path)).std == pytest.approx((1, 1, 1))
+    folder(tmp_path, None, family="clip_vision_model")
+    assert published_preprocessing(str(tmp_path)).mean[0] == pytest.approx(0.48145466)
+    folder(tmp_path, None, family="somebodys")
     with pytest.raises(InvalidParameter, match=r"preprocessor_config\.json"):
         published_preprocessing(str(tmp_path))
 
