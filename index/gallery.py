@@ -69,10 +69,10 @@ from .segments import ENDINGS, Part, encode_row, write_segment
 from .snapshot import (
     TAIL,
     Caches,
+    Found,
     Neighbour,
     Snapshot,
     StoredPhoto,
-    Within,
     in_file,
     neighbours_of,
     read_snapshot,
@@ -299,7 +299,9 @@ class Gallery:
             of each photo, if the query has several.
         """
         form = distance_form
-        return self.search_version(vectors, k, where=where, distance_form=form, within=within, features=features)[1]
+        return self.search_version(
+            vectors, k, where=where, distance_form=form, within=within, features=features
+        ).neighbours
 
     def search_version(
         self,
@@ -308,16 +310,15 @@ class Gallery:
         *,
         where: str | None = None,
         distance_form: DistanceForm = PLAIN,
-        within: Within = None,
+        within: float | None = None,
         features: Sequence[Features] | None = None,
-    ) -> tuple[int, list[list[Neighbour]]]:
-        """Search and return the version; `within` may be a function of what is kept as its operating point, or None."""
+    ) -> Found:
+        """Search as `search` does, and also return the version and what is kept as its operating point."""
         if k < 1:
             raise InvalidParameter("k", "be at least 1", k)
         unit = check_vectors(vectors, self.dim)
         try:
             now, only = self._filtered(where) if where is not None else (self._current(), None)
-            within = within(now.point) if callable(within) else within
             if isinstance(distance_form, VerifiedDistance):
                 queries = check_query_features(features, len(unit))
                 nearest_photos = now.verified_search(distance_form).nearest(unit, queries, k, only=only)
@@ -331,7 +332,7 @@ class Gallery:
         except GalleryCorrupt as error:
             self._remember([error.message])
             raise
-        return now.version, answers
+        return Found(now.version, now.point, answers)
 
     def snapshot(self) -> Snapshot:
         """Return the newest version as a searchable snapshot."""

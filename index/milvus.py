@@ -44,7 +44,7 @@ from .features import FeatureFormat
 from .search.distance import PLAIN, DistanceForm, Floats, Rows, squared_distance
 from .search.filters import Filter, check_columns, parse_where, to_milvus
 from .search.verified import Features, VerifiedDistance
-from .snapshot import FIRST_FETCH, Neighbour, StoredPhoto, Within
+from .snapshot import FIRST_FETCH, Found, Neighbour, StoredPhoto
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
@@ -435,7 +435,9 @@ class MilvusGallery:
     ) -> list[list[Neighbour]]:
         """Return the k nearest items for each of the vectors (n, d), by their nearest photo; see `Gallery.search`."""
         form = distance_form
-        return self.search_version(vectors, k, where=where, distance_form=form, within=within, features=features)[1]
+        return self.search_version(
+            vectors, k, where=where, distance_form=form, within=within, features=features
+        ).neighbours
 
     def search_version(
         self,
@@ -444,9 +446,9 @@ class MilvusGallery:
         *,
         where: str | None = None,
         distance_form: DistanceForm = PLAIN,
-        within: Within = None,
+        within: float | None = None,
         features: Sequence[Features] | None = None,  # noqa: ARG002 (a gallery on Milvus keeps none to compare with)
-    ) -> tuple[int, list[list[Neighbour]]]:
+    ) -> Found:
         """Search as `search` does, and also return the version; raise GalleryError for a verified distance form."""
         if isinstance(distance_form, VerifiedDistance):
             self.snapshot().verified_search(distance_form)
@@ -454,13 +456,12 @@ class MilvusGallery:
             raise InvalidParameter("k", "be at least 1", k)
         unit, facts = check_vectors(vectors, self.dim), self._facts()
         condition = to_milvus(parse_where(where, facts["columns"])) if where is not None else ""
-        limit = within(self._kept(POINT, facts)) if callable(within) else within
-        answers = self.nearest(unit, k, distance_form, condition=condition, within=limit)
+        answers = self.nearest(unit, k, distance_form, condition=condition, within=within)
         neighbours = [
             [Neighbour(row["item_id"], row["photo_id"], distance, dict(row["metadata"])) for row, distance in best]
             for best in answers
         ]
-        return int(facts["version"]), neighbours
+        return Found(int(facts["version"]), self._kept(POINT, facts), neighbours)
 
     def nearest(
         self,

@@ -49,8 +49,6 @@ WORDS = "words"  # folder of a cache
 FILTERS = 32  # filters kept in the cache
 FETCHED = 2**18  # candidates fetched at a time, for all queries together
 
-Within = float | Callable[[bytes | None], float] | None  # a distance, or a function of the kept operating point
-
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
@@ -60,6 +58,14 @@ class Neighbour:
     photo_id: str
     distance: float
     metadata: dict[str, Any] = field(default_factory=dict)
+
+
+class Found(NamedTuple):
+    """What a search found in one version of a gallery."""
+
+    version: int
+    point: bytes | None  # what the version keeps as its operating point
+    neighbours: list[list[Neighbour]]  # of each query
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .bundle.bundle import Bundle
     from .bundle.embedder import Embedder
-    from .result import Match, SearchResult
     from .retriever import Retriever
+    from .search.result import Match, SearchResult
 
 __all__ = ["Bundle", "Embedder", "Match", "Retriever", "SearchResult"]
 
 _HOMES = {
     "Bundle": "bundle.bundle",
     "Embedder": "bundle.embedder",
-    "Match": "result",
+    "Match": "search.result",
     "Retriever": "retriever",
-    "SearchResult": "result",
+    "SearchResult": "search.result",
 }
 
 

@@ -1,4 +1,4 @@
-"""The `Retriever`: embed a photo, search the gallery, apply the threshold."""
+"""The `Retriever`: embed a photo, search the gallery, and decide by the threshold (`retrieval.search.answers`)."""
 
 from __future__ import annotations
 
@@ -7,34 +7,27 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from index.location import AnyGallery, open_gallery
-from index.search.distance import mean_vectors
-from index.search.verified import Features, VerifiedDistance
 from index.snapshot import Neighbour
-from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.bundle import Bundle, require_match
 from retrieval.bundle.embedder import Embeddings
 from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.threshold.gallery_points import MeasuredGallery
+from retrieval.threshold.gallery_points import MeasuredGallery, threshold_status
 
-from .answers import Answers
-from .arguments import check_arguments, check_photos
-from .bundle.bundle import require_match
-from .errors import GalleryError, ImageRefused
-from .images import Source
-from .query_photo import QueryPhoto, different_photos
-from .regions.boxes import check_parts
-from .regions.detector import Detector
-from .regions.policy import AUTO
-from .regions.result import RegionsResult
-from .regions.search import Regions, RegionSearch, policy_of
-from .result import REVIEW_P, SearchResult
-from .served import Served
-from .timed_verifier import TimedVerifier
+from .errors import GalleryError, ImageRefused, InvalidParameter
+from .images import Source, open_image
+from .search.answers import Answers, Served
+from .search.boxes import DETECTOR, WINDOWS, check_boxes, windows
+from .search.looks import MOST_IMAGES, Look, Options, check_images, mean_look
+from .search.result import REVIEW_P, BBox, SearchResult
+
+if TYPE_CHECKING:
+    from .search.detector import Detector
 
 
 class Retriever(MeasuredGallery):
@@ -49,11 +42,7 @@ class Retriever(MeasuredGallery):
         require_match(bundle, gallery)
         super().__init__(bundle, gallery)
         self.embedder = bundle.embedder(threads=threads)
-        self.detector = detector  # of searches with regions="detector"
-        self._timer = None if bundle.verifier is None else TimedVerifier(bundle.verifier)
-        self._distance_form = (
-            bundle.distance_form if self._timer is None else VerifiedDistance(bundle.base_form, self._timer)
-        )
+        self.detector = detector  # of searches with boxes="detector"
         self._owns_gallery = False
         self._closed = False
 
@@ -66,12 +55,15 @@ class Retriever(MeasuredGallery):
         threads: int = 1,
         detector: str | Path | None = None,
     ) -> Retriever:
-        """Open a bundle and a gallery, and an ONNX detector of regions (`retrieval.regions.detector`) if one is given.
+        """Open a bundle and a gallery, and an ONNX detector of boxes (`retrieval.search.detector`) if one is given.
 
         Raises BundleMismatch if another model made the gallery.
         """
-        opened = Bundle.open(bundle)
-        found = None if detector is None else Detector(detector, threads=threads)
+        opened, found = Bundle.open(bundle), None
+        if detector is not None:
+            from .search.detector import Detector
+
+            found = Detector(detector, threads=threads)
         place = open_gallery(gallery, read_only=True)
         try:
             retriever = cls(opened, place, threads=threads, detector=found)
@@ -122,7 +114,7 @@ class Retriever(MeasuredGallery):
             Filter over the gallery's declared columns (`index.search.filters`).
         explain:
             Add an explanation to the result: a second search by the plain distance and, if the bundle verifies matches,
-            the places where the photo agrees with those of the nearest items.
+            how many details agree with the photos of the nearest items.
         review:
             Largest p-value of the items beyond the threshold that are returned for review, 0 to 1. There are none if
             the threshold was not set in this gallery. The list may be incomplete, unlike the matches.
@@ -134,17 +126,15 @@ class Retriever(MeasuredGallery):
         InvalidParameter
             If an argument is invalid.
         """
-        bboxes = None if bbox is None else [bbox]
-        (answer,) = self.search_batch([image], bboxes=bboxes, top_k=top_k, where=where, explain=explain, review=review)
-        if isinstance(answer, ImageRefused):
-            raise answer
-        return answer
+        self._check_open()
+        options = Options(top_k, where, explain, review)
+        started = time.perf_counter()
+        return self._answers([Look.read(self.embedder, image, bbox)], options, started)[0]
 
     def search_batch(
         self,
         images: Sequence[Source],
         *,
-        bboxes: Sequence[Sequence[float] | None] | None = None,
         top_k: int = 10,
         where: str | None = None,
         explain: bool = False,
@@ -152,144 +142,140 @@ class Retriever(MeasuredGallery):
     ) -> list[SearchResult | ImageRefused]:
         """Search with up to 64 photos at once and return one result per photo.
 
-        A photo that cannot be used gets an `ImageRefused` in its place. `bboxes` holds a part of each photo, or None
-        for the whole photo. The other arguments are those of `search`.
+        A photo that cannot be used gets an `ImageRefused` in its place. The other arguments are those of `search`.
         Each result's timings are the batch's timings divided by the number of photos.
         """
         self._check_open()
-        check_arguments(images, top_k=top_k, where=where, review=review)
+        check_images(images, 0, MOST_IMAGES)
+        options = Options(top_k, where, explain, review)
         started = time.perf_counter()
-        parts = check_parts(images, bboxes)
-        photos = [QueryPhoto.read(self.embedder, *each) for each in zip(images, parts, strict=True)]
-        read = [photo for photo in photos if not isinstance(photo, ImageRefused)]
-        if not read:
-            return [photo for photo in photos if isinstance(photo, ImageRefused)]
-        pixels = np.stack([photo.pixels for photo in read])
-        decoded = time.perf_counter()
-        made = self.embedder.embed_pixels(pixels)
-        embedded = time.perf_counter()
-        served, found = self._neighbours(made.vectors, top_k, where, features=[photo.features or b"" for photo in read])
-        stages = {"decode": decoded - started, "embed": embedded - decoded, "search": time.perf_counter() - embedded}
-        shares = self._timings_ms(stages, read, queries=len(read))
-        each = (Embeddings(made.vectors[[row]], made.certainties[[row]]) for row in range(len(found)))
-        answers = Answers(self.bundle, self.gallery, where, explain, review)
-        results = (
-            answers.answer(query, neighbours, served, features={1: photo.features or b""})
-            for query, photo, neighbours in zip(each, read, found, strict=True)
-        )
-        return [
-            photo
-            if isinstance(photo, ImageRefused)
-            else replace(next(results), timings_ms=dict(shares), appearance=photo.appearance)
-            for photo in photos
-        ]
+        looks = [self._look_or_refusal(image) for image in images]
+        read = [look for look in looks if isinstance(look, Look)]
+        answers = iter(self._answers(read, options, started))
+        return [next(answers) if isinstance(look, Look) else look for look in looks]
 
-    def search_photos(
-        self,
-        images: Sequence[Source],
-        *,
-        top_k: int = 10,
-        where: str | None = None,
-        explain: bool = False,
-        review: float = REVIEW_P,
-    ) -> SearchResult:
-        """Search with 2 to 8 different photos of the same item and return one result.
+    def search_photos(self, images: Sequence[Source], *, top_k: int = 10, where: str | None = None) -> SearchResult:
+        """Rank the items by their distance to the mean vector of 2 to 4 photos of the same item.
 
-        The query is the mean of the photos' vectors. If the bundle verifies matches, each photo is compared with the
-        gallery, and the greatest number of inliers counts. The threshold is the one that `retrieval calibrate
-        --photos-per-query` set for this number of photos. Without one, the threshold of fewer photos is used: the
-        status is then "extrapolated", the FPIR was not measured, and there are no p-values. Photos with the same
-        vector count once. The other arguments are those of `search`.
-
-        Raises
-        ------
-        ImageRefused
-            If a photo cannot be used.
-        InvalidParameter
-            If an argument is invalid.
+        The decision is "ranked": there is no threshold for such a query, and local features are not compared. The
+        arguments and errors are those of `search`.
         """
         self._check_open()
-        check_photos(images)
-        check_arguments(images, top_k=top_k, where=where, review=review)
+        options = Options(top_k, where, review=0)
         started = time.perf_counter()
-        read = [QueryPhoto.of_several(self.embedder, *each) for each in enumerate(images, 1)]
-        decoded = time.perf_counter()
-        made = self.embedder.embed_pixels(np.stack([photo.pixels for photo in read]))
+        made = mean_look(self.embedder, images)
         embedded = time.perf_counter()
-        different = different_photos(made.vectors, read)
-        query = Embeddings(mean_vectors(made.vectors[None, different]), made.certainties.mean(keepdims=True))
-        described = {row + 1: read[row].features or b"" for row in different}
-        served, (neighbours,) = self._neighbours(
-            query.vectors, top_k, where, photos=len(different), features=[tuple(described.values())]
-        )
-        stages = {"decode": decoded - started, "embed": embedded - decoded, "search": time.perf_counter() - embedded}
-        answers = Answers(self.bundle, self.gallery, where, explain, review)
-        answer = answers.answer(query, neighbours, served, features=described)
-        return replace(answer, timings_ms=self._timings_ms(stages, read))
+        served, (neighbours,) = self._ranked(made.vectors, options)
+        stages = {"embed": embedded - started, "search": time.perf_counter() - embedded}
+        answer = Answers(self.bundle, self.gallery, options, served).answer(made, neighbours)
+        return replace(answer, timings_ms=_milliseconds(stages))
 
-    def _timings_ms(
-        self, stages: dict[str, float], read: Sequence[QueryPhoto], *, queries: int = 1
-    ) -> dict[str, float]:
-        """Return the times of the stages per query in ms, with separate times for the verification."""
-        if self._timer is not None:
-            described, verified = sum(photo.seconds for photo in read), self._timer.take()
-            stages = {**stages, "decode": stages["decode"] - described, "describe": described}
-            stages |= {"search": stages["search"] - verified, "verify": verified}
-        return {name: round(1e3 * seconds / queries, 3) for name, seconds in stages.items()}
-
-    def search_regions(
+    def search_boxes(
         self,
         image: Source,
-        regions: Regions = AUTO,
+        boxes: str | Sequence[Sequence[float]] = WINDOWS,
         *,
         top_k: int = 10,
         where: str | None = None,
         review: float = REVIEW_P,
-    ) -> RegionsResult:
-        """Return the catalogue items in a photo, each with its bounding box.
+    ) -> list[SearchResult]:
+        """Search with several parts of one photo and return an answer, with its box, for each.
 
-        `regions` is "auto" (overlapping windows), "detector", an `AutoRegions`, a `DetectorRegions`, or 1 to 64
-        bounding boxes, which are searched one by one. Without a threshold for the same settings (`retrieval calibrate
-        --regions`), that of whole photos is used, and the status is "unanchored".
+        1 to 64 given boxes are queries of their own that share the target FPIR: each decides at the target divided by
+        their number, or ranks if the draws of the gallery do not support so low a target. "windows" (the photo, its
+        halves and quarters) and "detector" find boxes, and only rank: their answers are sorted by their nearest
+        distance, and of the boxes with the same nearest item the nearest one is returned. The other arguments are
+        those of `search`.
 
         Raises
         ------
         ImageRefused, DetectorError
             If the photo or the detector cannot be used.
         InvalidParameter
-            If an argument is invalid, or the bundle verifies matches and no bounding boxes are given.
+            If an argument is invalid.
         """
         self._check_open()
-        check_arguments([image], top_k=top_k, where=where, review=review)
-        policy = policy_of(regions, self.detector)
-        search = RegionSearch(self.bundle, self.gallery, self.embedder, self._distance_form, self, policy)
-        result = search.search(image, top_k=top_k, where=where, review=review)
-        if self._timer is not None:
-            self._timer.take()  # the times of a later search are its own
-        return result
+        options = Options(top_k, where, review=review)
+        chosen = check_boxes(boxes)
+        if chosen == DETECTOR and self.detector is None:
+            rule = f"be {WINDOWS} or bounding boxes without a detector"
+            raise InvalidParameter("boxes", rule, boxes, remedy="Pass --detector MODEL.onnx")
+        started = time.perf_counter()
+        opened = open_image(image)
+        if not isinstance(chosen, str):
+            looks = [Look.of_part(self.embedder, opened, box) for box in chosen]
+            return self._answers(looks, options, started, queries=len(looks))
+        found: list[tuple[BBox, float | None]] = [(box, None) for box in windows(opened.width, opened.height)]
+        if chosen == DETECTOR and self.detector is not None:
+            found = list(self.detector.find(opened))
+        looks = [Look.of_part(self.embedder, opened, *each, describe=False) for each in found]
+        answers = self._answers(looks, options, started, ranks=True)
+        nearest: dict[str, SearchResult] = {}
+        for answer in sorted(answers, key=lambda answer: answer.nearest_distance or 0):
+            nearest.setdefault("" if answer.nearest is None else answer.nearest.item_id, answer)
+        return list(nearest.values())
+
+    def _look_or_refusal(self, image: Source) -> Look | ImageRefused:
+        try:
+            return Look.read(self.embedder, image)
+        except ImageRefused as refusal:
+            return refusal
+
+    def _answers(
+        self, looks: Sequence[Look], options: Options, started: float, *, queries: int = 1, ranks: bool = False
+    ) -> list[SearchResult]:
+        """Return the answer to each look. Each is one of `queries` that share the target FPIR, or only ranks."""
+        if not looks:
+            return []
+        decoded = time.perf_counter()
+        made = self.embedder.embed_pixels(np.stack([look.pixels for look in looks]))
+        embedded = time.perf_counter()
+        if ranks:
+            served, found = self._ranked(made.vectors, options)
+        else:
+            served, found = self._decided(made.vectors, options, [look.features for look in looks], queries)
+        stages = {"decode": decoded - started, "embed": embedded - decoded, "search": time.perf_counter() - embedded}
+        timings = _milliseconds({name: seconds / len(looks) for name, seconds in stages.items()})
+        answers = Answers(self.bundle, self.gallery, options, served)
+        each = (Embeddings(made.vectors[[row]], made.certainties[[row]]) for row in range(len(looks)))
+        return [
+            replace(answers.answer(query, neighbours, look), timings_ms=dict(timings))
+            for query, neighbours, look in zip(each, found, looks, strict=True)
+        ]
+
+    def _decided(
+        self, vectors: NDArray[np.float32], options: Options, features: Sequence[bytes], queries: int
+    ) -> tuple[Served, list[list[Neighbour]]]:
+        """Search with vectors (n, d); return the operating point of the version that was searched, and the items."""
+        point = self._last_point[1]
+        while True:  # once, unless the point has changed since the last search
+            found = self.gallery.search_version(
+                *(vectors, options.top_k),
+                where=options.where,
+                distance_form=self.bundle.distance_form,
+                within=point.threshold if point.decides else math.inf,  # every distance ranks
+                features=features,
+            )
+            known, point = point, self.point_of(found.point)
+            if point == known:
+                break
+        rates, status = self.rates_at(found.version, point), threshold_status(point, self.bundle)
+        if queries > 1:
+            point = OperatingPoint.uncalibrated(point.target_fpir) if rates is None else rates.shared(point, queries)
+            status = point.status
+        return Served(point, found.version, rates, status), found.neighbours
+
+    def _ranked(self, vectors: NDArray[np.float32], options: Options) -> tuple[Served, list[list[Neighbour]]]:
+        """Search with vectors (n, d) for which there is no threshold."""
+        form = self.bundle.base_form
+        found = self.gallery.search_version(vectors, options.top_k, where=options.where, distance_form=form)
+        point = OperatingPoint.uncalibrated(self.point_of(found.point).target_fpir)
+        return Served(point, found.version, None, point.status), found.neighbours
 
     def _check_open(self) -> None:
         if self._closed:
             raise GalleryError("the retriever is closed", remedy="Open it again: Retriever.open(BUNDLE, GALLERY)")
 
-    def _neighbours(
-        self,
-        vectors: NDArray[np.float32],
-        top_k: int,
-        where: str | None,
-        *,
-        photos: int = 1,
-        features: Sequence[Features] | None = None,
-    ) -> tuple[Served, list[list[Neighbour]]]:
-        """Search with the vectors (n, d) of queries of some photos; return their operating point and the items."""
-        points: list[OperatingPoint] = []
 
-        def within(stored: bytes | None) -> float:
-            points.append(self.point_of(stored))
-            return points[-1].threshold if points[-1].decides else math.inf  # every distance ranks
-
-        version, found = self.gallery.search_version(
-            vectors, top_k, where=where, distance_form=self._distance_form, within=within, features=features
-        )
-        rates = self.rates_at(version, points[-1]) if photos == 1 else None
-        return Served(points[-1], version, rates, photos), found
+def _milliseconds(stages: dict[str, float]) -> dict[str, float]:
+    return {name: round(1e3 * seconds, 3) for name, seconds in stages.items()}

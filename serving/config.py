@@ -11,7 +11,7 @@ from retrieval.cli.options import setting
 from retrieval.errors import InvalidParameter
 from retrieval.images import MAX_BYTES
 from retrieval.process import cores
-from retrieval.result import REVIEW_P
+from retrieval.search.result import REVIEW_P
 
 GROUPS = ADDRESS, ACCESS, CAPACITY, PAGE = "Address", "Access", "Capacity", "Page and feedback"
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from retrieval.images import Source
-from retrieval.regions.boxes import BBox
 from retrieval.retriever import Retriever
+from retrieval.search.result import BBox
 from retrieval.threshold.feedback import append_feedback, feedback_on
 from retrieval.threshold.judged import Parts, part
 from serving.http.callers import CALLER, Caller

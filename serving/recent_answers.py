@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from retrieval.images import Source
-from retrieval.regions.boxes import BBox
+from retrieval.search.result import BBox
 from retrieval.threshold.judged import Parts
 from serving.http.callers import Caller
 

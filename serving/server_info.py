@@ -9,7 +9,6 @@ from retrieval.threshold.error_rates import unmeasured_warning
 from retrieval.threshold.gallery_points import threshold_status
 from serving.ops.drift_monitor import drift_warning
 
-from .region_states import region_states
 from .service import Service
 
 
@@ -32,7 +31,6 @@ def server_info(service: Service) -> dict[str, Any]:
         "evidence": dict(point.evidence),
         "threshold_status": threshold_status(point, bundle),
         "in_gallery": None if rates is None else {**rates.to_dict(point), "warning": rates.warning(point)},
-        "regions": region_states(retriever),
         "gallery": {
             "version": gallery.version,
             "photos": len(gallery),

@@ -19,11 +19,8 @@ from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import GalleryLocked
 from retrieval.images import Source, check_sent
 from retrieval.indexing.worker import embed_batch, write_batch
-from retrieval.regions.boxes import BBox
-from retrieval.regions.result import RegionsResult
-from retrieval.regions.search import Regions
-from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
+from retrieval.search.result import BBox, SearchResult
 from retrieval.threshold.judged import parts_of
 from retrieval.verification.features import PackedFeatures
 from serving.http.callers import CALLER
@@ -122,34 +119,30 @@ class Service:
         return await self._answered(work, request_id, [image], bbox)
 
     async def search_photos(
+        self, images: Sequence[Source], *, top_k: int = 10, where: str | None = None, request_id: str = ""
+    ) -> SearchResult:
+        """Rank the items by several photos of the same item in the pool."""
+        work = partial(self.retriever.search_photos, images, top_k=top_k, where=where)
+        return await self._answered(work, request_id, images)
+
+    async def search_boxes(
         self,
-        images: Sequence[Source],
+        image: Source,
+        boxes: str | Sequence[Sequence[float]],
         *,
         top_k: int = 10,
         where: str | None = None,
-        explain: bool = False,
-        any_review: bool = False,
         request_id: str = "",
-    ) -> SearchResult:
-        """Search with 2 to 8 photos of the same item in the pool, else as `search` does."""
-        review = 1.0 if any_review and self.settings.review else self.settings.review
-        work = partial(self.retriever.search_photos, images, top_k=top_k, where=where, explain=explain, review=review)
-        return await self._answered(work, request_id, images)
-
-    async def search_regions(
-        self, image: Source, regions: Regions, *, top_k: int = 10, where: str | None = None, request_id: str = ""
-    ) -> RegionsResult:
-        """Search for the items in the regions of a photo in the pool."""
-        check_sent(image)
-        work = partial(
-            self.retriever.search_regions, image, regions, top_k=top_k, where=where, review=self.settings.review
-        )
-        result, waited = await self._run(work)
-        result.timings_ms["queue"] = round(1e3 * waited, 3)
-        self.telemetry.regions(result)
-        if request_id:
-            self.judged.add(request_id, parts_of(result), [image])
-        return result
+    ) -> list[SearchResult]:
+        """Search with several parts of a photo in the pool; the request id of an answer ends in its number."""
+        work = partial(self.retriever.search_boxes, image, boxes, top_k=top_k, where=where, review=self.settings.review)
+        results, waited = await self._run(work)
+        for number, result in enumerate(results):
+            result.timings_ms["queue"] = round(1e3 * waited, 3)
+            self.telemetry.answer(result)
+            if request_id:
+                self.judged.add(f"{request_id}-{number}", parts_of(result, result.box), [image])
+        return results
 
     async def _run(self, work: Callable[[], T]) -> tuple[T, float]:
         """Run a search in the pool and count a refusal; return its result and the seconds it waited."""
@@ -167,7 +160,7 @@ class Service:
             check_sent(image)
         result, waited = await self._run(work)
         result.timings_ms["queue"] = round(1e3 * waited, 3)
-        if result.photos == 1:  # the statistics are those of single photos
+        if len(images) == 1:  # the statistics are those of single photos
             self.monitor.observe(result)
         self.telemetry.answer(result)
         if request_id:

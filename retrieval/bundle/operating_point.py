@@ -13,7 +13,6 @@ CERTIFIED, ESTIMATED = "certified", "estimated"
 UNCALIBRATED = "uncalibrated"  # there is no threshold, so searches only rank items
 NOTHING = -math.inf  # a threshold that accepts nothing
 UNANCHORED = "unanchored"  # status of the bundle's threshold where it serves, because it was not set in that gallery
-EXTRAPOLATED = "extrapolated"  # status of a query with more photos than those that the threshold was set for
 LOW_TPIR = 0.5  # a warning is given below this TPIR
 
 

@@ -3,72 +3,105 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
-from retrieval.bundle.operating_point import EXTRAPOLATED
 from retrieval.errors import InvalidParameter
-from retrieval.result import LOW_CERTAINTY, RANKED, REVIEW_P, Match, SearchResult, p_value_words
+from retrieval.files import check_place, naming
+from retrieval.search.result import LOW_CERTAINTY, RANKED, REVIEW_P, Match, SearchResult, p_value_words
 
-from .bulk import Bulk, bulk_options, search_many
-from .options import CataloguePlace, GroupedCommand, Place
-from .regions import RegionOptions, region_options, search_parts, show_regions
+from .lines import show_lines
+from .options import CataloguePlace, GroupedCommand, Place, options_as
 
-Folder = click.Path(path_type=Path)
+if TYPE_CHECKING:
+    from retrieval.retriever import Retriever
+    from retrieval.search.bulk import Outcome
+
+File = click.Path(path_type=Path)
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """Options of `retrieval search`."""
+
+    combine: bool
+    bbox: tuple[str, ...]
+    boxes: str | None
+    detector: Path | None
+    top_k: int
+    where: str | None
+    review: float
+    explain: bool
+    output: Path | None
+    truth: str | None
+    as_json: bool
+
+
+OPTIONS = (
+    click.option("--combine", is_flag=True, help="Rank the items by 2 to 4 photos of one item, as one query."),
+    click.option("--top-k", type=int, default=10, show_default=True, help="Maximum number of items."),
+    click.option("--where", help="Filter over metadata, such as \"brand = 'x' and price < 10\"."),
+    click.option(
+        "--review",
+        type=float,
+        default=REVIEW_P,
+        show_default=True,
+        help="Largest p-value of the items beyond the threshold that are listed for review; 0 lists none.",
+    ),
+    click.option(
+        "--explain",
+        is_flag=True,
+        help="Also print how many details agree with the nearest items; with --json, add the explanation.",
+    ),
+    click.option(
+        "--bbox",
+        multiple=True,
+        metavar="L,U,R,B",
+        help="Part of the photo to search with, in pixels: left,upper,right,lower. Repeat it for several parts.",
+    ),
+    click.option(
+        "--boxes",
+        type=click.Choice(["windows", "detector"]),
+        help="Rank the items for parts of the photo: windows, or the boxes of a detector.",
+    ),
+    click.option("--detector", type=File, help="ONNX file of the detector for --boxes detector."),
+    click.option("-o", "--output", type=File, help="Search with each photo, and write the answers to a .jsonl file."),
+    click.option(
+        "--truth",
+        metavar="COLUMN",
+        help="Measure the error rates: column with the item that each photo shows (item_id for a folder with one "
+        "sub-folder per item). An item that is empty or not in the gallery is unknown.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; with --output, counts and rates."),
+)
 
 
 class SearchCommand(GroupedCommand):
     """`retrieval search`, with its options in groups."""
 
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
-        "Query and answer": ["combine", "bbox", "top_k", "where", "review", "explain"],
-        "Several items in one photo": ["regions", "scale", "max_windows", "detector", "min_score"],
-        "Many photos": ["output", "truth", "report", "threads", "batch_size"],
+        "Query and answer": ["combine", "top_k", "where", "review", "explain"],
+        "Parts of a photo": ["bbox", "boxes", "detector"],
+        "Many photos": ["output", "truth"],
         "Output": ["as_json"],
     }
 
 
 @click.command(cls=SearchCommand)
-@click.argument("bundle", type=Folder)
+@click.argument("bundle", type=File)
 @click.argument("gallery", type=Place())
 @click.argument("images", metavar="IMAGE...", type=CataloguePlace(), nargs=-1, required=True)
-@click.option("--combine", is_flag=True, help="Combine 2 to 8 photos of one item into one query.")
-@click.option("--top-k", type=int, default=10, show_default=True, help="Maximum number of items.")
-@click.option("--where", help="Filter over metadata, such as \"brand = 'x' and price < 10\".")
-@click.option(
-    "--review",
-    type=float,
-    default=REVIEW_P,
-    show_default=True,
-    help="Largest p-value of the items beyond the threshold that are listed for review; 0 lists none.",
-)
-@click.option(
-    "--explain",
-    is_flag=True,
-    help="Also print how many details agree with the nearest items; with --json, add the explanation.",
-)
-@region_options(boxes=True)
-@bulk_options
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; with --output, the counts and rates.")
-def search(  # noqa: PLR0913, PLR0917, one an option
-    bundle: Path,
-    gallery: Path | str,
-    images: tuple[Path | str, ...],
-    combine: bool,
-    top_k: int,
-    where: str | None,
-    review: float,
-    explain: bool,
-    regions: RegionOptions,
-    bulk: Bulk,
-    as_json: bool,
-) -> None:
+@options_as("options", SearchOptions, OPTIONS)
+def search(bundle: Path, gallery: Path | str, images: tuple[Path | str, ...], options: SearchOptions) -> None:
     """Search for the catalogue item that a photo shows.
 
-    With --combine, several photos of one item form one query. With --regions, all items in a photo are found.
+    With --combine, several photos of one item form one query. With several --bbox or with --boxes, each part of the
+    photo is searched. Several --bbox share the target FPIR; --combine and --boxes only rank the items.
 
     To search with each of many photos, pass folders, tables (CSV, parquet, JSON lines), tar shards or addresses, or -
     for paths or JSON objects on the standard input. The answers are printed as JSON lines, or written to --output. A
@@ -81,49 +114,110 @@ def search(  # noqa: PLR0913, PLR0917, one an option
     Example:
       retrieval search bundles/shop galleries/shop query.jpg --explain
       retrieval search bundles/shop galleries/shop front.jpg back.jpg --combine
-      retrieval search bundles/shop galleries/shop shelf.jpg --regions auto --json
+      retrieval search bundles/shop galleries/shop shelf.jpg --boxes windows --json
       retrieval search bundles/shop galleries/shop photos/ -o answers.jsonl
-      retrieval search bundles/shop galleries/shop queries.csv --truth item_id --report worst.html -o answers.parquet
+      retrieval search bundles/shop galleries/shop queries.csv --truth item_id -o answers.jsonl
     """
     from retrieval.retriever import Retriever
+    from retrieval.search.bulk import is_bulk
 
-    if bulk.is_asked(images):
-        rule = "be left out with folders, tables, addresses, --output, --truth and --report"
-        if combine or regions.asked:
-            raise InvalidParameter("--combine" if combine else "--regions and --bbox", rule, combine or regions.asked)
-        settings = bulk.settings(top_k=top_k, where=where, review=review, explain=explain)
-        search_many(bundle, gallery, images, settings, output=bulk.output, report=bulk.report, as_json=as_json)
+    parts = options.combine or bool(options.bbox) or options.boxes is not None
+    if options.output or options.truth or any(map(is_bulk, images)):
+        if parts:
+            rule = "be left out with folders, tables, addresses, --output and --truth"
+            raise InvalidParameter("--combine, --bbox and --boxes", rule, list(map(str, images)))
+        _search_each(bundle, gallery, images, options)
         return
-    if len(images) > 1 and not combine:
+    if len(images) > 1 and not options.combine:
         remedy = "Pass --combine if all show the same item, or --output FILE to search with each"
         raise InvalidParameter("IMAGE", "be one photo", len(images), remedy=remedy)
-    regions.check_alone(combine=combine, explain=explain)
-    with Retriever.open(bundle, gallery, detector=regions.detector) as retriever:
-        if regions.several:
-            found = search_parts(retriever, images[0], regions, top_k=top_k, where=where, review=review)
-            show_regions(found, as_json=as_json)
-            return
-        if combine:
-            result = retriever.search_photos(images, top_k=top_k, where=where, review=review, explain=explain)
-        else:
-            (bbox,) = regions.bboxes() or (None,)
-            result = retriever.search(images[0], bbox=bbox, top_k=top_k, where=where, review=review, explain=explain)
-    if as_json:
-        click.echo(json.dumps(result.to_dict(), indent=2))
-    else:
-        show(result, filtered=where is not None)
+    if sum([options.combine, bool(options.bbox), options.boxes is not None]) > 1:
+        raise InvalidParameter("--combine, --bbox and --boxes", "be given one at a time", options.boxes or options.bbox)
+    if (options.detector is None) != (options.boxes != "detector"):
+        raise InvalidParameter("--detector", "be given with --boxes detector", options.detector)
+    with Retriever.open(bundle, gallery, detector=options.detector) as retriever:
+        results, one = _results(retriever, images, options)
+    if options.as_json:
+        values = [result.to_dict() for result in results]
+        click.echo(json.dumps(values[0] if one else values, indent=2))
+        return
+    for result in results:
+        if not one and result.box is not None:
+            click.echo(f"Box {', '.join(f'{side:g}' for side in result.box)}:")
+        for line in lines(result, filtered=options.where is not None):
+            click.echo(line)
+    if not results:
+        click.echo("The detector found nothing.")
 
 
-def show(result: SearchResult, *, filtered: bool) -> None:
-    """Print a result, and what its threshold does not cover."""
-    for line in lines(result, filtered=filtered):
-        click.echo(line)
-    if result.threshold_status == EXTRAPOLATED:
-        click.echo(
-            f"Note: the threshold is for queries of {result.threshold_photos} photo"
-            f"{'s' if result.threshold_photos > 1 else ''}; how often {result.photos} photos of an unknown item match "
-            "was not measured."
+def _results(
+    retriever: Retriever, images: Sequence[Path | str], options: SearchOptions
+) -> tuple[list[SearchResult], bool]:
+    """Return the answers to one photo, or to several of one item, and whether there can only be one."""
+    from retrieval.search.boxes import parse_bbox
+
+    top_k, where, review = options.top_k, options.where, options.review
+    boxes = options.boxes or [parse_bbox(text) for text in options.bbox]
+    if options.combine:
+        return [retriever.search_photos(images, top_k=top_k, where=where)], True
+    if isinstance(boxes, str) or len(boxes) > 1:
+        return retriever.search_boxes(images[0], boxes, top_k=top_k, where=where, review=review), False
+    bbox = boxes[0] if boxes else None
+    explain = options.explain
+    return [retriever.search(images[0], bbox=bbox, top_k=top_k, where=where, review=review, explain=explain)], True
+
+
+def _search_each(bundle: Path, gallery: Path | str, places: Sequence[Path | str], options: SearchOptions) -> None:
+    """Search with each photo of the given places, and write the answers to a file or print them as JSON lines."""
+    from tqdm import tqdm
+
+    from retrieval.retriever import Retriever
+    from retrieval.search.bulk import Outcome, answer_photos, read_queries
+    from retrieval.search.looks import Options
+
+    output, truth, outcome = options.output, options.truth, Outcome()
+    settings = Options(options.top_k, options.where, options.explain, options.review)
+    if output is not None:
+        check_place(output)
+        if output.suffix.lower() not in (".jsonl", ".ndjson"):
+            raise InvalidParameter("--output", "end in .jsonl", str(output))
+    photos = read_queries(places, truth=truth, lines=sys.stdin)
+    with Retriever.open(bundle, gallery) as retriever:
+        answers = answer_photos(retriever, photos, settings, outcome, truth=truth is not None)
+        written = (
+            json.dumps(line, ensure_ascii=False) for line in tqdm(answers, "searching", len(photos), unit="photo")
         )
+        if output is None:
+            for line in written:
+                click.echo(line)
+        else:
+            partial = output.with_name(f"{output.name}.partial")
+            with naming(output):
+                with partial.open("wb") as file:
+                    file.writelines(line.encode(errors="backslashreplace") + b"\n" for line in written)
+                partial.replace(output)
+        _show_outcome(outcome, retriever, output, as_json=options.as_json)
+    if outcome.refused and not outcome.decisions:
+        click.echo("Nothing was answered: every photo was refused.", err=True)
+        sys.exit(1)
+
+
+def _show_outcome(outcome: Outcome, retriever: Retriever, output: Path | None, *, as_json: bool) -> None:
+    """Print the outcome, on standard error if the answers went to standard output."""
+    if as_json and output is not None:
+        click.echo(json.dumps(outcome.to_dict(), indent=2))
+        return
+    err, point = output is None, retriever.point
+    show_lines("refused", [f"{photo_id}: {reason}" for photo_id, reason in outcome.refused], err=err)
+    counts = [f"{count:,} {decision.replace('_', ' ')}" for decision, count in sorted(outcome.decisions.items())]
+    told = f"{outcome.decisions.total():,} photos answered: {', '.join(counts) or 'none'}."
+    click.echo(told if output is None else f"Wrote {output}: {told}", err=err)
+    if outcome.copies:
+        told = "photos are in the gallery, where they find themselves; the rates leave them out."
+        click.echo(f"{outcome.copies:,} {told}", err=err)
+    rates = outcome.rates
+    for line in () if rates is None else rates.lines(point.target_fpir if point.decides else None):
+        click.echo(line, err=err)
 
 
 def lines(result: SearchResult, *, filtered: bool) -> Iterator[str]:
@@ -141,8 +235,8 @@ def lines(result: SearchResult, *, filtered: bool) -> Iterator[str]:
         yield "For review, beyond the threshold:"
     for match in result.review:
         yield f"     {_line(match)}"
-    for photo in (result.explanation or {}).get("verified") or ():
-        yield f"{photo['inliers']} details agree with {photo['photo_id']} ({photo['item_id']})."
+    for photo in (() if result.explanation is None else result.explanation.verified) or ():
+        yield f"{photo.inliers} details agree with {photo.photo_id} ({photo.item_id})."
     if result.p_value_without_filter and result.nearest is not None:
         yield "How often an unknown item comes as close was measured without the filter."
 

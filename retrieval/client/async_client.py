@@ -9,12 +9,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrieval.images import Source
+from retrieval.search.result import SearchResult
 
-from . import calls, region_calls
+from . import calls
 from .base import ClientLimits
 from .calls import Call, Verdict
 from .connection import address, headers
-from .models import Answer, ApiError, Info, Item, ItemPage, Photo, RegionsAnswer, Reloaded, Removed, Stored, Synced
+from .models import ApiError, Info, Item, ItemPage, Photo, Reloaded, Removed, Stored, Synced
 
 if TYPE_CHECKING:
     import httpx
@@ -60,7 +61,7 @@ class AsyncRetrievalClient(ClientLimits):
         where: str | None = None,
         fields: Sequence[str] | None = None,
         explain: bool = False,
-    ) -> Answer:
+    ) -> SearchResult:
         """Return the catalogue items that match a photo, if any.
 
         `bbox` is a part of the photo to search with: left, upper, right, lower in pixels of the upright photo.
@@ -77,7 +78,7 @@ class AsyncRetrievalClient(ClientLimits):
         where: str | None = None,
         fields: Sequence[str] | None = None,
         explain: bool = False,
-    ) -> list[Answer | ApiError]:
+    ) -> list[SearchResult | ApiError]:
         """Search with several photos at once; a photo that the server refuses gets an ApiError in its place."""
         call = await to_thread(calls.search_batch, images, top_k=top_k, where=where, fields=fields, explain=explain)
         return await self._send(call)
@@ -89,23 +90,22 @@ class AsyncRetrievalClient(ClientLimits):
         top_k: int = 10,
         where: str | None = None,
         fields: Sequence[str] | None = None,
-        explain: bool = False,
-    ) -> Answer:
-        """Search with 2 to 8 photos of the same item as one query."""
-        call = await to_thread(calls.search_photos, images, top_k=top_k, where=where, fields=fields, explain=explain)
+    ) -> SearchResult:
+        """Rank the items by 2 to 4 photos of the same item as one query."""
+        call = await to_thread(calls.search_photos, images, top_k=top_k, where=where, fields=fields)
         return await self._send(call)
 
-    async def search_regions(
+    async def search_boxes(
         self,
         image: Source,
-        regions: str | Sequence[Sequence[float]] = "auto",
+        boxes: str | Sequence[Sequence[float]] = "windows",
         *,
         top_k: int = 10,
         where: str | None = None,
         fields: Sequence[str] | None = None,
-    ) -> RegionsAnswer:
-        """Return the items in the regions of a photo: "auto", "detector", or 1 to 64 bounding boxes."""
-        call = await to_thread(region_calls.search_regions, image, regions, top_k=top_k, where=where, fields=fields)
+    ) -> list[SearchResult | ApiError]:
+        """Return an answer for each of several parts of a photo: "windows", "detector", or 1 to 64 bounding boxes."""
+        call = await to_thread(calls.search_boxes, image, boxes, top_k=top_k, where=where, fields=fields)
         return await self._send(call)
 
     async def items(self, after: str | None = None, limit: int = 100) -> ItemPage:
@@ -145,7 +145,7 @@ class AsyncRetrievalClient(ClientLimits):
 
     async def feedback(
         self,
-        answer: Answer | RegionsAnswer | str,
+        answer: SearchResult | str,
         verdict: Verdict,
         *,
         item_id: str = "",

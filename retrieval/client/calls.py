@@ -13,27 +13,26 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from urllib.parse import quote
 
 from PIL import Image
+from pydantic import TypeAdapter
 
-from retrieval.arguments import MOST_QUERY_PHOTOS
 from retrieval.errors import ImageTooLarge, ImageUnreadable, InvalidParameter
 from retrieval.images import MAX_BYTES, Source, open_image, plain_source
 from retrieval.images.formats import format_of
-from retrieval.regions.boxes import bbox_text, check_bbox
+from retrieval.search.boxes import bbox_text, check_bbox, check_boxes
+from retrieval.search.looks import MOST_QUERY_PHOTOS, check_images
+from retrieval.search.result import RESULT, SearchResult
 
 from .models import (
-    Answer,
     ApiError,
     Info,
     Item,
     ItemPage,
     Photo,
-    RegionsAnswer,
     Reloaded,
     Removed,
     Stored,
     Synced,
     Unreachable,
-    decode,
 )
 
 if TYPE_CHECKING:
@@ -99,18 +98,18 @@ def search(
     where: str | None,
     fields: Sequence[str] | None,
     explain: bool,
-) -> Call[Answer]:
+) -> Call[SearchResult]:
     """Search with one photo, or a part of it."""
     data = image_bytes(image)
     query = search_query(top_k, where, fields, explain=explain)
     if bbox is not None:
         query = {**query, "bbox": bbox_text(bbox)}
-    return Call("POST", "/v1/search", parsed_as(Answer), query=query, body=data, media_type=media_type(data))
+    return Call("POST", "/v1/search", parsed_as(SearchResult), query=query, body=data, media_type=media_type(data))
 
 
 def search_batch(
     images: Sequence[Source], *, top_k: int, where: str | None, fields: Sequence[str] | None, explain: bool
-) -> Call[list[Answer | ApiError]]:
+) -> Call[list[SearchResult | ApiError]]:
     """Search with several photos at once."""
     if not images:
         raise InvalidParameter("images", "hold at least one image", images)
@@ -119,14 +118,29 @@ def search_batch(
 
 
 def search_photos(
-    images: Sequence[Source], *, top_k: int, where: str | None, fields: Sequence[str] | None, explain: bool
-) -> Call[Answer]:
-    """Search with several photos of the same item as one query."""
-    if isinstance(images, str | bytes) or not 2 <= len(images) <= MOST_QUERY_PHOTOS:
-        given = type(images) if isinstance(images, str | bytes) else len(images)
-        raise InvalidParameter("images", f"be 2 to {MOST_QUERY_PHOTOS} photos of the same item", given)
-    query = search_query(top_k, where, fields, explain=explain)
-    return Call("POST", "/v1/search/photos", parsed_as(Answer), query=query, images=[image_bytes(i) for i in images])
+    images: Sequence[Source], *, top_k: int, where: str | None, fields: Sequence[str] | None
+) -> Call[SearchResult]:
+    """Rank the items by several photos of the same item as one query."""
+    check_images(images, 2, MOST_QUERY_PHOTOS)
+    query, files = search_query(top_k, where, fields), [image_bytes(image) for image in images]
+    return Call("POST", "/v1/search/photos", parsed_as(SearchResult), query=query, images=files)
+
+
+def search_boxes(
+    image: Source,
+    boxes: str | Sequence[Sequence[float]],
+    *,
+    top_k: int,
+    where: str | None,
+    fields: Sequence[str] | None,
+) -> Call[list[SearchResult | ApiError]]:
+    """Search with several parts of a photo."""
+    data, query, chosen = image_bytes(image), dict(search_query(top_k, where, fields)), check_boxes(boxes)
+    if isinstance(chosen, str):
+        query["find"] = chosen
+    else:
+        query["bbox"] = [bbox_text(box) for box in chosen]
+    return Call("POST", "/v1/search/boxes", _read_batch, query=query, body=data, media_type=media_type(data))
 
 
 def items(after: str | None, limit: int) -> Call[ItemPage]:
@@ -180,7 +194,7 @@ def info() -> Call[Info]:
 
 
 def feedback(
-    about: Answer | RegionsAnswer | str, verdict: Verdict, item_id: str = "", bbox: Sequence[float] | None = None
+    about: SearchResult | str, verdict: Verdict, item_id: str = "", bbox: Sequence[float] | None = None
 ) -> Call[bool]:
     """Send feedback on an answer."""
     values: dict[str, Any] = {"request_id": about if isinstance(about, str) else about.request_id, "verdict": verdict}
@@ -239,11 +253,13 @@ def media_type(data: bytes) -> str:
     return "image/jpeg" if form is None else form.media_type
 
 
-def search_query(top_k: int, where: str | None, fields: Sequence[str] | None, *, explain: bool) -> Query:
+def search_query(top_k: int, where: str | None, fields: Sequence[str] | None, *, explain: bool | None = None) -> Query:
     """Return the query parameters of every search."""
     if isinstance(fields, str):
         raise InvalidParameter("fields", "be a sequence of metadata keys", fields, remedy=f"Pass [{fields!r}]")
-    query: dict[str, str | int | bool | list[str]] = {"top_k": top_k, "explain": explain}
+    query: dict[str, str | int | bool | list[str]] = {"top_k": top_k}
+    if explain is not None:
+        query["explain"] = explain
     if where is not None:
         query["where"] = where
     if fields is not None:
@@ -269,12 +285,15 @@ def _read_file(path: Path) -> bytes:
 
 def parsed_as(kind: type[T]) -> Callable[[httpx.Response], T]:
     """Return a function that reads a response as a model."""
-    return lambda response: decode(kind, response.json())
+    adapter = TypeAdapter(kind)
+    return lambda response: adapter.validate_json(response.content, strict=True)
 
 
-def _read_batch(response: httpx.Response) -> list[Answer | ApiError]:
+def _read_batch(response: httpx.Response) -> list[SearchResult | ApiError]:
     entries = response.json()["answers"]
-    return [decode(Answer, entry) if "decision" in entry else _problem(dict(entry), response) for entry in entries]
+    return [
+        RESULT.validate_python(entry) if "decision" in entry else _problem(dict(entry), response) for entry in entries
+    ]
 
 
 def _read_recorded(response: httpx.Response) -> bool:

@@ -11,20 +11,19 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrieval.images import Source
+from retrieval.search.result import SearchResult
 
-from . import calls, region_calls
+from . import calls
 from .async_client import AsyncRetrievalClient
 from .base import ClientLimits
 from .calls import Call, Verdict
 from .connection import address, headers
 from .models import (
-    Answer,
     ApiError,
     Info,
     Item,
     ItemPage,
     Photo,
-    RegionsAnswer,
     Reloaded,
     Removed,
     Stored,
@@ -35,7 +34,7 @@ from .models import (
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["Answer", "ApiError", "AsyncRetrievalClient", "RetrievalClient", "Unreachable"]
+__all__ = ["ApiError", "AsyncRetrievalClient", "RetrievalClient", "Unreachable"]
 
 T = TypeVar("T")
 
@@ -95,7 +94,7 @@ class RetrievalClient(ClientLimits):
         where: str | None = None,
         fields: Sequence[str] | None = None,
         explain: bool = False,
-    ) -> Answer:
+    ) -> SearchResult:
         """Return the catalogue items that match a photo, if any.
 
         `bbox` is a part of the photo to search with: left, upper, right, lower in pixels of the upright photo.
@@ -111,7 +110,7 @@ class RetrievalClient(ClientLimits):
         where: str | None = None,
         fields: Sequence[str] | None = None,
         explain: bool = False,
-    ) -> list[Answer | ApiError]:
+    ) -> list[SearchResult | ApiError]:
         """Search with several photos at once; a photo that the server refuses gets an ApiError in its place."""
         return self._send(calls.search_batch(images, top_k=top_k, where=where, fields=fields, explain=explain))
 
@@ -122,22 +121,21 @@ class RetrievalClient(ClientLimits):
         top_k: int = 10,
         where: str | None = None,
         fields: Sequence[str] | None = None,
-        explain: bool = False,
-    ) -> Answer:
-        """Search with 2 to 8 photos of the same item as one query."""
-        return self._send(calls.search_photos(images, top_k=top_k, where=where, fields=fields, explain=explain))
+    ) -> SearchResult:
+        """Rank the items by 2 to 4 photos of the same item as one query."""
+        return self._send(calls.search_photos(images, top_k=top_k, where=where, fields=fields))
 
-    def search_regions(
+    def search_boxes(
         self,
         image: Source,
-        regions: str | Sequence[Sequence[float]] = "auto",
+        boxes: str | Sequence[Sequence[float]] = "windows",
         *,
         top_k: int = 10,
         where: str | None = None,
         fields: Sequence[str] | None = None,
-    ) -> RegionsAnswer:
-        """Return the items in the regions of a photo: "auto", "detector", or 1 to 64 bounding boxes."""
-        return self._send(region_calls.search_regions(image, regions, top_k=top_k, where=where, fields=fields))
+    ) -> list[SearchResult | ApiError]:
+        """Return an answer for each of several parts of a photo: "windows", "detector", or 1 to 64 bounding boxes."""
+        return self._send(calls.search_boxes(image, boxes, top_k=top_k, where=where, fields=fields))
 
     def items(self, after: str | None = None, limit: int = 100) -> ItemPage:
         """Return a page of item_ids that follow `after`."""
@@ -175,7 +173,7 @@ class RetrievalClient(ClientLimits):
 
     def feedback(
         self,
-        answer: Answer | RegionsAnswer | str,
+        answer: SearchResult | str,
         verdict: Verdict,
         *,
         item_id: str = "",

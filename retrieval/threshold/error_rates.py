@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from index.location import AnyGallery
 from index.search.leave_one_out import OWN, Draws, KeptDraws
-from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.errors import command
 
 from .bounds import CONFIDENCE, binomial_below, binomial_bound
@@ -137,6 +137,18 @@ class DrawnDistances:
         shares = np.linspace(0, target, SHARES)
         kept = np.flatnonzero(self.left_out(shares) <= target + TOLERANCE)
         return self.at_share(float(shares[kept[-1]]) if len(kept) else 0.0)
+
+    def supported(self, target: float, *, certify: bool) -> tuple[float, str]:
+        """Return the limit for a target and its status, a negative limit if there are too few draws for the target.
+
+        With `certify` the limit is certified if it can be.
+        """
+        limit = self.limit(target, certified=True) if certify else None
+        if limit is not None:
+            return limit, CERTIFIED
+        limit = self.limit(target, certified=False)
+        enough = limit is not None and self.expected(limit) <= target + TOLERANCE
+        return (limit if limit is not None and enough else -1.0), ESTIMATED
 
     def _certified_limit(self, target: float) -> float | None:
         last = self.at_share(target)
@@ -264,6 +276,19 @@ class GalleryRates:
             for name, source in self.sources.items()
         ]
         return max(rates) > point.target_fpir + 1e-9
+
+    def shared(self, point: OperatingPoint, queries: int) -> OperatingPoint:
+        """Return the point of each of several queries that share the target FPIR of a point.
+
+        The target is divided by their number, and the threshold is the greatest that the same draws allow for it, at
+        most that of the point. The new point does not decide if the draws do not support so low a target.
+        """
+        target, certified = point.target_fpir / queries, point.evidence.get("certified", ())
+        supported = (source.supported(target, certify=name in certified) for name, source in self.sources.items())
+        threshold, status = min(supported)
+        if threshold < 0:
+            return OperatingPoint.uncalibrated(target)
+        return replace(point, threshold=min(threshold, point.threshold), status=status, target_fpir=target)
 
     def warning(self, point: OperatingPoint, bundle: Path | None = None, gallery: Path | str = "GALLERY") -> str:
         """Return a warning with the command to run if a point no longer keeps its target, else an empty string."""

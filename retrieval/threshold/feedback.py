@@ -21,8 +21,8 @@ from typing import Any
 
 from retrieval.bundle.bundle import Bundle
 from retrieval.errors import DataError, InvalidParameter
-from retrieval.regions.boxes import BBox, check_bbox
-from retrieval.result import MATCH, NO_MATCH, RANKED
+from retrieval.search.boxes import check_bbox
+from retrieval.search.result import MATCH, NO_MATCH, RANKED, BBox
 from retrieval.text import as_utf8
 
 from .judged import Judged

@@ -13,7 +13,7 @@ from index.database import POINT
 from index.errors import GalleryCorrupt
 from index.location import AnyGallery
 from retrieval.bundle.bundle import Bundle
-from retrieval.bundle.operating_point import EXTRAPOLATED, UNANCHORED, OperatingPoint
+from retrieval.bundle.operating_point import UNANCHORED, OperatingPoint
 from retrieval.errors import command
 
 from .error_rates import GalleryRates
@@ -66,13 +66,8 @@ def served_point(content: bytes | None, bundle: Bundle) -> OperatingPoint:
     return stored_point(content, bundle) or bundle.operating_point
 
 
-def threshold_status(point: OperatingPoint, bundle: Bundle, *, extrapolated: bool = False) -> str:
-    """Return the status of a point that was set in the gallery, UNANCHORED for the threshold of the bundle.
-
-    It is EXTRAPOLATED if the point is one of queries of fewer photos.
-    """
-    if extrapolated and point.decides:
-        return EXTRAPOLATED
+def threshold_status(point: OperatingPoint, bundle: Bundle) -> str:
+    """Return the status of a point that was set in the gallery, UNANCHORED for the threshold of the bundle."""
     return UNANCHORED if point.decides and point is bundle.operating_point else point.status
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from retrieval.errors import InvalidParameter
-from retrieval.regions.boxes import BBox
-from retrieval.regions.policy import GIVEN
-from retrieval.regions.result import RegionsResult
-from retrieval.result import MATCH, NO_MATCH, Match, SearchResult
+from retrieval.search.result import BBox, Match, SearchResult
 
 
 @dataclass(frozen=True)
@@ -29,15 +26,13 @@ class Judged:
 Parts = Mapping[BBox | None, Judged]
 
 
-def parts_of(result: SearchResult | RegionsResult, bbox: BBox | None = None) -> Parts:
+def parts_of(result: SearchResult, bbox: BBox | None = None) -> Parts:
     """Return what verdicts on an answer may be about, by bounding box; None stands for the whole answer.
 
     `bbox` is the part of the photo that a search with one photo was limited to.
     """
-    if isinstance(result, RegionsResult):
-        return _regions(result)
     nearest = _plain(result.nearest)
-    whole = Judged(result.decision, nearest, result.bundle_id, result.gallery_version, result.photos, bbox)
+    whole = Judged(result.decision, nearest, result.bundle_id, result.gallery_version, 1, bbox)
     return {None: whole} if bbox is None else {None: whole, bbox: whole}
 
 
@@ -55,21 +50,6 @@ def part(parts: Parts, bbox: BBox | None) -> Judged:
         bbox,
         remedy="To judge another part of the photo, search with its bbox first",
     )
-
-
-def _regions(result: RegionsResult) -> Parts:
-    """Return the regions of an answer by the boxes of its items, and the whole photo unless boxes were given."""
-    policy, version = "" if result.regions == GIVEN else result.regions, result.gallery_version
-    items = len(result.matches)
-    whole = Judged(result.decision, _plain(result.nearest), result.bundle_id, version, regions=policy, items=items)
-    found = {match.bbox: (MATCH, match) for match in result.matches}
-    others = (*result.review, *result.nearest_of_boxes, *([] if result.nearest is None else [result.nearest]))
-    for match in others:
-        found.setdefault(match.bbox, (result.decision if result.decision != MATCH else NO_MATCH, match))
-    parts: dict[BBox | None, Judged] = {} if result.regions == GIVEN else {None: whole}
-    for bbox, (decision, match) in found.items():
-        parts[bbox] = replace(whole, decision=decision, nearest=_plain(match), bbox=bbox)
-    return parts
 
 
 def _plain(match: Match | None) -> Match | None:

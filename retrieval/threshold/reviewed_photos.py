@@ -18,8 +18,8 @@ from typing import Any
 
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import DataError
-from retrieval.regions.boxes import BBox, bbox_text
-from retrieval.result import MATCH
+from retrieval.search.boxes import bbox_text
+from retrieval.search.result import MATCH, BBox
 
 from .feedback import RIGHT, Feedback, photo_owner
 from .verdicts import named

@@ -18,14 +18,6 @@ Fields = Annotated[
     list[Annotated[str, Field(max_length=200)]] | None,
     Field(max_length=64, description="Metadata keys to return with each match; all by default."),
 ]
-ThresholdStatus = Annotated[
-    Literal["certified", "estimated", "unanchored", "extrapolated", "uncalibrated"],
-    Field(
-        description="Whether the FPIR is certified or estimated in this gallery; unanchored: the bundle's threshold, "
-        "set elsewhere, or that of whole photos for a search by regions; extrapolated: the threshold was set for "
-        "queries of fewer photos, and its FPIR for this one was not measured; uncalibrated: there is no threshold."
-    ),
-]
 NUMBER = r"\d{1,6}(\.\d{1,3})?"
 SIDES = Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=4, max_length=4)]
 BBOX = "left, upper, right, lower in pixels of the upright photo."

@@ -10,8 +10,7 @@ from retrieval.errors import command
 from retrieval.images.formats import NAMES
 
 from .problems import MEDIA_TYPE
-from .region_schemas import RegionsRequest
-from .schemas import MOST_IMAGES, BatchRequest, PhotoRequest, PhotosRequest, Problem, SearchRequest
+from .schemas import MOST_IMAGES, BatchRequest, BoxesRequest, PhotoRequest, PhotosRequest, Problem, SearchRequest
 
 Responses = dict[int | str, dict[str, Any]]  # by status, in FastAPI's form
 FILE = {"type": "string", "format": "binary"}
@@ -126,7 +125,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         schema = FastAPI.openapi(app)
         components = schema["components"]
-        for model in (SearchRequest, BatchRequest, PhotosRequest, RegionsRequest, PhotoRequest, Problem):
+        for model in (SearchRequest, BatchRequest, PhotosRequest, BoxesRequest, PhotoRequest, Problem):
             components["schemas"][model.__name__] = model.model_json_schema()
         for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's error format is not used
             components["schemas"].pop(name, None)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from retrieval.regions.boxes import MOST_BBOXES
+from retrieval.search.boxes import MOST_BBOXES
 
 from .fields import BBOX, NUMBER, TopK
 from .request_body import broken_rule
@@ -24,12 +24,12 @@ Fields = Annotated[
         description="Metadata key to return with each match; repeat it for several keys. All are returned by default.",
     ),
 ]
-Policy = Annotated[
-    Literal["auto", "detector"], Field(description="Overlapping windows, or the boxes of the server's detector.")
+Find = Annotated[
+    Literal["windows", "detector"], Field(description="Windows of the photo, or the boxes of the server's detector.")
 ]
 Boxes = Annotated[
     list[Box] | None,
-    Field(max_length=MOST_BBOXES, description="Boxes to search one by one, instead of regions; repeat it for several."),
+    Field(max_length=MOST_BBOXES, description="Boxes to search one by one; repeat it for several."),
 ]
 
 
@@ -43,12 +43,12 @@ class CommonQuery(BaseModel):
     fields: Fields = None
 
 
-class RegionsQuery(CommonQuery):
-    """Query parameters of the search route for the items in the regions of a photo."""
+class BoxesQuery(CommonQuery):
+    """Query parameters of the search route for several parts of a photo."""
 
     repeated: ClassVar[tuple[str, ...]] = ("fields", "bbox")
 
-    regions: Policy = "auto"
+    find: Find = "windows"
     bbox: Boxes = None
 
 

@@ -8,8 +8,7 @@ from typing import Any
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from retrieval.regions.result import RegionsResult
-from retrieval.result import SearchResult
+from retrieval.search.result import SearchResult
 
 
 class AnswerResponse(Response):
@@ -28,15 +27,6 @@ def answer_of(result: SearchResult, request_id: str, fields: Collection[str] | N
     explained = values["explanation"] and values["explanation"]["plain_nearest"]
     found = (*values["matches"], *values["ranked"], *values["review"])
     for match in (*found, values["nearest"], explained):
-        if match:
-            match["metadata"] = public(match["metadata"], fields)
-    return values
-
-
-def regions_answer_of(result: RegionsResult, request_id: str, fields: Collection[str] | None = None) -> dict[str, Any]:
-    """Return the result of a search by regions as a JSON object; `fields` selects metadata keys, None selects all."""
-    values = result.to_dict() | {"request_id": request_id}
-    for match in (*values["matches"], *values["ranked"], *values["review"], values["nearest"]):
         if match:
             match["metadata"] = public(match["metadata"], fields)
     return values

@@ -16,7 +16,8 @@ from starlette.requests import ClientDisconnect
 
 from retrieval.bundle.bundle import REPORT
 from retrieval.errors import RetrievalError
-from retrieval.regions.boxes import check_bbox, parse_bbox
+from retrieval.search.boxes import check_bbox, parse_bbox
+from retrieval.search.result import SearchResult
 from retrieval.threshold.gallery_points import threshold_status
 from serving.http.guard import BUNDLE_REPORT_PATH, DOCS_PATH, REPORT_PATH
 from serving.reloads import ReloadOutcome
@@ -29,13 +30,11 @@ from .openapi import BODY, DESCRIPTION, GUARDED, IMAGE, LIMITED, NOT_READY, answ
 from .photos_route import add_photos_route
 from .problems import STATUS, problem, problem_response
 from .query_parameters import PhotoQuery, SearchQuery, SearchRoute
-from .regions_route import add_regions_route
 from .report_page import report_page
 from .request_body import broken_rule, decoded, image_of, images_of, is_json, parsed
 from .result_json import AnswerResponse, answer_of
 from .schemas import (
     Alive,
-    Answer,
     BatchAnswer,
     BatchRequest,
     FeedbackRequest,
@@ -124,7 +123,6 @@ def search_routes(service: Service) -> APIRouter:
         return AnswerResponse({"answers": answers, "request_id": request.state.request_id})
 
     add_photos_route(router, service)
-    add_regions_route(router, service)
     return router
 
 
@@ -133,7 +131,7 @@ def add_photo_route(router: APIRouter, service: Service) -> None:
 
     @router.post(
         "/search",
-        response_model=Answer,
+        response_model=SearchResult,
         responses=errors(*LIMITED, *IMAGE, 503),
         openapi_extra=body_of("SearchRequest", "image"),
     )

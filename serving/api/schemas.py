@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from retrieval.arguments import MOST_QUERY_PHOTOS
+from retrieval.search.boxes import MOST_BBOXES
+from retrieval.search.looks import MOST_QUERY_PHOTOS
+from retrieval.search.result import SearchResult, ThresholdStatus
 
-from .examples import ANSWER
-from .fields import BBOX, SIDES, Base64, Fields, ThresholdStatus, TopK, Verdict, Where
+from .fields import BBOX, SIDES, Base64, Fields, TopK, Verdict, Where
 
 MOST_IMAGES = 64  # per batch
 Id = Annotated[str, Field(min_length=1, max_length=500)]
@@ -42,10 +43,33 @@ class BatchRequest(Strict):
     explain: bool = False
 
 
-class PhotosRequest(BatchRequest):
+class PhotosRequest(Strict):
     """A search request with several photos of the same item."""
 
     images: Annotated[list[Base64], Field(min_length=2, max_length=MOST_QUERY_PHOTOS)]
+    top_k: TopK = 10
+    where: Where = None
+    fields: Fields = None
+
+
+class BoxesRequest(Strict):
+    """A search request with several parts of a photo."""
+
+    image: Base64
+    find: Annotated[
+        Literal["windows", "detector"], Field(description="Windows of the photo, or the server's detector.")
+    ] = "windows"
+    bbox: Annotated[
+        list[SIDES],
+        Field(
+            default_factory=list,
+            max_length=MOST_BBOXES,
+            description=f"Boxes to search one by one, instead of those that are found: {BBOX}",
+        ),
+    ]
+    top_k: TopK = 10
+    where: Where = None
+    fields: Fields = None
 
 
 class PhotoRequest(Strict):
@@ -75,94 +99,6 @@ class FeedbackRequest(Strict):
     ] = None
 
 
-class MatchOut(BaseModel):
-    """A matched item with its nearest photo."""
-
-    item_id: str
-    photo_id: str
-    distance: float
-    metadata: dict[str, Any]
-    p_value: float | None = Field(
-        default=None,
-        description="Rate at which an unknown item comes at least this close; null if it was not measured.",
-    )
-
-
-class VerifiedOut(BaseModel):
-    """A gallery photo and the places where it matches the query.
-
-    A place is [x, y], as shares of the width and height of the photo.
-    """
-
-    item_id: str
-    photo_id: str
-    inliers: int = Field(description="Number of places; 0 if there are too few to count.")
-    query_photo: int = Field(
-        default=1, description="Number of the photo that was sent, from 1; of several, the one that agrees most."
-    )
-    query: list[tuple[float, float]] = Field(description="Places in this photo.")
-    photo: list[tuple[float, float]] = Field(description="The same places in the gallery photo.")
-
-
-class Explanation(BaseModel):
-    """Details behind an answer."""
-
-    distance_form: str = Field(description="plain, or the form of the density correction.")
-    density: float = Field(description="Local density around the query; 0 for the plain distance.")
-    plain_nearest: MatchOut | None = Field(description="The nearest item by the plain distance.")
-    min_certainty: float = Field(description="Certainty below which nothing is returned.")
-    photos: int
-    items: int
-    index: str = Field(description="Kind of the candidate index.")
-    verified: list[VerifiedOut] | None = Field(
-        default=None,
-        description="Verification of the nearest items, up to five; null if the bundle does not verify matches.",
-    )
-
-
-class Answer(BaseModel):
-    """The answer to one photo, or to several photos of the same item."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [ANSWER]})
-
-    decision: Literal["match", "no_match", "ranked"] = Field(
-        description="ranked: there is no threshold yet, so the nearest items are listed without a decision."
-    )
-    reason: Literal[
-        "", "beyond_threshold", "low_certainty", "out_of_domain", "filtered_out", "gallery_empty", "uncalibrated"
-    ] = Field(description="Why there is no match; empty for a match.")
-    matches: list[MatchOut] = Field(description="Items within the threshold, best first, each by its nearest photo.")
-    ranked: list[MatchOut] = Field(
-        default=[], description="The nearest items, best first, if the decision is ranked; else empty."
-    )
-    nearest: MatchOut | None = Field(description="The closest item, match or not.")
-    threshold: float | None = Field(
-        description="The gallery's, or the bundle's; a distance up to it is a match. Null if neither has one."
-    )
-    nearest_distance: float | None
-    margin: float | None = Field(
-        description="Threshold minus nearest distance: negative for a no-match by distance, null without a threshold."
-    )
-    certainty: float = Field(description="How sure the model is of the photo, against `explanation.min_certainty`.")
-    request_id: str
-    timings_ms: dict[str, float] = Field(
-        description="queue, decode, embed, search; describe and verify if the bundle verifies matches."
-    )
-    bundle_id: str
-    gallery_version: int
-    threshold_status: ThresholdStatus
-    review: list[MatchOut] = Field(
-        description="Items beyond the threshold for a person to look at, nearest first. They are not part of the "
-        "decision. There are none if the threshold was not set in this gallery."
-    )
-    p_value_without_filter: bool = Field(
-        description="Whether the search had a filter although its p-values were measured without one."
-    )
-    photos: int = Field(default=1, description="Number of different photos of the query.")
-    threshold_photos: int = Field(default=1, description="Number of photos per query that the threshold was set for.")
-    explanation: Explanation | None = None
-
-
 class Problem(BaseModel):
     """An RFC 9457 problem document."""
 
@@ -175,7 +111,7 @@ class Problem(BaseModel):
 class BatchAnswer(BaseModel):
     """Answers in the order of the images; a refused photo has a problem document in its place."""
 
-    answers: list[Answer | Problem]
+    answers: list[SearchResult | Problem]
     request_id: str
 
 
@@ -244,10 +180,6 @@ class Info(BaseModel):
     in_gallery: dict[str, Any] | None = Field(
         description="What the threshold does in the gallery as it is now: FPIR, its upper 95 % bound, items measured, "
         "and a warning if it misses the target."
-    )
-    regions: list[dict[str, Any]] = Field(
-        description="For auto and detector: the threshold of searches by regions with its FPIR per photo, or "
-        "unanchored with the command that sets one. Empty if the bundle verifies matches."
     )
     gallery: GalleryOut
     drift: dict[str, Any]

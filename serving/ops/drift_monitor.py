@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from retrieval.bundle.bundle import Bundle
 from retrieval.images import Appearance
-from retrieval.result import SearchResult
+from retrieval.search.result import SearchResult
 
 WINDOW = 1000  # newest searches compared
 LEAST = 200  # minimum number of searches and of reference values

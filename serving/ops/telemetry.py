@@ -11,8 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from retrieval.regions.result import RegionsResult
-from retrieval.result import SearchResult
+from retrieval.search.result import SearchResult
 
 if TYPE_CHECKING:
     from serving.service import Service
@@ -99,11 +98,7 @@ class Telemetry:
         if result.nearest_distance is not None:
             self._nearest.observe(result.nearest_distance)
 
-    def regions(self, result: RegionsResult) -> None:
-        """Record a search by regions: stage times and decision."""
-        self._decided(result)
-
-    def _decided(self, result: SearchResult | RegionsResult) -> None:
+    def _decided(self, result: SearchResult) -> None:
         for stage, milliseconds in result.timings_ms.items():
             if stage not in self._by_stage:
                 self._by_stage[stage] = self._stages.labels(stage)

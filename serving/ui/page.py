@@ -20,18 +20,16 @@ from starlette.applications import Starlette
 from index.search.leave_one_out import evenly_spaced
 from retrieval.errors import ImageRefused
 from retrieval.images import open_image, read_file
-from retrieval.places_svg import STYLE as PLACES
 from retrieval.retriever import Retriever
 from serving.http.rates import Rates
 from serving.ops.drift_monitor import drift_warning
 from serving.service import Service
 
-from .more_photos import MorePhotos, more_photos
 from .page_events import EVENT, SessionAnswers, events_of
 from .page_gradio import UNQUEUED, load_gradio, photo_input
 from .page_html import WAITING, example_label, example_labels_html, header_html
 from .page_routes import is_shown, page_routes
-from .page_search import TOP_K, WHOLE_PHOTO, Found, PageSearch
+from .page_search import TOP_K, WHOLE_PHOTO, PageSearch
 from .page_verdicts import Verdicts, verdict_buttons
 from .uploads import Uploads
 
@@ -66,7 +64,6 @@ def load_page(service: Service, examples: Sequence[Path] = (), *, rates: Rates) 
         run_history=False,  # no photos in browser storage
         ssr_mode=False,
         css_paths=[STYLE],
-        css=PLACES,
         head=f"<script>{SCRIPT.read_text()}</script>",
         theme=_theme(),
         footer_links=[],
@@ -101,56 +98,31 @@ def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()
     """Return the page of a service; its searches run in the service's pool."""
     gradio, session_answers, searches = load_gradio(), SessionAnswers(), PageSearch(service, uploads)
     with gradio.Blocks(title=TITLE, analytics_enabled=False) as page:
-        head, photo, sides, part, regions, more, answer, verdicts = _layout(service, uploads, session_answers, examples)
+        head, photo, sides, part, answer, verdicts = _layout(service, uploads, session_answers, examples)
 
         def header() -> str:
             return header_html(service.retriever, drift=bool(drift_warning(service.drifts())))
 
-        async def search(token: str | None, *box: float, another: str | None = None) -> tuple[Any, ...]:
-            return _shown(await searches.run(token, box, another))
-
-        def _shown(found: Found) -> tuple[Any, ...]:
-            event = EVENT.get()
+        async def search(token: str | None, *box: float) -> tuple[Any, ...]:
+            found, event = await searches.run(token, box), EVENT.get()
             session_answers.record(event, found.answer)
             can_judge = found.answer is not None and service.settings.feedback is not None
-            added = uploads.added(event.client, event.session)
-            updates = verdicts.updates(found.answer, visible=can_judge)
-            return found.html, *updates, *more.updates(added, visible=found.takes_more or bool(added)), header()
+            return found.html, *verdicts.updates(found.answer, visible=can_judge), header()
 
         async def search_whole(token: str | None) -> tuple[Any, ...]:
             event = EVENT.get()
             if token is not None:
                 uploads.begin(token, event.client, event.session)
-            elif (following := uploads.clear(event.client, event.session)) is not None:
-                unchanged = [gradio.skip() for _ in (*outputs, *sides)]  # the photo has an event of its own
-                return (*unchanged, following)
-            return (*await search(token, *WHOLE_PHOTO), *WHOLE_PHOTO, gradio.skip())
-
-        async def search_regions(token: str | None) -> tuple[Any, ...]:
-            return _shown(await searches.run_regions(token))
-
-        async def search_added(another: str | None, token: str | None, *box: float) -> tuple[Any, ...]:
-            return await search(token, *box, another=another)
-
-        async def search_removed(number: int, token: str | None, *box: float) -> tuple[Any, ...]:
-            event = EVENT.get()
-            for removed in uploads.added(event.client, event.session)[number : number + 1]:
-                uploads.remove_added(removed, event.client, event.session)
-            return await search(token, *box)
+            else:
+                uploads.clear(event.client, event.session)
+            return (*await search(token, *WHOLE_PHOTO), *WHOLE_PHOTO)
 
         page.load(header, None, head, show_progress="hidden", api_name="header", **UNQUEUED)
         query = [photo, *sides]
-        outputs = [answer, *verdicts.outputs, *more.outputs, head]
+        outputs = [answer, *verdicts.outputs, head]
         progress = {"show_progress": "minimal", "show_progress_on": [answer]}
-        photo.change(search_whole, photo, [*outputs, *sides, photo], api_name="search_whole", **progress, **UNQUEUED)
+        photo.change(search_whole, photo, [*outputs, *sides], api_name="search_whole", **progress, **UNQUEUED)
         part.click(search, query, outputs, api_name="search_part", **progress, **UNQUEUED)
-        regions.click(search_regions, photo, outputs, api_name="search_regions", **progress, **UNQUEUED)
-        more.another.input(
-            search_added, [more.another, *query], outputs, api_name="search_added", **progress, **UNQUEUED
-        )
-        for number, button in enumerate(more.removes):
-            remove = partial(search_removed, number)
-            button.click(remove, query, outputs, api_name=f"search_removed_{number}", **progress, **UNQUEUED)
     return page
 
 
@@ -161,8 +133,6 @@ class _Layout(NamedTuple):
     photo: gradio.Image
     sides: list[gradio.Slider]
     part: gradio.Button
-    regions: gradio.Button
-    more: MorePhotos
     answer: gradio.HTML
     verdicts: Verdicts
 
@@ -175,14 +145,11 @@ def _layout(service: Service, uploads: Uploads, answers: SessionAnswers, example
         with gradio.Column(scale=2, min_width=280, elem_classes="r-ask"):
             photo = photo_input("Your photo", "photo", height=340)
             sides, part = _part()
-            can_divide = service.retriever.bundle.verifier is None  # searches by regions do not verify matches
-            regions = gradio.Button("Find all items in the photo", size="sm", elem_id="regions", visible=can_divide)
-            more = more_photos()
             _examples(photo, uploads, example_images(service.retriever, examples))
         with gradio.Column(scale=3, min_width=280):
             answer = gradio.HTML(WAITING, elem_id="answer")
             verdicts = verdict_buttons(service, answers, TOP_K)
-    return _Layout(head, photo, sides, part, regions, more, answer, verdicts)
+    return _Layout(head, photo, sides, part, answer, verdicts)
 
 
 def _part() -> tuple[list[gradio.Slider], gradio.Button]:

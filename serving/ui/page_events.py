@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from retrieval.errors import InvalidParameter
-from retrieval.regions.boxes import BBox
 
 from .uploads import Uploads
 
 if TYPE_CHECKING:
     import gradio
 
-ADDED = "another"  # id of the input for more photos of the same item
 COUNTED = ("search", "verdict")  # events that count against the rate, like /v1/search and /v1/feedback
 RELOAD = "Reload the page"
 
@@ -49,8 +47,6 @@ class SessionAnswer:
     request_id: str
     items: tuple[str, ...] = ()  # item ids in the order of their cards
     matched: str = ""  # item id of the best match, empty for a no-match
-    boxes: tuple[BBox, ...] = ()  # of the cards, in an answer by regions
-    chosen: int | None = None  # number of the card that the next verdict is about, in an answer by regions
 
     def item(self, number: int) -> str:
         """Return the item of a card; raise InvalidParameter if there is no such card."""
@@ -130,7 +126,7 @@ def events_of(page: gradio.Blocks, uploads: Uploads) -> Mapping[int, Event]:
 def _check_of(component: Any, uploads: Uploads) -> Check:
     kind = component.get_block_name()
     if kind == "image":
-        return photo_check(uploads, added=component.elem_id == ADDED)
+        return photo_check(uploads)
     if kind == "slider":
         return _number_check(float(component.minimum), float(component.maximum))
     if kind == "dataset":
@@ -138,12 +134,8 @@ def _check_of(component: Any, uploads: Uploads) -> Check:
     raise TypeError(f"the page has no check for inputs of kind {kind!r}")
 
 
-def photo_check(uploads: Uploads, *, added: bool = False) -> Check:
-    """Return the check of a photo input: a token stored for this client, which the session claims.
-
-    With `added` the photo is added to those of the session's query.
-    """
-    claim = uploads.claim_added if added else uploads.claim
+def photo_check(uploads: Uploads) -> Check:
+    """Return the check of a photo input: a token stored for this client, which the session claims."""
 
     def check(value: Any, event: EventContext) -> dict[str, str] | None:
         if value is None:
@@ -151,7 +143,7 @@ def photo_check(uploads: Uploads, *, added: bool = False) -> Check:
         token = value.get("path") if isinstance(value, dict) else None
         if not isinstance(token, str):
             raise InvalidParameter("photo", "be an upload", type(value).__name__, remedy=RELOAD)
-        claim(token, event.client, event.session)
+        uploads.claim(token, event.client, event.session)
         return {"path": token}
 
     return check

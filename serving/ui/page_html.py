@@ -10,12 +10,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from retrieval.bundle.operating_point import CERTIFIED
-from retrieval.result import FILTERED_OUT, LOW_CERTAINTY, OUT_OF_DOMAIN, REVIEW_P, Match, SearchResult, p_value_words
 from retrieval.retriever import Retriever
+from retrieval.search.result import (
+    FILTERED_OUT,
+    LOW_CERTAINTY,
+    OUT_OF_DOMAIN,
+    REVIEW_P,
+    Match,
+    SearchResult,
+    p_value_words,
+)
 
 from .page_links import thumbnail_url
-from .several_html import several_html
-from .verified_html import AskedPhotos, verified_html
 
 REVIEWED = 6  # largest number of candidates for review that are shown
 NO_MATCH = "No confident match"
@@ -90,7 +96,7 @@ def shown_items(result: SearchResult) -> tuple[Match, ...]:
     return result.review[:REVIEWED] or (result.nearest,)
 
 
-def answer_html(result: SearchResult, asked: AskedPhotos | None = None) -> str:
+def answer_html(result: SearchResult) -> str:
     """Return the answer to a query: the match, or the closest items without a claim about the catalogue."""
     shown = shown_items(result)
     if not shown:
@@ -103,31 +109,25 @@ def answer_html(result: SearchResult, asked: AskedPhotos | None = None) -> str:
         return f'<div class="r-cards">{picked}</div>'
 
     count = len(result.matches)
-    several = "" if asked is None else several_html(result, len(asked.tokens))
     if result.threshold is None:
-        return banner("none", "The closest items", NO_THRESHOLD) + several + cards(0, len(shown))
+        return banner("none", "The closest items", NO_THRESHOLD) + cards(0, len(shown))
     if not count:
-        return banner("none", NO_MATCH, _no_match_text(result, len(shown))) + several + cards(0, len(shown)) + LEGEND
+        return banner("none", NO_MATCH, _no_match_text(result, len(shown))) + cards(0, len(shown)) + LEGEND
     text = "This item is close enough." if count == 1 else f"{count} items are close enough; this is the closest."
     review = len(shown) - count
     others = (
         f"<details class='r-others'><summary>{review} more, less close</summary>{cards(count, len(shown))}</details>"
     )
     title = title_of(shown[0])
-    same = "" if asked is None else verified_html(result, asked, title)
-    found = f'<div class="r-found">{cards(0, count)}</div>{same}{others if review else ""}'
-    return banner("match", f"This is {title}", text) + several + found + LEGEND
+    found = f'<div class="r-found">{cards(0, count)}</div>{others if review else ""}'
+    return banner("match", f"This is {title}", text) + found + LEGEND
 
 
 def _no_match_text(result: SearchResult, count: int) -> str:
-    several = result.photos > 1
-    if result.reason == LOW_CERTAINTY and several:
-        return "The photos are too ambiguous for an answer: others, sharper or of one item alone, may get one."
     if result.reason == LOW_CERTAINTY:
         return "The photo is too ambiguous for an answer: another one, sharper or of one item alone, may get one."
     if result.reason == OUT_OF_DOMAIN:
-        unlike = "These photos are unlike those" if several else "This photo is unlike those"
-        return f"{unlike} of this catalogue. This is the closest item."
+        return "This photo is unlike those of this catalogue. This is the closest item."
     if count > 1:
         return "None of these items is close enough to be sure. Is it one of them?"
     return "No item is close enough to be sure. This is the closest one."

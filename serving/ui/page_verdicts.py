@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import html
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,6 @@ QUESTIONS = {  # by whether the answer is a match
     True: "<p>Is this right?</p>",
     False: "<p>If one of these is right, say so below its picture. If not:</p>",
 }
-NOTHING_HERE = "<p>Judge each box with the button on its card. If the photo shows no item of the catalogue:</p>"
 VERDICTS = {RIGHT: "Yes, this one", UNKNOWN: "It is not in the catalogue", WRONG: "It is another item, not shown"}
 
 
@@ -42,16 +40,11 @@ class Verdicts:
         return [self.area, self.status, self.buttons, self.right, self.wrong]
 
     def updates(self, answer: SessionAnswer | None, *, visible: bool) -> tuple[Any, ...]:
-        """Return updates for a new answer; "Yes, this one" is offered for a match.
-
-        An answer by regions is judged box by box, or as a photo without any item of the catalogue.
-        """
+        """Return updates for a new answer; "Yes, this one" is offered for a match."""
         gradio = load_gradio()
-        by_box = answer is not None and bool(answer.boxes)
-        matched = answer is not None and bool(answer.matched) and not by_box
-        question = NOTHING_HERE if by_box else QUESTIONS[matched]
-        shown = gradio.Button(visible=matched), gradio.Button(visible=not by_box)
-        return gradio.Column(visible=visible), question, gradio.Row(visible=visible), *shown
+        matched = answer is not None and bool(answer.matched)
+        shown = gradio.Row(visible=visible), gradio.Button(visible=matched), gradio.Button()
+        return gradio.Column(visible=visible), QUESTIONS[matched], *shown
 
 
 def verdict_buttons(service: Service, session_answers: SessionAnswers, cards: int) -> Verdicts:
@@ -71,8 +64,6 @@ def verdict_buttons(service: Service, session_answers: SessionAnswers, cards: in
         event = EVENT.get()
         answer = session_answers.of(event)
         try:
-            if answer is not None and answer.boxes:
-                return _judge_box(service, session_answers, answer, verdict, number)
             picked = "" if number is None or answer is None else answer.item(number)
             if verdict == WRONG and answer is not None and picked == answer.matched:
                 verdict, picked = RIGHT, ""
@@ -91,22 +82,3 @@ def verdict_buttons(service: Service, session_answers: SessionAnswers, cards: in
     for button, name, on_click in events:
         button.click(on_click, None, changed, show_progress="hidden", api_name=f"verdict_{name}", **UNQUEUED)
     return Verdicts(area, status, buttons, named[RIGHT], named[WRONG])
-
-
-def _judge_box(
-    service: Service, session_answers: SessionAnswers, answer: SessionAnswer, verdict: str, number: int | None
-) -> tuple[Any, ...]:
-    """Choose the box of a card, or judge the chosen box; without one, judge the photo. Return updates of the page."""
-    gradio, event = load_gradio(), EVENT.get()
-    if number is not None:
-        item = html.escape(answer.item(number))
-        session_answers.record(event, replace(answer, chosen=number))
-        question = f"<p role='status'>Box {number + 1}: is it {item}?</p>"
-        return question, gradio.Row(visible=True), gradio.Button(visible=True), gradio.Button(visible=True)
-    chosen = answer.chosen
-    service.feedback(answer.request_id, verdict, bbox=None if chosen is None else answer.boxes[chosen])
-    session_answers.record(event, None if chosen is None else replace(answer, chosen=None))
-    hidden = gradio.Button(visible=False), gradio.Button(visible=False)
-    if chosen is None:
-        return "<p role='status'>Saved, thank you.</p>", gradio.Row(visible=False), *hidden
-    return f"<p role='status'>Saved, thank you: box {chosen + 1}.</p>{NOTHING_HERE}", gradio.Row(visible=True), *hidden

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
-from retrieval.arguments import MOST_QUERY_PHOTOS
-from retrieval.errors import ImageUnreadable, InvalidParameter
+from retrieval.errors import ImageUnreadable
 from retrieval.images import read_file
 from serving.errors import NoSuchThing
 from serving.http.limits import TRY_AGAIN, Busy
@@ -42,7 +41,6 @@ class Upload:
     size: int  # bytes counted against the limits
     used: float
     session: str | None = None
-    added: bool = False  # to the photo of a query, as another of the same item
 
 
 class Uploads:
@@ -125,45 +123,10 @@ class Uploads:
         with self._guard:
             upload = self._of(token, client, session)
             if upload.client is not None:
-                if upload.session is None or upload.added:
+                if upload.session is None:
                     self._drop_session(client, session, keep=token)
-                upload.session, upload.added = session, False
+                upload.session = session
             self._touch(client, session)
-
-    def claim_added(self, token: str, client: str, session: str) -> None:
-        """Add a photo to the query of a session, and delete it if the query is full.
-
-        Raises
-        ------
-        NoSuchThing
-            If no photo is stored under the token for this client and session, or it is the photo of the query itself.
-        InvalidParameter
-            If the query has 8 photos.
-        """
-        with self._guard:
-            upload = self._of(token, client, session)
-            if upload.client is None or (upload.session is not None and not upload.added):
-                raise _missing()
-            if not upload.added:
-                count = 2 + len(self._added(client, session))
-                self._held[token] = self._held.pop(token)  # the newest
-                if count > MOST_QUERY_PHOTOS:
-                    self._drop(token)
-                    rule = f"be at most {MOST_QUERY_PHOTOS} for one search"
-                    raise InvalidParameter("photos", rule, count, remedy="Remove one of them first")
-            upload.session, upload.added = session, True
-            self._touch(client, session)
-
-    def added(self, client: str, session: str) -> list[str]:
-        """Return the photos that were added to the query of a session, oldest first."""
-        with self._guard:
-            return self._added(client, session)
-
-    def remove_added(self, token: str, client: str, session: str) -> None:
-        """Delete a photo that was added to the query of a session, if it is still there."""
-        with self._guard:
-            if token in self._added(client, session):
-                self._drop(token)
 
     def begin(self, token: str, client: str, session: str) -> None:
         """Delete the photos of a session if its query begins with an example; a photo of its own has done so."""
@@ -172,16 +135,10 @@ class Uploads:
             if held is not None and held.client is None:
                 self._drop_session(client, session)
 
-    def clear(self, client: str, session: str) -> str | None:
-        """Delete the photo of a session's query; the first of those that were added takes its place and is returned."""
+    def clear(self, client: str, session: str) -> None:
+        """Delete the photo of a session's query."""
         with self._guard:
-            added = self._added(client, session)
-            for token in {*self._of_session(client, session)} - {*added}:
-                self._drop(token)
-            if not added:
-                return None
-            self._held[added[0]].added = False
-            return added[0]
+            self._drop_session(client, session)
 
     def read(self, token: str, client: str, *, preview: bool = False) -> bytes:
         """Return the bytes of a photo or of its preview; raise NoSuchThing if none is stored for this client."""
@@ -222,9 +179,6 @@ class Uploads:
 
     def _of_session(self, client: str, session: str) -> list[str]:
         return [token for token, held in self._held.items() if (held.client, held.session) == (client, session)]
-
-    def _added(self, client: str, session: str) -> list[str]:
-        return [token for token in self._of_session(client, session) if self._held[token].added]
 
     def _touch(self, client: str, session: str) -> None:
         """Note the use of a session's photos; their order stays."""

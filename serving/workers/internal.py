@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retrieval.errors import RetrievalError
-from retrieval.regions.boxes import check_bbox
+from retrieval.search.boxes import check_bbox
 from serving.dispatcher import Dispatcher
 from serving.http.callers import CALLER, Caller
 from serving.service import Service

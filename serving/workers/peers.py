@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrieval.errors import GalleryLocked, InvalidParameter, RetrievalError
 from retrieval.files import write_file
-from retrieval.regions.boxes import BBox
+from retrieval.search.result import BBox
 from serving.errors import NoSuchThing
 from serving.http.callers import Caller
 from serving.http.limits import TRY_AGAIN, Busy

@@ -32,7 +32,7 @@ def test_no_answer_mixes_two_versions(tmp_path: Path, kind: str) -> None:
     def read() -> None:
         with Gallery.open(tmp_path / "g", read_only=True) as gallery:
             while not done.is_set():
-                version, (found,) = gallery.search_version(vectors[:1], 1)
+                version, _, (found,) = gallery.search_version(vectors[:1], 1)
                 answers.append((version, found[0].item_id, found[0].photo_id == "p0"))
                 seen.add(version)
 

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 import retrieval
+from index.database import POINT
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.density import LOCAL_SCALING, Cohort, LocalDensity
@@ -18,6 +19,7 @@ from retrieval.errors import BundleMismatch, GalleryError, ImageRefused, Invalid
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.worker import CONTENT
 from retrieval.retriever import Retriever
+from retrieval.threshold.gallery_points import pack_points
 
 from ..world import draw, encode, make_bundle, write_folder
 
@@ -141,8 +143,10 @@ def test_a_batch_explains_each_photo_and_filters_for_all(retriever: Retriever) -
     assert not isinstance(far, ImageRefused)
     assert near.explanation is not None
     assert far.explanation is not None
-    assert near.explanation["plain_nearest"]["item_id"] == "item-03"
-    assert far.explanation["plain_nearest"]["item_id"] == "item-04"
+    assert near.explanation.plain_nearest is not None
+    assert far.explanation.plain_nearest is not None
+    assert near.explanation.plain_nearest.item_id == "item-03"
+    assert far.explanation.plain_nearest.item_id == "item-04"
 
 
 @pytest.mark.parametrize(
@@ -284,6 +288,18 @@ def test_a_certainty_of_exactly_the_least_is_answered(retriever: Retriever, worl
         assert Retriever(bundle, Gallery.open(world / "gallery", read_only=True)).search(image).decision == decision
 
 
+def test_a_threshold_that_another_process_sets_decides_the_next_search(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world / "gallery", tmp_path / "gallery")
+    image, bundle = encode(draw(3, 3)), Bundle.open(world / "bundle")
+    with Retriever.open(bundle.path, tmp_path / "gallery") as retriever, Gallery.open(tmp_path / "gallery") as writer:
+        for threshold, count in ((0.001, 0), (2.0, 10), (0.5, 1)):
+            point = OperatingPoint(threshold, "estimated", 0.05)
+            writer.keep({POINT: pack_points(writer.kept(POINT), bundle, point)}, "calibrate")
+            result = retriever.search(image)
+            assert (result.threshold, result.gallery_version, len(result.matches)) == (threshold, writer.version, count)
+            assert result.threshold_status == "estimated"
+
+
 def test_an_answer_says_what_gave_it(retriever: Retriever) -> None:
     result = retriever.search(encode(draw(3, 3)))
     assert result.bundle_id == retriever.bundle.bundle_id
@@ -300,9 +316,9 @@ def test_an_answer_can_be_explained(retriever: Retriever, world: Path, tmp_path:
     image = encode(draw(3, 3))
     told = retriever.search(image, explain=True).explanation
     assert told is not None
-    assert (told["distance_form"], told["density"], told["min_certainty"]) == ("plain", 0.0, 0.0)
-    assert (told["photos"], told["items"], told["index"]) == (30, 10, "flat")
-    assert told["plain_nearest"]["item_id"] == "item-03"
+    assert (told.distance_form, told.density, told.min_certainty) == ("plain", 0.0, 0.0)
+    assert told.plain_nearest is not None
+    assert told.plain_nearest.item_id == "item-03"
     plain = make_bundle(tmp_path / "plain")
     vectors = plain.embedder().embed([encode(draw(item, 0)) for item in range(20)]).vectors
     distance_form = LocalDensity.fit(LOCAL_SCALING, 4, Cohort.of(vectors, np.arange(20)))
@@ -310,15 +326,16 @@ def test_an_answer_can_be_explained(retriever: Retriever, world: Path, tmp_path:
         make_bundle(tmp_path / "scaled", distance_form=distance_form), Gallery.open(world / "gallery", read_only=True)
     ).search(image, explain=True)
     assert scaled.explanation is not None
-    assert scaled.explanation["distance_form"] == LOCAL_SCALING
+    assert scaled.explanation.distance_form == LOCAL_SCALING
     density = distance_form.densities(plain.embedder().embed([image]).vectors)[0]
-    assert scaled.explanation["density"] == pytest.approx(density, abs=1e-6)
-    distance = scaled.explanation["plain_nearest"]["distance"]
+    assert scaled.explanation.density == pytest.approx(density, abs=1e-6)
+    assert scaled.explanation.plain_nearest is not None
+    distance = scaled.explanation.plain_nearest.distance
     assert distance == pytest.approx(retriever.search(image).nearest_distance, abs=1e-6) != scaled.nearest_distance
     with Gallery.create(tmp_path / "empty", dim=plain.dim, embedding_id=plain.embedding_id) as empty:
         nothing = Retriever(plain, empty).search(image, explain=True)
     assert nothing.explanation is not None
-    assert nothing.explanation["plain_nearest"] is None
+    assert nothing.explanation.plain_nearest is None
     assert (nothing.nearest, nothing.nearest_distance, nothing.matches) == (None, None, ())
 
 

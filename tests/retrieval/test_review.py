@@ -17,8 +17,8 @@ from retrieval.catalogue.read import Photo
 from retrieval.cli.main import group
 from retrieval.errors import InvalidParameter
 from retrieval.indexing.pipeline import index_catalogue
-from retrieval.result import p_value_words
 from retrieval.retriever import Retriever
+from retrieval.search.result import p_value_words
 
 from ..world import draw, make_bundle
 

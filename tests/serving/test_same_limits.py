@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from retrieval.arguments import MOST_IMAGES, MOST_MATCHES, MOST_WHERE
+from retrieval.search.looks import MOST_IMAGES, MOST_MATCHES, MOST_WHERE
 from serving.api import query_parameters, schemas
 
 

@@ -25,8 +25,8 @@ from retrieval.catalogue.read import read_catalogue
 from retrieval.images import Appearance
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.worker import FILE
-from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
+from retrieval.search.result import SearchResult
 from retrieval.threshold.feedback import read_feedback
 from serving.app import create_app
 from serving.batching import BatchingEmbedder
@@ -212,7 +212,7 @@ def test_a_filter_and_an_explanation(client: TestClient, shop: Path) -> None:
     assert told["explanation"]["plain_nearest"] is None
     explained = search(client, explain=True)["explanation"]
     assert explained["plain_nearest"]["item_id"] == "item-03"
-    assert (explained["distance_form"], explained["photos"], explained["index"]) == ("plain", 30, "flat")
+    assert (explained["distance_form"], explained["verified"]) == ("plain", None)
     refused = client.post("/v1/search?where=colour = 'x'", content=MINE)
     assert refused.status_code == 422
     assert search(client)["explanation"] is None

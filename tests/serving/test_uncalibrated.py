@@ -12,12 +12,11 @@ from fastapi.testclient import TestClient
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
-from retrieval.client.calls import decode
-from retrieval.client.models import Answer
 from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.inspect.audit import audit
 from retrieval.retriever import Retriever
+from retrieval.search.result import RESULT
 from retrieval.threshold.calibration import propose
 from retrieval.threshold.feedback import feedback_on
 from retrieval.threshold.judged import parts_of
@@ -71,7 +70,7 @@ def test_the_endpoint_ranks_and_takes_no_verdicts(retriever: Retriever, tmp_path
     assert (answer["threshold"], answer["margin"]) == (None, None)
     assert (answer["ranked"][0]["item_id"], answer["ranked"][0]["metadata"]) == ("item-03", {})
     assert len(answer["ranked"]) == 2
-    decoded = decode(Answer, answer)
+    decoded = RESULT.validate_python(answer)
     assert (decoded.matched, decoded.threshold, decoded.ranked[0].item_id) == (False, None, "item-03")
     assert (info["threshold"], info["status"]) == (None, "uncalibrated")
     assert 'retrieval_decisions_total{decision="ranked",reason="uncalibrated"} 1.0' in metrics

@@ -42,36 +42,23 @@ def test_a_photo_is_put_and_found_by_its_print(covers: Path) -> None:
         answer = client.post("/v1/search", content=encode(draw_cover(300, 5)), headers=JPEG).json()
         assert (answer["decision"], answer["matches"][0]["item_id"]) == ("match", "cover-300")
         assert answer["explanation"] is None
-        assert {"describe", "verify"} <= answer["timings_ms"].keys()
         assert client.put(path, content=encode(draw_cover(301, 0)), headers=JPEG).status_code == 200
         replaced = client.post("/v1/search", content=encode(draw_cover(300, 5)), headers=JPEG).json()
         assert replaced["decision"] == "no_match"
         assert client.delete("/v1/photos/new").status_code == 200
 
 
-def test_an_explanation_lists_the_places_that_agree(covers: Path) -> None:
+def test_an_explanation_counts_the_details_that_agree(covers: Path) -> None:
     with client_of(Opens(covers)) as client:
         found, unknown = (
             client.post("/v1/search?explain=true", content=image, headers=JPEG).json() for image in (ASKED, UNKNOWN)
         )
     first, *others = found["explanation"]["verified"]
     assert (first["item_id"], first["photo_id"]) == ("cover-03", found["matches"][0]["photo_id"])
-    assert first["inliers"] == len(first["query"]) == len(first["photo"]) > 10
-    assert all(0 <= share <= 1 for side in ("query", "photo") for place in first[side] for share in place)
-    assert first["query"] != first["photo"]
+    assert first["inliers"] > 10
     assert max(photo["inliers"] for photo in others) < first["inliers"]
     assert unknown["decision"] == "no_match"
     assert max(photo["inliers"] for photo in unknown["explanation"]["verified"]) < first["inliers"]
-
-
-def test_several_photos_of_one_item_are_verified(covers: Path) -> None:
-    files = [("images", ("a", encode(draw_cover(3, 6)))), ("images", ("b", ASKED))]
-    with client_of(Opens(covers)) as client:
-        answer = client.post("/v1/search/photos?explain=true", files=files).json()
-    assert (answer["decision"], answer["matches"][0]["item_id"], answer["photos"]) == ("match", "cover-03", 2)
-    first = answer["explanation"]["verified"][0]
-    assert first["query_photo"] in (1, 2)
-    assert first["inliers"] == len(first["query"]) > 10
 
 
 def test_a_reload_compares_the_verified_answers(covers: Path) -> None:

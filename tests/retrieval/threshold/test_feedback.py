@@ -19,7 +19,7 @@ from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.cli.main import group
 from retrieval.errors import DataError, InvalidParameter
-from retrieval.result import Match, SearchResult
+from retrieval.search.result import Match, SearchResult
 from retrieval.threshold.anchor import remeasure
 from retrieval.threshold.calibration import propose
 from retrieval.threshold.feedback import MAX_BYTES, Feedback, append_feedback, feedback_on, read_feedback

@@ -83,8 +83,8 @@ def test_a_route_lists_the_errors_that_it_can_give(
     [
         ("/v1/search", "top_k where fields explain bbox"),
         ("/v1/search/batch", "top_k where fields explain"),
-        ("/v1/search/photos", "top_k where fields explain"),
-        ("/v1/search/regions", "top_k where fields regions bbox"),
+        ("/v1/search/photos", "top_k where fields"),
+        ("/v1/search/boxes", "top_k where fields find bbox"),
     ],
 )
 def test_searches_share_their_query_parameters(paths: dict[str, dict[str, Any]], path: str, names: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 from starlette.requests import Request
 
 from retrieval.errors import InvalidParameter
-from serving.api.query_parameters import CommonQuery, PhotoQuery, RegionsQuery, query_of
+from serving.api.query_parameters import BoxesQuery, CommonQuery, PhotoQuery, query_of
 
 
 def request(query: bytes) -> Request:
@@ -16,8 +16,8 @@ def request(query: bytes) -> Request:
 def test_a_repeated_parameter_is_a_list_or_its_last_value_counts() -> None:
     found = query_of(request(b"top_k=3&top_k=4&fields=a&fields=b%20c&explain=true&other=1"), PhotoQuery)
     assert found == PhotoQuery(top_k=4, fields=["a", "b c"], explain=True)
-    boxes = query_of(request(b"bbox=1,2,3,4&bbox=5,6,7,8"), RegionsQuery)
-    assert (boxes.bbox, boxes.fields, "regions" in boxes.model_fields_set) == (["1,2,3,4", "5,6,7,8"], None, False)
+    boxes = query_of(request(b"bbox=1,2,3,4&bbox=5,6,7,8"), BoxesQuery)
+    assert (boxes.bbox, boxes.fields, "find" in boxes.model_fields_set) == (["1,2,3,4", "5,6,7,8"], None, False)
     assert query_of(request(b""), PhotoQuery) == query_of(request(b"other=1"), PhotoQuery) == PhotoQuery()
 
 
@@ -28,8 +28,8 @@ def test_a_repeated_parameter_is_a_list_or_its_last_value_counts() -> None:
         (b"top_k=many&bbox=1", PhotoQuery, "top_k must be a valid integer"),
         (b"explain=perhaps", PhotoQuery, "explain must be a valid boolean"),
         (b"bbox=1,2,3", PhotoQuery, "bbox must match pattern"),
-        (b"fields=a&fields=" + b"b" * 201, RegionsQuery, "fields.1 must have at most 200 characters"),
-        (b"regions=none", RegionsQuery, "regions must be 'auto' or 'detector', got 'none'"),
+        (b"fields=a&fields=" + b"b" * 201, BoxesQuery, "fields.1 must have at most 200 characters"),
+        (b"find=none", BoxesQuery, "find must be 'windows' or 'detector', got 'none'"),
     ],
 )
 def test_a_broken_rule_is_named(query: bytes, model: type[CommonQuery], message: str) -> None:

@@ -22,7 +22,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "a form": {"url": "/v1/search", "files": {"image": ("a.jpg", IMAGE)}},
     "a batch": {"url": "/v1/search/batch", "files": [("images", ("a.jpg", IMAGE)), ("images", ("b.jpg", b"no"))]},
     "photos": {"url": "/v1/search/photos", "files": [("images", ("a.jpg", IMAGE)), ("images", ("b.jpg", IMAGE))]},
-    "regions": {"url": "/v1/search/regions", "content": IMAGE},
+    "boxes": {"url": "/v1/search/boxes", "content": IMAGE},
     "no image": {"url": "/v1/search", "content": b""},
     "a broken image": {"url": "/v1/search", "content": IMAGE[:100]},
     "a broken form": {"url": "/v1/search", "content": b"--c\r\n", "headers": BOUNDARY},
@@ -74,7 +74,7 @@ def test_answers_and_errors_are_those_of_fastapis_routing(
 def test_a_search_does_not_pass_fastapis_layers(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
     with TestClient(create_app(retriever, page=False)) as client:
         monkeypatch.setattr(FastAPI, "__call__", None)
-        for name in ("an answer", "a form", "a batch", "photos", "regions"):
+        for name in ("an answer", "a form", "a batch", "photos", "boxes"):
             assert told(client, REQUESTS[name])[0] == 200, name
         with pytest.raises(TypeError):
             client.get("/v1/info")

@@ -14,13 +14,11 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from retrieval.bundle.bundle import Bundle
-from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.catalogue.read import Photo
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.threshold.feedback import read_feedback
 from tests.serving.live_page import FLAGS
 
-from ...prints import cover_distance, draw_cover, verified_bundle, write_covers
-from ...retrieval.regions.scenes import scene
 from ...world import draw, encode
 from ..conftest import Served, start, stop
 
@@ -259,23 +257,6 @@ def test_the_right_item_of_a_no_match_is_picked_on_its_card(page: Page, world: P
     expect(page.locator("#verdict-right")).to_be_visible()
 
 
-def test_each_item_in_a_photo_is_judged_on_its_card(page: Page, world: Path) -> None:
-    send(page, encode(scene(3, 8), "PNG"), "photo.png")
-    expect(page.locator("#answer .r-banner")).to_be_visible()
-    page.locator("#regions").click()
-    expect(page.locator(".r-scene")).to_be_visible()
-    expect(page.locator("#verdict-wrong")).to_be_hidden()
-    item = page.locator("#region-2 b").inner_text().removeprefix("2 ")
-    page.get_by_role("button", name="Is this right?: box 2").click()
-    expect(page.locator("#noted")).to_contain_text(f"Box 2: is it {item}?")
-    expect(page.locator("#noted")).to_be_in_viewport()
-    page.locator("#verdict-right").click()
-    expect(page.locator("#noted")).to_contain_text("thank you: box 2")
-    expect(page.locator("#verdict-right")).to_be_hidden()  # until another box is chosen
-    line = read_feedback(world / "gallery.feedback.jsonl")[-1]
-    assert (line.verdict, line.item_id, line.bbox is not None) == ("right", item, True)
-
-
 SMALL = """[...document.querySelectorAll("button, a, input, summary")].filter(e => {
     const {width, height} = e.getBoundingClientRect();
     const inline = getComputedStyle(e).display === "inline";
@@ -387,124 +368,3 @@ def add(page: Page, image: bytes) -> None:
     page.locator("#another input[type=file]").set_input_files(
         {"name": "photo.jpg", "mimeType": "image/jpeg", "buffer": image},
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_several_photos_of_one_item_have_one_answer(browser: Browser, served: Served, scheme: str) -> None:
-    page = browser.new_page(viewport=PHONE, color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
-    page.goto(served.address)
-    expect(page.locator("#answer .r-empty")).to_be_visible()
-    control = page.get_by_role("button", name="Add another photo of the same item")
-    expect(control).to_be_hidden()
-    send(page, encode(draw(3, 5)))
-    expect(page.locator("#answer h2")).to_have_text("This is item-03")
-    control.focus()
-    page.keyboard.press("Enter")
-    add(page, encode(draw(3, 6)))
-    expect(page.locator("#answer .r-several")).to_contain_text("One answer for your 2 photos together.")
-    expect(page.locator("#answer .r-several")).to_contain_text("check it before you rely on it")
-    add(page, encode(draw(3, 7)))
-    expect(page.locator("#answer .r-several")).to_contain_text("One answer for your 3 photos together.")
-    expect(page.locator("#answer h2")).to_have_text("This is item-03")
-    previews = page.get_by_role("list", name="Added photos").locator("img")
-    expect(previews).to_have_count(2)
-    page.wait_for_function("[...document.querySelectorAll('.r-previews img')].every(i => i.naturalWidth)")
-    assert page.evaluate(SMALL) == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-    for text in (".r-previews button", "#answer .r-several", "#more .r-small"):
-        assert contrast(page, text) >= 4.5, text
-    page.wait_for_function("document.getAnimations().every(animation => animation.playState !== 'running')")
-    violations = Axe().run(page).response["violations"]
-    assert [v["id"] for v in violations if v["impact"] in ("serious", "critical")] == []
-    add(page, b"no image")
-    expect(page.locator("#answer h2").first).to_have_text("This photo was not added")
-    expect(page.locator("#answer h2").last).to_have_text("This is item-03")
-    expect(previews).to_have_count(2)
-    for left in (1, 0):
-        page.get_by_role("button", name="Remove photo 2").focus()
-        page.keyboard.press("Enter")
-        expect(previews).to_have_count(left)
-        focused = "Remove photo 2" if left else "Add another photo of the same item"
-        expect(page.get_by_role("button", name=focused)).to_be_focused()
-    expect(page.locator("#answer .r-several")).to_be_hidden()
-    page.close()
-
-
-@pytest.mark.slow
-def test_a_photo_of_the_camera_is_added(page: Page) -> None:
-    send(page, encode(draw(3, 5)))
-    expect(page.locator("#answer h2")).to_have_text("This is item-03")
-    page.get_by_role("button", name="Add another photo of the same item").click()
-    another = page.locator("#another")
-    another.get_by_label("Capture from camera").click()
-    another.get_by_text("Click to Access Webcam").click()
-    page.wait_for_function(
-        "(video => video && video.readyState >= 3 && video.videoWidth)(document.querySelector('#another video'))"
-    )
-    another.get_by_label("capture photo").click()
-    expect(page.locator("#answer .r-several")).to_contain_text("One answer for your 2 photos together.")
-    expect(page.locator(".r-previews img")).to_have_count(1)
-    page.locator(CLEAR).first.click()  # the other photo takes the place of the first
-    expect(page.locator("#answer .r-several")).to_be_hidden()
-    expect(page.locator(".r-previews")).to_be_hidden()
-    expect(page.locator("#answer h2")).to_be_visible()
-    page.locator(CLEAR).first.click()
-    expect(page.locator("#answer .r-empty")).to_be_visible()
-
-
-@pytest.fixture(scope="module")
-def verifying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Return a server whose bundle verifies matches."""
-    folder = tmp_path_factory.mktemp("covers")
-    covers = read_catalogue(write_covers(folder / "photos", items=range(24), photos=range(1)))
-    index_catalogue(verified_bundle(folder, form=cover_distance()), covers, folder / "gallery", progress=False)
-    running = start(folder, folder)
-    yield running
-    stop(running)
-
-
-@pytest.mark.parametrize("width", [1180, PHONE["width"]])
-def test_the_places_that_agree_lie_on_their_pictures(browser: Browser, verifying: Served, width: int) -> None:
-    photo = Image.new("RGB", (280, 180), (90, 110, 90))  # not a square, as the catalogue pictures are
-    photo.paste(draw_cover(3, 5), (80, 10))
-    page = browser.new_page(viewport={"width": width, "height": 844})
-    page.goto(verifying.address)
-    send(page, encode(photo))
-    expect(page.locator("#answer h2")).to_have_text("This is cover-03")
-    page.get_by_text("What agrees").click()
-    expect(page.get_by_text("are at the same places in the picture of cover-03")).to_be_visible()
-    pictures = page.locator(".r-same .places")
-    expect(pictures).to_have_count(2)
-    for picture in pictures.all():
-        image, drawing = (picture.locator(part).bounding_box() for part in ("img", "svg"))
-        assert image is not None
-        assert image == drawing
-        assert picture.locator("path").evaluate("e => getComputedStyle(e).strokeWidth") == "6px"
-    assert float(pictures.first.locator("polygon").first.evaluate("e => getComputedStyle(e).fillOpacity")) < 0.3
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    serious = [v["id"] for v in Axe().run(page).response["violations"] if v["impact"] in ("serious", "critical")]
-    page.close()
-    assert serious == []
-
-
-def test_the_items_of_a_photo_are_boxed_and_a_finger_leads_to_their_cards(browser: Browser, served: Served) -> None:
-    page = browser.new_page(viewport=PHONE, has_touch=True, is_mobile=True, reduced_motion="reduce")  # type: ignore[arg-type]
-    page.goto(served.address)
-    expect(page.locator("#answer .r-empty")).to_be_visible()
-    send(page, encode(scene(3, 8), "PNG"))
-    expect(page.locator("#answer .r-banner")).to_be_visible()
-    page.get_by_role("button", name="Find all items in the photo").tap()
-    boxes = page.locator(".r-scene a")
-    expect(boxes.first).to_be_visible()
-    wait_for_thumbnails(page)
-    photo, first = page.locator(".r-scene img").bounding_box(), boxes.first.bounding_box()
-    assert photo is not None
-    assert first is not None
-    assert photo["x"] - 1 <= first["x"] < first["x"] + first["width"] <= photo["x"] + photo["width"] + 1
-    number = boxes.count()
-    boxes.last.tap()
-    expect(page.locator(f"#region-{number}")).to_be_in_viewport(ratio=1)
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-    assert Axe().run(page, context="#answer").response["violations"] == []
-    page.close()

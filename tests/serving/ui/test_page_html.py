@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from retrieval.result import Match, SearchResult
 from retrieval.retriever import Retriever
+from retrieval.search.result import Match, SearchResult
 from serving.ui.page_html import answer_html, header_html, shown_items, thumbnail_url
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.errors import InvalidParameter
 from serving.errors import NoSuchThing
 from serving.http.limits import Busy
 from serving.ui.uploads import LEAST, PREFIX, Uploads
@@ -123,21 +122,6 @@ def test_the_photo_before_goes_when_a_session_uses_another(uploads: Uploads) -> 
     assert files(uploads) == {other}
 
 
-def test_the_first_added_photo_follows_one_that_is_cleared(uploads: Uploads) -> None:
-    first, second, third = (uploads.store("a", b"photo") for _ in range(3))
-    uploads.claim(first, "a", "one")
-    for token in (second, third):
-        uploads.claim_added(token, "a", "one")
-    assert uploads.clear("a", "one") == second
-    assert (uploads.added("a", "one"), files(uploads)) == ([third], {second, third})
-    uploads.claim(second, "a", "one")  # as the query's photo, so nothing is replaced
-    uploads.begin(second, "a", "one")
-    assert uploads.added("a", "one") == [third]
-    example = uploads.store(None, b"example")
-    uploads.begin(example, "a", "one")
-    assert files(uploads) == {example}
-
-
 def test_what_was_not_used_for_long_goes(uploads: Uploads, clock: Clock) -> None:
     idle, used = uploads.store("a", b"photo"), uploads.store("a", b"photo")
     clock.now = 50
@@ -236,70 +220,6 @@ def test_a_link_that_is_called_like_such_a_folder_is_left_alone(temporary: Path)
     Uploads(client_bytes=MB, total_bytes=MB).close()
     assert (precious / "file").exists()
     shutil.rmtree(precious)
-
-
-def test_photos_are_added_to_the_one_of_a_session(uploads: Uploads) -> None:
-    first, second, third, other = (uploads.store("a", b"photo") for _ in range(4))
-    uploads.claim(first, "a", "one")
-    uploads.claim(other, "a", "two")
-    uploads.claim_added(second, "a", "one")
-    uploads.claim_added(third, "a", "one")
-    uploads.claim(first, "a", "one")  # searched again
-    uploads.claim_added(second, "a", "one")
-    assert uploads.added("a", "one") == [second, third]
-    assert uploads.added("a", "two") == uploads.added("b", "one") == []
-    uploads.remove_added(second, "a", "two")  # not of this session
-    uploads.remove_added(first, "a", "one")  # not an added one
-    assert uploads.added("a", "one") == [second, third]
-    uploads.remove_added(second, "a", "one")
-    assert files(uploads) == {first, third, other}
-    new = uploads.store("a", b"photo")
-    uploads.claim(new, "a", "one")  # another query
-    assert files(uploads) == {new, other}
-
-
-def test_nobody_adds_a_photo_of_another_session_client_or_query(uploads: Uploads) -> None:
-    example, first, second = uploads.store(None, b"example"), uploads.store("a", b"photo"), uploads.store("a", b"photo")
-    uploads.claim(first, "a", "one")
-    uploads.claim_added(second, "a", "one")
-    refused = [(second, "a", "two"), (first, "a", "two"), (second, "b", "one"), (example, "a", "one")]
-    refused += [(first, "a", "one"), ("../secret", "a", "one")]  # the photo of the query itself; no upload
-    for token, client, session in refused:
-        with pytest.raises(NoSuchThing, match="no longer stored"):
-            uploads.claim_added(token, client, session)
-    with pytest.raises(NoSuchThing, match="no longer stored"):
-        uploads.claim(second, "a", "two")
-    assert files(uploads) == {example, first, second}
-    assert uploads.added("a", "one") == [second]
-
-
-def test_the_ninth_photo_of_a_session_is_refused_and_deleted(uploads: Uploads) -> None:
-    first, *added, ninth = (uploads.store("a", b"photo") for _ in range(9))
-    uploads.claim(first, "a", "one")
-    for token in added:
-        uploads.claim_added(token, "a", "one")
-    with pytest.raises(InvalidParameter, match=r"photos must be at most 8 for one search.*Remove one of them first"):
-        uploads.claim_added(ninth, "a", "one")
-    assert files(uploads) == {first, *added}
-    uploads.claim_added(added[0], "a", "one")  # one that is there is none more
-    uploads.claim(added[3], "a", "one")  # as the photo of a query, which replaces the others
-    assert files(uploads) == {added[3]}
-
-
-def test_the_photos_of_a_query_expire_together(uploads: Uploads, clock: Clock) -> None:
-    example = uploads.store(None, b"example")
-    first, second, other = (uploads.store("a", b"photo") for _ in range(3))
-    uploads.claim(first, "a", "one")
-    uploads.claim_added(second, "a", "one")
-    uploads.claim_added(other, "a", "two")
-    for clock.now, token, session in ((50, first, "one"), (50, example, "two")):
-        uploads.claim(token, "a", session)
-    clock.now = 100
-    uploads.sweep()
-    assert files(uploads) == {example, first, second, other}
-    clock.now = 111
-    uploads.sweep()
-    assert files(uploads) == {example}
 
 
 def test_a_preview_goes_with_its_photo(uploads: Uploads) -> None:

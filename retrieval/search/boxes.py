@@ -1,9 +1,12 @@
-"""Bounding boxes in pixels of the upright photo: (left, upper, right, lower)."""
+"""Boxes in a photo: left, upper, right, lower in pixels of the upright photo; those of a caller, and windows.
+
+A box that is given is a query of its own. Windows, and the boxes of a detector (`detector`), only rank.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from numbers import Real
 
 import numpy as np
@@ -12,9 +15,11 @@ from PIL import Image
 from retrieval.errors import InvalidParameter
 from retrieval.images import MAX_PIXELS, MIN_SIDE
 
-BBox = tuple[float, float, float, float]
+from .result import BBox
 
+WINDOWS, DETECTOR = "windows", "detector"
 MOST_BBOXES = 64  # of one search
+MOST_WINDOWS = 10
 MOST_AREA = 8 * MAX_PIXELS  # of the boxes of one search together; each of them is resized from the full photo
 SHAPE = "be four numbers, left upper right lower in pixels, with left < right and upper < lower"
 
@@ -37,25 +42,20 @@ def check_bbox(value: Sequence[float]) -> BBox:
     return left, upper, right, lower
 
 
-def check_bboxes(values: Iterable[Sequence[float]]) -> list[BBox]:
-    """Return the bounding boxes of a caller; raise InvalidParameter unless there are 1 to 64 valid ones."""
-    if isinstance(values, str | bytes) or not isinstance(values, Sequence | np.ndarray):
-        raise InvalidParameter("regions", "be auto, detector or a sequence of bounding boxes", values)
+def check_boxes(values: str | Sequence[Sequence[float]]) -> list[BBox] | str:
+    """Return WINDOWS, DETECTOR, or 1 to 64 boxes as floats; raise InvalidParameter for anything else."""
+    if isinstance(values, str):
+        if values in (WINDOWS, DETECTOR):
+            return values
+        raise InvalidParameter("boxes", f"be {WINDOWS}, {DETECTOR} or a sequence of bounding boxes", values)
+    if isinstance(values, bytes) or not isinstance(values, Sequence | np.ndarray):
+        raise InvalidParameter("boxes", f"be {WINDOWS}, {DETECTOR} or a sequence of bounding boxes", values)
     if not 1 <= len(values) <= MOST_BBOXES:
-        raise InvalidParameter("regions", f"have 1 to {MOST_BBOXES} bounding boxes", len(values))
-    bboxes = [check_bbox(value) for value in values]
+        raise InvalidParameter("boxes", f"have 1 to {MOST_BBOXES} bounding boxes", len(values))
+    bboxes = [check_bbox(value) for value in values]  # type: ignore[arg-type]  # not text
     if (pixels := sum(map(area, bboxes))) > MOST_AREA:
-        raise InvalidParameter("regions", f"cover at most {MOST_AREA:,} pixels together", f"{pixels:,.0f}")
+        raise InvalidParameter("boxes", f"cover at most {MOST_AREA:,} pixels together", f"{pixels:,.0f}")
     return bboxes
-
-
-def check_parts(images: Sequence[object], bboxes: Sequence[Sequence[float] | None] | None) -> list[BBox | None]:
-    """Return the part of each image, None for the whole image; raise InvalidParameter if a part is invalid."""
-    if bboxes is None:
-        return [None] * len(images)
-    if len(bboxes) != len(images):
-        raise InvalidParameter("bboxes", f"have one entry for each of the {len(images)} images", len(bboxes))
-    return [None if bbox is None else check_bbox(bbox) for bbox in bboxes]
 
 
 def parse_bbox(text: str) -> BBox:
@@ -93,3 +93,13 @@ def overlap(one: BBox, other: BBox) -> float:
 def area(bbox: BBox) -> float:
     """Return the area of a box."""
     return (bbox[2] - bbox[0]) * (bbox[3] - bbox[1])
+
+
+def windows(width: int, height: int) -> list[BBox]:
+    """Return the whole photo, its halves, its quarters and its centre; those with sides below 8 pixels are left out."""
+    x, y = width // 2, height // 2
+    halves = [(0, 0, x, height), (x, 0, width, height), (0, 0, width, y), (0, y, width, height)]
+    quarters = [(left, upper, left + x, upper + y) for upper in (0, height - y) for left in (0, width - x)]
+    centre = (x // 2, y // 2, x // 2 + x, y // 2 + y)
+    boxes = [(0, 0, width, height), *halves, *quarters, centre]
+    return [box for box in boxes if min(box[2] - box[0], box[3] - box[1]) >= MIN_SIDE]

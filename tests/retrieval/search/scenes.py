@@ -29,18 +29,6 @@ def scene(*items: int, number: int = 9) -> Image.Image:
     return picture
 
 
-def write_scenes(folder: Path, scenes: Sequence[Sequence[int]], *, known: range = range(1000)) -> Path:
-    """Write photos of several items and their table, one line per item; unknown items have an empty id."""
-    folder.mkdir()
-    lines = ["path,photo_id,item_id"]
-    for number, items in enumerate(scenes):
-        scene(*items).save(folder / f"{number}.png")
-        named = [f"item-{item:02d}" if item in known else "" for item in items]
-        lines += [f"{number}.png,{number}-{place},{item}" for place, item in enumerate(named)]
-    (folder / "scenes.csv").write_text("\n".join(lines))
-    return folder / "scenes.csv"
-
-
 def write_detector(
     path: Path,
     boxes: object,

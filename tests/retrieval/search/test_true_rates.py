@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from retrieval.bulk.rates import Rate, effective_count
+from retrieval.search.true_rates import Rate, effective_count
 
 
 def test_of_independent_photos_the_interval_is_that_of_clopper_and_pearson() -> None:

@@ -13,12 +13,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.result import RANKED
 from retrieval.threshold.bounds import binomial_bound
 
-from .answers_file import Line
+from .result import RANKED, SearchResult
 
 EACH_SIDE = 0.975  # confidence of each end of a 95 % interval
+
+
+@dataclass(frozen=True)
+class Known:
+    """The answer to a photo whose item is known."""
+
+    photo_id: str
+    truth: str  # item that the photo shows; empty if it is not known
+    in_gallery: bool  # whether the gallery has this item
+    result: SearchResult
+
+    @property
+    def item(self) -> str:
+        """The item, or a name of its own for a photo without one."""
+        return self.truth or f" {self.photo_id}"
+
+    @property
+    def first(self) -> str | None:
+        """The item of the first match."""
+        return self.result.matches[0].item_id if self.result.matches else None
+
+    @property
+    def is_nearest(self) -> bool:
+        """Whether the nearest item is the one that the photo shows."""
+        return self.result.nearest is not None and self.result.nearest.item_id == self.truth
 
 
 @dataclass(frozen=True)
@@ -72,26 +96,21 @@ class TrueRates:
     misidentification: Rate | None  # photos of the gallery's items whose first match is another item
     fpir: Rate | None  # photos of unknown items that return a match
     items: int  # of the gallery's items
-    unknown_ids: int  # items that the gallery does not have
-    copies: int  # photos that are in the gallery; left out of the rates
 
     @classmethod
-    def of(cls, lines: Sequence[Line]) -> TrueRates:
+    def of(cls, answers: Sequence[Known]) -> TrueRates:
         """Measure the rates of the answers to photos whose items are known."""
-        used = [line for line in lines if not line["copy"]]
-        mated = [line for line in used if line["in_gallery"]]
-        unknown = [line for line in used if not line["in_gallery"]]
-        decides = not any(line["decision"] == RANKED for line in used)
-        items = [line["truth"] for line in mated]
-        unknown_items = [line["truth"] or f" {line['photo_id']}" for line in unknown]
+        decides = not any(answer.result.decision == RANKED for answer in answers)
+        mated = [answer for answer in answers if answer.in_gallery]
+        unknown = [answer for answer in answers if not answer.in_gallery]
+        items = [answer.truth for answer in mated]
+        wrong = [answer.first not in (None, answer.truth) for answer in mated]
         return cls(
-            Rate.of([is_nearest(line) for line in mated], items),
-            Rate.of([line.get("item_id") == line["truth"] for line in mated], items) if decides else None,
-            Rate.of([is_misidentified(line) for line in mated], items) if decides else None,
-            Rate.of([bool(line["matches"]) for line in unknown], unknown_items) if decides else None,
+            Rate.of([answer.is_nearest for answer in mated], items),
+            Rate.of([answer.first == answer.truth for answer in mated], items) if decides else None,
+            Rate.of(wrong, items) if decides else None,
+            Rate.of([answer.first is not None for answer in unknown], [a.item for a in unknown]) if decides else None,
             len(set(items)),
-            len({line["truth"] for line in unknown} - {""}),
-            len(lines) - len(used),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -102,7 +121,7 @@ class TrueRates:
         """Return the rates as lines of text; `target_fpir` is that of the threshold."""
         lines = []
         if self.r_at_1 is not None:
-            lines.append(f"{_photos(self.r_at_1.photos)} of {self.items:,} items of the gallery (95 % intervals):")
+            lines.append(f"{self.r_at_1.photos:,} photos of {self.items:,} items of the gallery (95 % intervals):")
             named = {
                 "the nearest item is theirs (R@1)": self.r_at_1,
                 "the first match is their item (TPIR)": self.tpir,
@@ -110,26 +129,7 @@ class TrueRates:
             }
             lines += [f"  {name}: {rate}" for name, rate in named.items() if rate is not None]
         if self.fpir is not None:
-            told = "" if not self.unknown_ids else f" ({self.unknown_ids:,} ids that the gallery does not have)"
             target = "" if target_fpir is None else f"; the target is at most {target_fpir:.1%}"
-            lines.append(f"{_photos(self.fpir.photos)} of unknown items{told}:")
+            lines.append(f"{self.fpir.photos:,} photos of unknown items:")
             lines.append(f"  return a match (FPIR): {self.fpir}{target}")
-        if self.copies:
-            lines.append(
-                f"{_photos(self.copies)} in the gallery, where they find themselves; the rates leave them out."
-            )
         return lines
-
-
-def is_nearest(line: Line) -> bool:
-    """Return whether the nearest item of an answer is the one that the photo shows."""
-    return bool(line.get("nearest")) and bool(line["nearest"]["item_id"] == line["truth"])
-
-
-def is_misidentified(line: Line) -> bool:
-    """Return whether the first match of an answer is not the item that the photo shows."""
-    return line.get("item_id") is not None and bool(line["item_id"] != line["truth"])
-
-
-def _photos(count: int) -> str:
-    return f"{count:,} photo{'s' if count != 1 else ''}"

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from retrieval.errors import DetectorError, InvalidParameter
-from retrieval.regions import detector as module
-from retrieval.regions.detector import Detector, DetectorRegions
+from retrieval.search import detector as module
+from retrieval.search.detector import Detector
 
 from .scenes import scene, write_detector
 
@@ -20,21 +20,23 @@ F = np.float32
 def test_boxes_are_in_pixels_of_the_photo_best_first(tmp_path: Path) -> None:
     boxes = F([[0, 0, 20, 10], [20, 10, 60, 30], [0, 0, 21, 10], [1, 1, 3, 3], [30, 20, 400, 300]])
     found = write_detector(tmp_path / "d.onnx", boxes, F([0.9, 0.95, 0.8, 0.99, 0.4]), shape=(1, 3, 40, 80))
-    policy = DetectorRegions(Detector(found))
-    regions = policy.find(Image.new("RGB", (160, 120)))
-    assert [region.bbox for region in regions] == [(40, 30, 120, 90), (0, 0, 40, 30), (60, 60, 160, 120)]
-    assert [region.score for region in regions] == pytest.approx(
-        [0.95, 0.9, 0.4]
-    )  # twice the same, and a tiny one, are out
-    assert len(DetectorRegions(policy.detector, most=1).find(Image.new("RGB", (160, 120)))) == 1
-    assert len(DetectorRegions(policy.detector, least_score=0.92).find(Image.new("RGB", (160, 120)))) == 1
-    assert DetectorRegions.from_dict(policy.to_dict(), policy.detector) == policy
+    regions = Detector(found).find(Image.new("RGB", (160, 120)))
+    assert [box for box, _ in regions] == [(40, 30, 120, 90), (0, 0, 40, 30), (60, 60, 160, 120)]
+    assert [score for _, score in regions] == pytest.approx([0.95, 0.9, 0.4])  # twice the same, and a tiny one, are out
+
+
+def test_at_most_ten_boxes_of_a_score_of_0_3_are_found(tmp_path: Path) -> None:
+    boxes = F([[8 * n, 0, 8 * n + 8, 8] for n in range(12)])
+    found = Detector(write_detector(tmp_path / "d.onnx", boxes, F([0.9] * 12))).find(Image.new("RGB", (100, 100)))
+    assert len(found) == 10
+    low = write_detector(tmp_path / "low.onnx", boxes, F([0.3] * 2 + [0.29] * 10))
+    assert len(Detector(low).find(Image.new("RGB", (100, 100)))) == 2
 
 
 def test_a_photo_larger_than_a_free_input_is_reduced(tmp_path: Path) -> None:
     found = write_detector(tmp_path / "d.onnx", F([[64, 64, 128, 128]]), F([0.9]))
-    (region,) = DetectorRegions(Detector(found)).find(Image.new("RGB", (1280, 640)))
-    assert region.bbox == (128, 128, 256, 256)
+    ((box, _),) = Detector(found).find(Image.new("RGB", (1280, 640)))
+    assert box == (128, 128, 256, 256)
 
 
 @pytest.mark.parametrize(
@@ -54,14 +56,13 @@ def test_output_that_breaks_the_contract_is_refused(
 ) -> None:
     detector = Detector(write_detector(tmp_path / "d.onnx", boxes, scores))
     with pytest.raises(DetectorError, match=said):
-        detector.boxes(scene())
+        detector.find(scene())
 
 
 def test_boxes_out_of_the_photo_are_clipped_and_empty_ones_left_out(tmp_path: Path) -> None:
     boxes = F([[-50, -50, 50, 50], [200, 200, 300, 300], [60, 60, 40, 40], [-9e9, -9e9, 9e9, 9e9]])
-    policy = DetectorRegions(Detector(write_detector(tmp_path / "d.onnx", boxes, F([0.9, 0.8, 0.7, 0.6]))))
-    assert [region.bbox for region in policy.find(scene())] == [(0, 0, 50, 50)]  # the whole photo has it inside
-    assert [region.bbox for region in DetectorRegions(policy.detector, least_score=0.95).find(scene())] == []
+    detector = Detector(write_detector(tmp_path / "d.onnx", boxes, F([0.9, 0.8, 0.7, 0.6])))
+    assert [box for box, _ in detector.find(scene())] == [(0, 0, 50, 50)]  # the whole photo has it inside
 
 
 @pytest.mark.parametrize(
@@ -100,11 +101,4 @@ def test_a_model_that_fails_is_named(tmp_path: Path) -> None:
     detector = Detector(path)
     detector._size = 32, 32  # not what the model takes
     with pytest.raises(DetectorError, match=r"d\.onnx failed"):
-        detector.boxes(scene())
-
-
-def test_settings_out_of_range_are_refused(tmp_path: Path) -> None:
-    detector = Detector(write_detector(tmp_path / "d.onnx", F([[0, 0, 10, 10]]), F([0.9])))
-    for wrong in ({"least_score": 1.5}, {"most": 0}, {"most": 65}):
-        with pytest.raises(InvalidParameter):
-            DetectorRegions(detector, **wrong)  # type: ignore[arg-type]
+        detector.find(scene())

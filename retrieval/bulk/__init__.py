@@ -1,1 +1,0 @@
-"""Searches with many photos: reading them, writing the answers, and error rates if their items are known."""

@@ -1,1 +1,0 @@
-"""Regions of a photo, to find several items and their places."""

@@ -1,0 +1,1 @@
+"""Search: looks of a photo, and the answer that follows from its neighbours."""

@@ -1,0 +1,168 @@
+"""Searches with parts of a photo and with several photos: what they return, and that only given boxes decide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from index.gallery import Gallery
+from index.search.distance import plain_distance
+from retrieval.bundle.bundle import FITTED
+from retrieval.bundle.fitted import Fitted
+from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.catalogue.read import read_catalogue
+from retrieval.errors import ImageUnreadable, InvalidParameter
+from retrieval.indexing.pipeline import index_catalogue
+from retrieval.retriever import Retriever
+from retrieval.search.detector import Detector
+from retrieval.threshold.error_rates import DrawnDistances, GalleryRates
+
+from ...world import draw, encode, make_bundle, write_folder
+from .scenes import box_of, scene, write_detector
+
+BOXES = [box_of(0), box_of(1)]
+PHOTO = encode(scene(3, 8), "PNG")
+
+
+@pytest.fixture(scope="module")
+def retriever(world: Path) -> Retriever:
+    return Retriever.open(world / "bundle", world / "gallery")
+
+
+@pytest.fixture(scope="module")
+def anchored(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
+    """Return a retriever of 60 items whose gallery has set its own threshold, for an FPIR of 10 %."""
+    folder = tmp_path_factory.mktemp("anchored")
+    point = OperatingPoint.uncalibrated(0.1)
+    bundle = make_bundle(folder, point=point, files={FITTED: Fitted.of([], []).pack()})
+    photos = read_catalogue(write_folder(folder / "photos", items=range(60), photos=range(2)))
+    index_catalogue(bundle, photos, folder / "gallery", progress=False)
+    return Retriever.open(bundle.path, folder / "gallery")
+
+
+def test_given_boxes_are_answered_in_their_order_with_their_box(retriever: Retriever) -> None:
+    answers = retriever.search_boxes(PHOTO, BOXES)
+    assert [answer.box for answer in answers] == BOXES
+    assert [answer.nearest and answer.nearest.item_id for answer in answers] == ["item-03", "item-08"]
+    alone = [retriever.search(PHOTO, bbox=box) for box in BOXES]
+    assert [answer.nearest_distance for answer in answers] == [
+        pytest.approx(each.nearest_distance, abs=1e-6) for each in alone
+    ]
+    assert [each.decision for each in alone] == ["match", "match"]
+    assert alone[0].box == BOXES[0]
+
+
+def test_one_given_box_decides_as_a_search_of_that_part(retriever: Retriever) -> None:
+    assert retriever.search_boxes(PHOTO, BOXES[:1]) == [retriever.search(PHOTO, bbox=BOXES[0])]
+
+
+def test_several_boxes_only_rank_by_a_threshold_that_was_set_elsewhere(retriever: Retriever) -> None:
+    for answer in retriever.search_boxes(PHOTO, BOXES):
+        assert (answer.decision, answer.threshold, answer.threshold_status) == ("ranked", None, "uncalibrated")
+        assert answer.ranked
+
+
+def test_boxes_share_the_target_of_a_gallery_with_draws(anchored: Retriever) -> None:
+    point, rates = anchored.point, anchored.rates()
+    assert rates is not None
+    one, two = anchored.search(PHOTO, bbox=BOXES[0]), anchored.search_boxes(PHOTO, BOXES)[0]
+    assert one.threshold == point.threshold
+    assert two.threshold is not None
+    assert two.threshold <= point.threshold
+    assert rates.fpir(two.threshold) <= point.target_fpir / 2
+    assert all(source.expected(two.threshold) <= point.target_fpir / 2 for source in rates.sources.values())
+    assert two.threshold_status == "estimated"
+    assert two.decision == "match"
+
+
+def test_more_boxes_than_the_draws_support_only_rank(anchored: Retriever) -> None:
+    answers = anchored.search_boxes(PHOTO, [BOXES[0]] * 8)  # 0.1 / 8 is less than one of 60 draws
+    assert {answer.decision for answer in answers} == {"ranked"}
+    rates = anchored.rates()
+    assert rates is not None
+    counts = range(1, 65)
+    thresholds = [rates.shared(anchored.point, count).threshold_or_none for count in counts]
+    decided = [threshold for threshold in thresholds if threshold is not None]
+    assert decided == sorted(decided, reverse=True)
+    assert thresholds[len(decided) :] == [None] * (len(thresholds) - len(decided))
+
+
+@pytest.mark.parametrize(("certified", "status"), [(("own",), "certified"), ((), "estimated")])
+def test_a_shared_threshold_keeps_the_divided_target(certified: tuple[str, ...], status: str) -> None:
+    distances = np.random.default_rng(5).uniform(0.2, 1, 1000)
+    drawn = DrawnDistances.of_items(distances, np.arange(1000))
+    limit = drawn.limit(0.1, certified=bool(certified))
+    assert limit is not None
+    point = OperatingPoint(limit, status, 0.1, {"certified": certified}, min_certainty=0.5)
+    rates = GalleryRates({"own": drawn})
+    shared = [rates.shared(point, count) for count in (1, 2, 4, 8)]
+    assert shared[0].threshold == point.threshold
+    thresholds = [each.threshold for each in shared]
+    assert thresholds == sorted(set(thresholds), reverse=True)
+    for count, each in zip((1, 2, 4, 8), shared, strict=True):
+        assert (each.status, each.target_fpir, each.min_certainty) == (status, 0.1 / count, 0.5)
+        rate = drawn.fpir_upper(each.threshold) if certified else drawn.expected(each.threshold)
+        assert rate <= 0.1 / count
+    assert rates.shared(point, 64).status == "estimated"  # 1,000 items certify no FPIR of 0.16 %
+    assert not rates.shared(point, 200).decides  # 0.05 % is less than one of them
+
+
+def test_windows_rank_and_name_each_item_once_nearest_first(retriever: Retriever, anchored: Retriever) -> None:
+    for opened in (retriever, anchored):
+        answers = opened.search_boxes(encode(scene(3, 8, 5, 1), "PNG"))
+        items = [answer.nearest.item_id for answer in answers if answer.nearest is not None]
+        assert len(set(items)) == len(items) == len(answers)
+        distances = [answer.nearest_distance or 0 for answer in answers]
+        assert distances == sorted(distances)
+        assert {answer.decision for answer in answers} == {"ranked"}
+        assert all(answer.threshold is None and not answer.matches and not answer.review for answer in answers)
+        assert all(match.p_value is None for answer in answers for match in answer.ranked)
+
+
+def test_boxes_of_a_detector_rank_with_their_score(world: Path, tmp_path: Path) -> None:
+    scores = np.array([0.9, 0.8], np.float32)
+    found = Detector(write_detector(tmp_path / "d.onnx", np.float32(BOXES), scores))
+    gallery = Gallery.open(world / "gallery", read_only=True)
+    answers = Retriever(make_bundle(tmp_path), gallery, detector=found).search_boxes(PHOTO, "detector")
+    assert {(a.nearest and a.nearest.item_id, a.box, round(a.score or 0, 3)) for a in answers} == {
+        ("item-03", BOXES[0], 0.9),
+        ("item-08", BOXES[1], 0.8),
+    }
+    nothing = Detector(write_detector(tmp_path / "n.onnx", np.float32(BOXES), np.array([0.1, 0.2], np.float32)))
+    assert Retriever(make_bundle(tmp_path / "n"), gallery, detector=nothing).search_boxes(PHOTO, "detector") == []
+
+
+@pytest.mark.parametrize("boxes", ["auto", "detector", [], [(0, 0, 1000, 1000)], [(0, 0, 3, 3)], 5])
+def test_boxes_that_cannot_be_searched_are_refused(retriever: Retriever, boxes: object) -> None:
+    with pytest.raises(InvalidParameter, match="box"):
+        retriever.search_boxes(PHOTO, boxes)  # type: ignore[arg-type]
+
+
+def test_several_photos_rank_by_their_mean_vector_in_any_order(retriever: Retriever, anchored: Retriever) -> None:
+    images = [encode(draw(3, number), "PNG") for number in (5, 6, 7)]
+    for opened in (retriever, anchored):
+        result = opened.search_photos(images, top_k=3)
+        assert (result.decision, result.threshold, result.threshold_status) == ("ranked", None, "uncalibrated")
+        assert result.ranked[0].item_id == "item-03"
+        assert opened.search_photos(images[::-1], top_k=3) == result
+        mean = opened.embedder.embed(images).vectors.mean(axis=0)
+        photo_ids, _, vectors = _contents(opened)
+        nearest = vectors[photo_ids.index(result.ranked[0].photo_id)]
+        assert result.nearest_distance == pytest.approx(float(plain_distance(mean[None], nearest[None])[0]), abs=1e-6)
+
+
+def _contents(retriever: Retriever) -> tuple[list[str], list[str], np.ndarray]:
+    photos = [photo for block in retriever.gallery.walk(100) for photo in block]
+    vectors = np.array([photo.vector for photo in photos])
+    return [photo.photo_id for photo in photos], [photo.item_id for photo in photos], vectors
+
+
+def test_other_numbers_of_photos_are_refused_and_a_bad_one_is_named(retriever: Retriever) -> None:
+    photo = encode(draw(3, 5))
+    for images in ([], [photo], [photo] * 5, photo):
+        with pytest.raises(InvalidParameter, match="images must be"):
+            retriever.search_photos(images)  # type: ignore[arg-type]
+    with pytest.raises(ImageUnreadable, match="photo 2: "):
+        retriever.search_photos([photo, b"no image"])

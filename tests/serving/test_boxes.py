@@ -1,0 +1,176 @@
+"""Regions over HTTP and with the clients: the same answers as the retriever, limits, and `/v1/info`."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+from retrieval.client import AsyncRetrievalClient, RetrievalClient
+from retrieval.errors import InvalidParameter
+from retrieval.retriever import Retriever
+from retrieval.search.looks import MOST_QUERY_PHOTOS
+from retrieval.search.result import SearchResult
+from serving.app import create_app
+from serving.config import ServeSettings
+
+from ..retrieval.search.scenes import box_of, scene, write_detector
+from ..world import draw, encode
+
+PATH = "/v1/search/boxes"
+PHOTO = encode(scene(3, 8), "PNG")
+TEXT = base64.b64encode(PHOTO).decode()
+BOXES = [box_of(0), box_of(1)]
+
+
+@pytest.fixture(scope="module")
+def detecting(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """Return a client of a server with a detector that finds two boxes."""
+    path = write_detector(tmp_path_factory.mktemp("d") / "d.onnx", np.float32(BOXES), np.array([0.9, 0.8], np.float32))
+    settings = ServeSettings(feedback=path.with_suffix(".jsonl"))
+    with (
+        Retriever.open(world / "bundle", world / "gallery", detector=path) as retriever,
+        TestClient(create_app(retriever, settings=settings, page=False)) as client,
+    ):
+        yield client
+
+
+def test_windows_have_the_answers_of_the_retriever(client: TestClient, retriever: Retriever) -> None:
+    expected = retriever.search_boxes(PHOTO)
+    form = {"image": ("photo.png", PHOTO)}
+    for sent in (
+        client.post(PATH, content=PHOTO),
+        client.post(PATH, files=form),
+        client.post(PATH, json={"image": TEXT}),
+        client.post(f"{PATH}?find=windows", content=PHOTO),
+    ):
+        answers = sent.json()["answers"]
+        assert sent.status_code == 200, answers
+        assert [(tuple(a["box"]), a["nearest"]["item_id"], a["nearest_distance"]) for a in answers] == [
+            (result.box, result.nearest and result.nearest.item_id, result.nearest_distance) for result in expected
+        ]
+        assert {(a["decision"], a["threshold"], a["threshold_status"]) for a in answers} == {
+            ("ranked", None, "uncalibrated")
+        }
+        assert sent.json()["request_id"] == sent.headers["x-request-id"]
+        assert answers[1]["request_id"] == f"{sent.headers['x-request-id']}-1"
+        assert not any(key.startswith("_") for a in answers for match in a["ranked"] for key in match["metadata"])
+
+
+def test_given_boxes_get_an_answer_each(client: TestClient, retriever: Retriever) -> None:
+    texts = [",".join(f"{side:g}" for side in bbox) for bbox in BOXES]
+    for sent in (
+        client.post(PATH, params={"bbox": texts}, content=PHOTO),
+        client.post(PATH, json={"image": TEXT, "bbox": BOXES}),
+    ):
+        answers = sent.json()["answers"]
+        assert [(a["nearest"]["item_id"], tuple(a["box"])) for a in answers] == [
+            ("item-03", BOXES[0]),
+            ("item-08", BOXES[1]),
+        ]
+    one = client.post("/v1/search", params={"bbox": texts[1]}, content=PHOTO).json()
+    assert (one["matches"][0]["item_id"], tuple(one["box"])) == ("item-08", BOXES[1])
+    assert client.post("/v1/search", json={"image": TEXT, "bbox": BOXES[1]}).json()["matches"] == one["matches"]
+    (alone,) = client.post(PATH, params={"bbox": texts[1]}, content=PHOTO).json()["answers"]
+    assert alone["matches"] == one["matches"]
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"find": "auto"},
+        {"find": "detector"},
+        {"find": "windows", "bbox": "0,0,40,40"},
+        {"bbox": "0,0,400,400"},
+        {"bbox": "40,0,0,40"},
+        {"bbox": "0,0,40"},
+        {"bbox": "0,0,nan,40"},
+        {"bbox": ["0,0,40,40"] * 65},
+        {"top_k": 0},
+    ],
+    ids=str,
+)
+def test_parameters_out_of_range_are_refused(client: TestClient, parameters: dict[str, object]) -> None:
+    refused = client.post(PATH, params=parameters, content=PHOTO)  # type: ignore[arg-type]
+    assert refused.status_code == 422, refused.json()
+    assert refused.json()["type"] == "/problems/invalid-parameter"
+
+
+@pytest.mark.parametrize(
+    "body", [{"bbox": [[0, 0, 40]]}, {"bbox": [[0, 0, 40, -1]]}, {"bbox": [BOXES[0]] * 65}, {"scales": [1]}]
+)
+def test_bodies_out_of_range_are_refused(client: TestClient, body: dict[str, object]) -> None:
+    assert client.post(PATH, json={"image": TEXT, **body}).status_code == 422
+
+
+def test_a_photo_that_cannot_be_used_is_refused(client: TestClient) -> None:
+    assert client.post(PATH, content=b"no photo").status_code == 400
+    assert client.post(PATH).status_code == 400
+
+
+def test_a_server_with_a_detector_answers_with_its_boxes(detecting: TestClient) -> None:
+    answers = detecting.post(f"{PATH}?find=detector", content=PHOTO).json()["answers"]
+    assert {(a["nearest"]["item_id"], tuple(a["box"]), round(a["score"], 3)) for a in answers} == {
+        ("item-03", box_of(0), 0.9),
+        ("item-08", box_of(1), 0.8),
+    }
+    assert detecting.post("/v1/admin/reload").json()["swapped"]
+    assert detecting.post(f"{PATH}?find=detector", content=PHOTO).status_code == 200  # the detector is still there
+
+
+def test_several_photos_rank_as_the_retriever_does(client: TestClient, retriever: Retriever) -> None:
+    photos = [encode(draw(3, number), "PNG") for number in (8, 9)]
+    files = [("images", (f"{number}.png", photo)) for number, photo in enumerate(photos)]
+    texts = [base64.b64encode(photo).decode() for photo in photos]
+    expected = retriever.search_photos(photos, top_k=2)
+    for sent in (
+        client.post("/v1/search/photos?top_k=2", files=files),
+        client.post("/v1/search/photos", json={"images": texts, "top_k": 2}),
+    ):
+        answer = sent.json()
+        assert (sent.status_code, answer["decision"]) == (200, "ranked")
+        assert [match["item_id"] for match in answer["ranked"]] == [match.item_id for match in expected.ranked]
+        assert answer["nearest"]["distance"] == expected.nearest_distance
+    for count in (0, 1, MOST_QUERY_PHOTOS + 1):
+        assert client.post("/v1/search/photos", json={"images": texts[:1] * count}).status_code == 422
+        assert client.post("/v1/search/photos", files=files[:1] * count or None).status_code in (400, 422)
+    refused = client.post("/v1/search/photos", files=[files[0], ("images", ("b.png", b"no photo"))])
+    assert (refused.status_code, "photo 2" in refused.json()["title"]) == (400, True)
+
+
+def test_the_clients_send_boxes_and_several_photos(detecting: TestClient, retriever: Retriever) -> None:
+    transport = httpx.ASGITransport(detecting.app)
+    expected = retriever.search_boxes(PHOTO)
+
+    def forward(request: httpx.Request) -> httpx.Response:
+        sent = detecting.request(
+            request.method, str(request.url), content=request.read(), headers=dict(request.headers)
+        )
+        return httpx.Response(sent.status_code, content=sent.content, headers={"content-type": "application/json"})
+
+    with RetrievalClient("http://testserver", transport=httpx.MockTransport(forward)) as client:
+        found = client.search_boxes(PHOTO)
+        assert [isinstance(a, SearchResult) and a.box for a in found] == [a.box for a in expected]
+        first, _ = client.search_boxes(PHOTO, "detector")
+        assert isinstance(first, SearchResult)
+        assert first.score == pytest.approx(0.9)
+        assert client.search(PHOTO, bbox=BOXES[1]).matches[0].item_id == "item-08"
+        assert client.search_photos([PHOTO, PHOTO]).decision == "ranked"
+        with pytest.raises(InvalidParameter, match="boxes"):
+            client.search_boxes(PHOTO, "auto")
+        with pytest.raises(InvalidParameter, match="bbox"):
+            client.search_boxes(PHOTO, [(0, 0, 0, 0)])
+
+    async def ask() -> list[object]:
+        async with AsyncRetrievalClient("http://testserver", transport=transport) as client:
+            several = await client.search_boxes(PHOTO, BOXES)
+            part = await client.search(PHOTO, bbox=BOXES[1])
+            return [len(several), part.matches[0].item_id]
+
+    assert asyncio.run(ask()) == [2, "item-08"]
