@@ -64,7 +64,7 @@ from .maintenance import (
 )
 from .search.distance import PLAIN, DistanceForm, Rows
 from .search.filters import Filter, check_columns, parse_where, to_sql
-from .search.verified import Features, VerifiedDistance, check_query_features
+from .search.verified import VerifiedDistance, check_query_features
 from .segments import ENDINGS, Part, encode_row, write_segment
 from .snapshot import (
     TAIL,
@@ -278,7 +278,7 @@ class Gallery:
         where: str | None = None,
         distance_form: DistanceForm = PLAIN,
         within: float | None = None,
-        features: Sequence[Features] | None = None,
+        features: Sequence[bytes] | None = None,
     ) -> list[list[Neighbour]]:
         """Return the k nearest items for each of the vectors (n, d), by their nearest photo, best first.
 
@@ -295,8 +295,7 @@ class Gallery:
         within:
             Largest distance of interest. The search stops at the nearest item and all within it; others may be missing.
         features:
-            Local features of each query, required by a verified distance form and ignored by others; a tuple of those
-            of each photo, if the query has several.
+            Local features of each query, required by a verified distance form and ignored by others.
         """
         form = distance_form
         return self.search_version(
@@ -311,7 +310,7 @@ class Gallery:
         where: str | None = None,
         distance_form: DistanceForm = PLAIN,
         within: float | None = None,
-        features: Sequence[Features] | None = None,
+        features: Sequence[bytes] | None = None,
     ) -> Found:
         """Search as `search` does, and also return the version and what is kept as its operating point."""
         if k < 1:
@@ -719,8 +718,6 @@ class Gallery:
         with suppress(OSError):
             remove_unused(self.path / SEGMENTS, names, ENDINGS)
             remove_unused(self.path / INDEXES, set() if index is None else {index.name}, INDEX_ENDINGS)
-            if self.features_key:
-                self._caches.words.forget(names)
 
 
 def _memory_limit(facts: Mapping[str, str]) -> int | None:

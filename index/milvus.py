@@ -43,7 +43,7 @@ from .errors import GalleryCorrupt, GalleryError, InvalidParameter, MissingDepen
 from .features import FeatureFormat
 from .search.distance import PLAIN, DistanceForm, Floats, Rows, squared_distance
 from .search.filters import Filter, check_columns, parse_where, to_milvus
-from .search.verified import Features, VerifiedDistance
+from .search.verified import VerifiedDistance
 from .snapshot import FIRST_FETCH, Found, Neighbour, StoredPhoto
 
 if TYPE_CHECKING:
@@ -431,7 +431,7 @@ class MilvusGallery:
         where: str | None = None,
         distance_form: DistanceForm = PLAIN,
         within: float | None = None,
-        features: Sequence[Features] | None = None,
+        features: Sequence[bytes] | None = None,
     ) -> list[list[Neighbour]]:
         """Return the k nearest items for each of the vectors (n, d), by their nearest photo; see `Gallery.search`."""
         form = distance_form
@@ -447,7 +447,7 @@ class MilvusGallery:
         where: str | None = None,
         distance_form: DistanceForm = PLAIN,
         within: float | None = None,
-        features: Sequence[Features] | None = None,  # noqa: ARG002 (a gallery on Milvus keeps none to compare with)
+        features: Sequence[bytes] | None = None,  # noqa: ARG002 (a gallery on Milvus keeps none to compare with)
     ) -> Found:
         """Search as `search` does, and also return the version; raise GalleryError for a verified distance form."""
         if isinstance(distance_form, VerifiedDistance):

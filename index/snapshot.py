@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,16 +24,15 @@ from index.ann.kinds import FLAT, FP16, IVF
 from .database import FEATURES_KEY, INDEXES, POINT, RESTORE, SEGMENTS, Database, IndexFile
 from .errors import GalleryCorrupt, GalleryError
 from .files import load_array, sha256
-from .search.cached import SegmentCache
 from .search.distance import PLAIN, DistanceForm, Floats, Queries, Rows, squared_from
 from .search.exact_search import MANY, contenders, first_places, sweep
 from .search.filters import Filter, Value
-from .search.verified import VerifiedDistance, base_form
+from .search.verified import VerifiedDistance
 from .segments import OpenSegment, open_segment
 
 if TYPE_CHECKING:
     from .search.verified_search import VerifiedSearch
-    from .search.votes import VisualWords
+    from .search.votes import InvertedLists
 
 FIRST_FETCH = 16  # candidate photos in the first fetch, in addition to 1.5 times the average number for k items
 FURTHER = 6  # items beyond the distance of interest that a search returns at most
@@ -45,7 +44,7 @@ PAIRS = 512  # query-candidate pairs compared at a time; they fit in the CPU cac
 FEW = 64  # up to so many candidates of a query are all compared: bounds of their distances would take longer
 TAIL = 8192  # photos scanned without a base
 GROWTH = 4  # a tail larger than a quarter of the base goes into a base in memory
-WORDS = "words"  # folder of a cache
+CACHED_KEYS = 2  # keys whose values are kept in memory at a time: the current one and its successor
 FILTERS = 32  # filters kept in the cache
 FETCHED = 2**18  # candidates fetched at a time, for all queries together
 
@@ -80,19 +79,33 @@ class StoredPhoto:
     thumbnail: bytes | None = None  # JPEG, if it was asked for
 
 
+T = TypeVar("T")
+
+
+class SegmentCache(Generic[T]):
+    """Values by key and segment. Segments never change, so only those of new segments are computed."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._known: dict[str, dict[str, T]] = {}
+
+    def of(self, key: str, segments: Sequence[OpenSegment], compute: Callable[[OpenSegment], T]) -> list[T]:
+        """Return the value of each segment, in order."""
+        with self._guard:
+            known = self._known.pop(key, {})
+            self._known[key] = {s.name: known[s.name] if s.name in known else compute(s) for s in segments}
+            while len(self._known) > CACHED_KEYS:
+                del self._known[next(iter(self._known))]
+            return list(self._known[key].values())
+
+
 class Caches:
     """What a gallery computes from its segments, for all versions."""
 
     def __init__(self, path: Path, features_key: str) -> None:
         self.path, self.features_key = path, features_key
-        self.densities: SegmentCache[Floats] = SegmentCache(path)
-
-    @cached_property
-    def words(self) -> VisualWords:
-        """The visual words of photos."""
-        from .search.votes import VisualWords
-
-        return VisualWords(self.path / WORDS)
+        self.densities: SegmentCache[Floats] = SegmentCache()
+        self.lists: SegmentCache[InvertedLists] = SegmentCache()  # of visual words, by their voting
 
 
 @dataclass(frozen=True)
@@ -347,7 +360,7 @@ class Snapshot:
     def densities(self, distance_form: DistanceForm) -> tuple[Floats, float]:
         """Return the density around each photo (n,), and their minimum; a verified form has those of its base form."""
         with self._guard:
-            distance_form = base_form(distance_form)
+            distance_form = distance_form.base if isinstance(distance_form, VerifiedDistance) else distance_form
             if distance_form.key not in self._densities:
                 if distance_form is PLAIN:
                     values = np.zeros(len(self.seqs))
@@ -363,6 +376,7 @@ class Snapshot:
     def verified_search(self, distance_form: VerifiedDistance) -> VerifiedSearch:
         """Return the search with a verified form; raise GalleryError if the form cannot use the gallery's features."""
         from .search.verified_search import VerifiedSearch
+        from .search.votes import segment_lists
 
         verifier, kept = distance_form.verifier, self.caches.features_key
         if verifier.features_key != kept:
@@ -371,8 +385,8 @@ class Snapshot:
                 f"{self.caches.path} {keeps}", remedy="Index the photos into a new gallery with this bundle"
             )
         if distance_form.key not in self._searches:
-            words = self.caches.words.of(verifier, self.segments)
-            search = VerifiedSearch(self, distance_form, self.densities(distance_form), words)
+            lists = self.caches.lists.of(verifier.voting.key, self.segments, partial(segment_lists, verifier))
+            search = VerifiedSearch(self, distance_form, self.densities(distance_form), lists)
             self._searches.clear()
             self._searches[distance_form.key] = search
         return self._searches[distance_form.key]

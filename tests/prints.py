@@ -14,14 +14,14 @@ from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.images import open_image
-from retrieval.verification.detector import DetectorSettings, detect
-from retrieval.verification.fusion import Fusion
+from retrieval.verification.detector import detect
+from retrieval.verification.settings import VerifierSettings
 from retrieval.verification.verifier import GeometricVerifier
 
 from .world import make_bundle
 
 SIDE = 160
-DETECTOR = DetectorSettings(points=120, side=320)
+DETECTOR = VerifierSettings(points=120, side=320)
 
 
 def draw_cover(item: int, number: int) -> Image.Image:
@@ -54,13 +54,13 @@ def write_covers(folder: Path, *, items: range, photos: range) -> Path:
 
 def cover_verifier(*, strength: float = 1.0, items: range = range(500, 504)) -> GeometricVerifier:
     """Return a verifier whose vocabulary is fitted to covers of other items."""
-    return _fitted(items).with_fusion(Fusion(strength=strength))
+    return _fitted(items).with_strength(strength)
 
 
 @cache
 def _fitted(items: range) -> GeometricVerifier:
     features = [detect(open_image(draw_cover(item, 0)), DETECTOR) for item in items]
-    return GeometricVerifier.fit(features, detector=DETECTOR, words=256)
+    return GeometricVerifier.fit(features, DETECTOR, words=256)
 
 
 def cover_distance(*, strength: float = 1.0) -> VerifiedDistance:

@@ -13,6 +13,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from index.errors import GalleryCorrupt, InvalidParameter
 from index.files import load_arrays
 from index.search.distance import DistanceForm, Floats, Rows, plain_distance, squared_distance
-from index.search.verified import Features, VerifiedDistance, check_query_features
+from index.search.verified import VerifiedDistance, check_query_features
 
 if TYPE_CHECKING:
     from index.location import AnyGallery, AnyPhotos
@@ -79,7 +80,7 @@ class Probes:
     vectors: NDArray[np.float32]  # (m, d) of length 1
     ids: Sequence[str]
     items: Sequence[str]
-    features: Sequence[Features] = ()  # of each probe, for a verified distance form
+    features: Sequence[bytes] = ()  # of each probe, for a verified distance form
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Queries:
     vectors: NDArray[np.float32]  # (n, d) of length 1
     numbers: NDArray[np.int32]  # (n,) of the items to leave out, NOBODY if the gallery does not have the item
     positions: Rows  # (n,) of the photos in the gallery, NOBODY for a probe
-    features: Sequence[Features] = ()  # of each probe, for a verified distance form
+    features: Sequence[bytes] = ()  # of each probe, for a verified distance form
 
 
 @dataclass(frozen=True)
@@ -201,10 +202,8 @@ def make_draws(
         numbers = gallery.item_numbers(sorted(fitted | names))
         if gallery.version == version:
             break
-    densities = now.densities(distance_form)
-    search = now.verified_search(distance_form) if isinstance(distance_form, VerifiedDistance) else None
     excluded = np.array(sorted(numbers[item] for item in fitted if item in numbers), dtype=np.int32)
-    drawer = Drawer(now, distance_form, densities, content_key, search, is_copy)
+    drawer = Drawer(now, distance_form, content_key, is_copy)
     sources = {OWN: drawer.own(excluded=excluded)}
     for name, source in probes.items():
         sources[name] = drawer.probes(source, numbers=[numbers.get(item, NOBODY) for item in source.items])
@@ -228,11 +227,20 @@ class Drawer:
 
     snapshot: AnyPhotos
     distance_form: DistanceForm
-    densities: tuple[Floats, float]  # local density of each photo of the snapshot, and the minimum
     content_key: str = ""  # metadata key of the hash of a photo's file; with "", files are not compared
-    search: VerifiedSearch | None = None  # of a verified distance form
     is_copy: IsCopy | None = None  # compares pictures by their pixels; with None, they are not compared
     _contents: dict[int, object] = field(default_factory=dict)  # hashes of files by position
+
+    @cached_property
+    def densities(self) -> tuple[Floats, float]:
+        """Return the local density of each photo of the snapshot, and the minimum."""
+        return self.snapshot.densities(self.distance_form)
+
+    @cached_property
+    def search(self) -> VerifiedSearch | None:
+        """Return the search with a verified distance form, None with another form."""
+        form = self.distance_form
+        return self.snapshot.verified_search(form) if isinstance(form, VerifiedDistance) else None
 
     @property
     def most(self) -> int:
@@ -265,9 +273,7 @@ class Drawer:
 
     def _draws(self, ids: Texts, items: Texts, seqs: Rows, queries: Queries) -> Draws:
         if self.search is not None:
-            from index.search.verified_draws import VerifiedDraws
-
-            found = VerifiedDraws(self.search, self.is_duplicate).measured(queries)
+            found = self.search.measured(queries, self.is_duplicate)
         else:
             found = Measured(*self._others(queries), *self._own(queries))
         places = np.searchsorted(self.snapshot.seqs, found.nearest).tolist()

@@ -5,10 +5,6 @@ features of a query that have a counterpart in a photo under one geometric trans
 nearest items by the base distance, and the photos with the most votes (`index.search.votes`). All other photos count as
 having no inliers and keep their base distance.
 
-A query may have several photos of one item. Each of them has its own shortlist, made of the nearest items of the query
-and the photos with the most votes for this photo. The inliers of a gallery photo are the maximum over the photos of the
-query, so another photo of the item can only add evidence.
-
 Shapes: n queries, m photos, k key points, w visual words, a words per key point of a query.
 """
 
@@ -24,8 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 from index.errors import InvalidParameter
 
 from .distance import DistanceForm, Floats
-
-Features = bytes | tuple[bytes, ...]  # of a query, a tuple if it has several photos
 
 BITS = 64  # of a signature
 
@@ -87,32 +81,6 @@ class Verifier(Protocol):
         """Return distances (m,) lowered by inliers (m,); without inliers a distance stays as it is."""
 
 
-class WrappedVerifier:
-    """Base of verifiers that wrap another one and change some of its methods."""
-
-    def __init__(self, verifier: Verifier) -> None:
-        self._verifier = verifier
-        self.key, self.features_key = verifier.key, verifier.features_key
-        self.items, self.photos, self.voted = verifier.items, verifier.photos, verifier.voted
-        self.voting = verifier.voting
-
-    def points(self, features: bytes) -> Points:
-        """Return the key points of a photo (k,)."""
-        return self._verifier.points(features)
-
-    def asked(self, features: bytes) -> Points:
-        """Return the words that each key point of a query votes with (k, a)."""
-        return self._verifier.asked(features)
-
-    def inliers(self, query: bytes, photos: Sequence[bytes]) -> NDArray[np.int64]:
-        """Return the number of inliers between a query and each of the photos (m,)."""
-        return self._verifier.inliers(query, photos)
-
-    def fused(self, distances: Floats, inliers: NDArray[np.int64]) -> Floats:
-        """Return distances (m,) lowered by inliers (m,)."""
-        return self._verifier.fused(distances, inliers)
-
-
 @dataclass(frozen=True)
 class VerifiedDistance:
     """A distance form whose distances are lowered by a verifier (a `DistanceForm`).
@@ -137,19 +105,9 @@ class VerifiedDistance:
         return self.base.transform(squared, query, photo)
 
 
-def base_form(distance_form: DistanceForm) -> DistanceForm:
-    """Return the base form of a verified distance form; any other form is its own base."""
-    return distance_form.base if isinstance(distance_form, VerifiedDistance) else distance_form
-
-
-def photos_of(features: Features) -> tuple[bytes, ...]:
-    """Return the features of each photo of a query."""
-    return features if isinstance(features, tuple) else (features,)
-
-
-def check_query_features(features: Sequence[Features] | None, count: int) -> Sequence[Features]:
+def check_query_features(features: Sequence[bytes] | None, count: int) -> Sequence[bytes]:
     """Return the features of n queries; raise InvalidParameter if some are missing."""
-    if features is None or len(features) != count or not all(map(photos_of, features)):
+    if features is None or len(features) != count:
         raise InvalidParameter(
             "features",
             f"have one entry per vector ({count}), because this distance form verifies photos",

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +20,8 @@ from index.database import RESTORE
 from index.errors import GalleryCorrupt
 from index.segments import OpenSegment
 
-from .cached import SegmentCache, read_cached, write_cached
 from .distance import Floats
 from .verified import Points, Verifier, Voting
-
-CACHED_FROM = 64  # minimum photos of a segment whose points are cached on disk
 
 Rows = NDArray[np.int64]
 
@@ -97,32 +93,22 @@ class InvertedLists:
         return photos, numbers[lists], votes
 
 
-class VisualWords:
-    """Inverted lists by voting and segment."""
+def segment_lists(verifier: Verifier, segment: OpenSegment) -> InvertedLists:
+    """Return the lists of the photos of a segment; raise GalleryCorrupt if a word is unknown."""
+    voting = verifier.voting
+    points = PhotoPoints.of([verifier.points(segment.read_features(row)) for row in range(len(segment.seqs))])
+    if len(points.words) and int(points.words.max()) >= len(voting.weights):
+        row = int(np.searchsorted(points.starts, np.argmax(points.words), side="right")) - 1
+        raise GalleryCorrupt(
+            f"the features of photo number {segment.seqs[row]} have a visual word that the bundle does not know",
+            remedy=RESTORE,
+        )
+    return InvertedLists.of(points, voting)
 
-    def __init__(self, folder: Path) -> None:
-        self._cache: SegmentCache[InvertedLists] = SegmentCache(folder)
-        self.forget = self._cache.forget
 
-    def of(self, verifier: Verifier, segments: Sequence[OpenSegment]) -> list[InvertedLists]:
-        """Return the lists of each segment."""
-        voting = verifier.voting
-        return self._cache.of(voting.key, segments, lambda s: InvertedLists.of(self._of_segment(verifier, s), voting))
-
-    def _of_segment(self, verifier: Verifier, segment: OpenSegment) -> PhotoPoints:
-        rows = len(segment.seqs)
-        path = self._cache.path(segment, verifier.voting.key)
-        if rows >= CACHED_FROM:
-            cached = read_cached(path, 3)
-            if cached is not None and cached[0].shape == (rows + 1,):
-                return PhotoPoints(*cached)
-        points = PhotoPoints.of([verifier.points(segment.read_features(row)) for row in range(rows)])
-        if len(points.words) and int(points.words.max()) >= len(verifier.voting.weights):
-            row = int(np.searchsorted(points.starts, np.argmax(points.words), side="right")) - 1
-            raise GalleryCorrupt(
-                f"the features of photo number {segment.seqs[row]} have a visual word that the bundle does not know",
-                remedy=RESTORE,
-            )
-        if rows >= CACHED_FROM:
-            write_cached(path, [points.starts, points.words, points.signatures])
-        return points
+def most_votes(positions: Rows, scores: Floats, count: int) -> Rows:
+    """Return the `count` positions with the greatest scores, those with the same score in insertion order."""
+    if 0 < count < len(positions):  # sorting all would take longer
+        some = scores >= np.partition(scores, len(scores) - count)[len(scores) - count]
+        positions, scores = positions[some], scores[some]
+    return positions[np.lexsort((positions, -scores))[:count]]

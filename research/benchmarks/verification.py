@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from index.search.distance import PLAIN
+from index.search.distance import PLAIN, Floats
 from index.search.verified import VerifiedDistance
 from retrieval.metrics.identification import SearchScores, search_scores
-from retrieval.metrics.verified_scores import VerifiedSearches, verify_searches
+from retrieval.metrics.verified_scores import RememberedInliers, SearchSide, verified_scores
 from retrieval.verification.verifier import GeometricVerifier
 from training.export.projection import CONFIDENCE
 from training.export.verification import clustered_error
@@ -48,26 +48,45 @@ GROCERY = (
 Rows = list[list[str]]
 
 
+class Marking(RememberedInliers):
+    """Brings every photo on a shortlist to distance 0."""
+
+    def __init__(self, verifier: GeometricVerifier, known: dict[tuple[bytes, bytes], int]) -> None:
+        super().__init__(verifier, known)
+        self.key, self.fused = f"marking {verifier.key}", _nothing
+
+
+def _nothing(distances: Floats, inliers: np.ndarray) -> Floats:  # noqa: ARG001
+    return np.zeros(len(distances))
+
+
 @dataclass(frozen=True)
 class Searched:
-    """Searches by base distance and verified ones, each with its own and other items."""
+    """Searches by base distance, and what verified ones need."""
 
     base: SearchScores
-    verified: VerifiedSearches
+    sides: tuple[SearchSide, SearchSide]
     verifier: GeometricVerifier
+    known: dict[tuple[bytes, bytes], int]  # inliers of pairs that were compared
 
     def scores(self, strength: float) -> SearchScores:
         """Return the scores with a strength of the fusion; 0 gives the base distances."""
         if not strength:
             return self.base
-        return self.verified.scores(self.verifier.with_fusion(replace(self.verifier.fusion, strength=strength)))
+        return self._verified(RememberedInliers(self.verifier.with_strength(strength), self.known))
+
+    def shortlisted(self) -> float:
+        """Return the share of queries with a photo of their own item on the shortlist."""
+        return float(np.mean(self._verified(Marking(self.verifier, self.known)).own == 0))
+
+    def _verified(self, verifier: RememberedInliers) -> SearchScores:
+        return verified_scores(*self.sides, [VerifiedDistance(PLAIN, verifier)])[0]
 
 
 def searched(queries: Photos, gallery: Photos, verifier: GeometricVerifier) -> Searched:
-    """Search a gallery by base distance and with verification."""
+    """Search a gallery by base distance, and prepare searches with verification."""
     base = search_scores(queries.vectors, queries.items, gallery.vectors, gallery.items)
-    verified = verify_searches(queries.side(), gallery.side(), VerifiedDistance(PLAIN, verifier))
-    return Searched(base, verified, verifier)
+    return Searched(base, (queries.side(), gallery.side()), verifier, {})
 
 
 def found(scores: SearchScores) -> np.ndarray:
@@ -90,20 +109,19 @@ def recall_at_1(scores: SearchScores) -> float:
     return float(np.mean(scores.own < scores.impostor))
 
 
-def shortlisted(searches: Searched) -> float:
-    """Return the share of queries with a photo of their own item on the shortlist."""
-    pairs = searches.verified.pairs
-    return len(np.unique(pairs.rows[pairs.own & pairs.mated])) / len(searches.verified.labels)
+def sized(verifier: GeometricVerifier, **sizes: int) -> GeometricVerifier:
+    """Return a verifier with another size of the shortlist."""
+    return replace(verifier, settings=verifier.settings.changed(**sizes))
 
 
 def covers(photos: Photos, others: Photos) -> dict[str, Rows]:
     """Return the rows of the tables of covers; the items outside the test partition choose the strength."""
     tuned = photos.where(photos.partition("train", "calibration"))
     verifier = GeometricVerifier.fit(tuned.local)
-    every = replace(verifier, items=EVERY, photos=EVERY)
+    every = sized(verifier, items=EVERY, photos=EVERY)
     asked, shown = divided(tuned.described(verifier))
     strength = choose(searched(asked, shown, every), asked)
-    verifier, every = (each.with_fusion(replace(each.fusion, strength=strength)) for each in (verifier, every))
+    verifier, every = (each.with_strength(strength) for each in (verifier, every))
     asked, shown = divided(photos.where(photos.partition("test")).described(verifier))
     exhaustive = searched(asked, shown, every)
     by_pairs, without = exhaustive.scores(strength), exhaustive.base
@@ -118,10 +136,10 @@ def covers(photos: Photos, others: Photos) -> dict[str, Rows]:
     mixed = Photos.joined(shown, others.described(verifier))
     lists = [("covers", shown, shortlist) for shortlist in SHORTLISTS]
     for name, gallery, (items, near, voted) in [*lists, ("covers and grocery", mixed, SHORTLISTS[0])]:
-        short = searched(asked, gallery, replace(verifier, items=items, photos=near, voted=voted))
+        short = searched(asked, gallery, sized(verifier, items=items, photos=near, voted=voted))
         scores = short.scores(strength)
         tpir = float(found(scores).mean())
-        cells = [f"{figure:.3f}" for figure in (shortlisted(short), recall_at_1(scores), tpir)]
+        cells = [f"{figure:.3f}" for figure in (short.shortlisted(), recall_at_1(scores), tpir)]
         shortlists.append([name, str(items), str(near), str(voted), *cells, f"{tpir / best:.2f}"])
     return {"covers": by_phone, "shortlists": shortlists}
 

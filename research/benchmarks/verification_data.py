@@ -12,8 +12,9 @@ from tqdm import tqdm
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.images import open_image
 from retrieval.metrics.verified_scores import SearchSide
-from retrieval.verification.detector import DetectorSettings, detect
+from retrieval.verification.detector import detect
 from retrieval.verification.features import LocalFeatures
+from retrieval.verification.settings import VerifierSettings
 from retrieval.verification.verifier import GeometricVerifier
 from training.export.pretrained import Pretrained
 
@@ -82,7 +83,7 @@ def load(name: str, data: Path, output: Path) -> Photos:
 def _local(photos: Sequence[Photo], path: Path) -> list[LocalFeatures]:
     """Return the local features of photos with the default settings, from a file if it exists."""
     if not path.exists():
-        packed = [detect(open_image(photo.path), DetectorSettings()).pack() for photo in tqdm(photos, desc=path.stem)]
+        packed = [detect(open_image(photo.path), VerifierSettings()).pack() for photo in tqdm(photos, desc=path.stem)]
         np.savez(path, packed=np.frombuffer(b"".join(packed), np.uint8), ends=np.cumsum([len(each) for each in packed]))
     with np.load(path, allow_pickle=False) as file:
         data, ends = file["packed"].tobytes(), file["ends"].tolist()

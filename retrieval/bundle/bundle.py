@@ -33,8 +33,6 @@ from index.search.distance import PLAIN, DistanceForm
 from index.search.verified import VerifiedDistance
 from retrieval.errors import BundleCorrupt, BundleError, BundleMismatch, command
 from retrieval.images import Preprocessing
-from retrieval.verification.opencv import import_opencv
-from retrieval.verification.verifier import GeometricVerifier
 
 from .density import LocalDensity, pack_cohort, unpack_distance_form
 from .embedder import Embedder, check_golden
@@ -44,6 +42,7 @@ from .providers import CPU, FP32
 
 if TYPE_CHECKING:
     from index.location import AnyGallery
+    from retrieval.verification.verifier import GeometricVerifier
 
 
 import io
@@ -57,7 +56,7 @@ from index.files import load_arrays
 from index.search.leave_one_out import Probes
 from retrieval.metrics.identification import SearchScores
 
-FORMAT = 4  # of what a bundle's files hold
+FORMAT = 5  # of what a bundle's files hold
 MANIFEST, MODEL, COHORT = "manifest.json", "model.onnx", "cohort.npz"
 CALIBRATION, REPORT, GOLDEN, FITTED = "calibration.npz", "report.html", "golden.npz", "fitted.npz"
 VERIFICATION, CALIBRATION_FEATURES = "verification.npz", "calibration_features.npz"
@@ -115,6 +114,9 @@ class Bundle:
         """Return the geometric verifier, None if the distance uses none."""
         if VERIFICATION not in self.manifest["files"]:
             return None
+        from retrieval.verification.detector import import_opencv
+        from retrieval.verification.verifier import GeometricVerifier
+
         import_opencv()
         return GeometricVerifier.unpack(self.read(VERIFICATION))
 
@@ -235,6 +237,8 @@ def _pack_distance(form: DistanceForm) -> tuple[DistanceForm, dict[str, bytes]]:
     """Return the base form of a distance and its files; raise BundleError if a bundle cannot store its verifier."""
     files = {}
     if isinstance(form, VerifiedDistance):
+        from retrieval.verification.verifier import GeometricVerifier
+
         if not isinstance(form.verifier, GeometricVerifier):
             raise BundleError(f"a bundle cannot store the verifier {type(form.verifier).__name__}")
         files[VERIFICATION] = form.verifier.pack()
@@ -318,15 +322,12 @@ class CalibrationSet:
     def pack(self) -> bytes:
         """Serialize as npz."""
         scores = self.scores
-        if scores.near is None:
-            raise BundleError("the searches kept no nearest items")
         gallery = self.gallery or Probes(np.zeros((0, 0), np.float32), [], [])
         file = io.BytesIO()
         np.savez_compressed(
             file,
             own=scores.own,
             impostor=scores.impostor,
-            near=scores.near,
             item_id=scores.labels.astype(str),
             group=np.array([], dtype=str) if self.groups is None else self.groups.astype(str),
             photo_id=self.photo_ids.astype(str),
@@ -345,9 +346,7 @@ class CalibrationSet:
         """Read the output of `pack`."""
         file = load_arrays(data)
         groups = file["group"] if len(file["group"]) else None
-        scores = SearchScores(
-            file["item_id"], file["own"], file["impostor"], int(file["gallery_items"]), near=file["near"]
-        )
+        scores = SearchScores(file["item_id"], file["own"], file["impostor"], int(file["gallery_items"]))
         vectors = file["vector"] if len(file["vector"]) else None
         looks = file["appearance"] if len(file["appearance"]) else None
         gallery = None

@@ -21,7 +21,7 @@ from index.database import POINT
 from index.location import AnyGallery
 from index.search.distance import PLAIN, DistanceForm, accepts
 from index.search.leave_one_out import CLOSE, MOST_VERIFIED, Drawer, Draws
-from index.search.verified import VerifiedDistance
+from index.snapshot import Snapshot
 from retrieval.bundle.bundle import Bundle, require_match
 from retrieval.errors import CalibrationError, command
 from retrieval.threshold.gallery_points import served_point
@@ -112,9 +112,7 @@ def audit(bundle: Bundle, gallery: AnyGallery) -> Audit:
 
 def _draws(gallery: AnyGallery, form: DistanceForm, most: int) -> Draws:
     """Return searches with photos of a gallery, up to `most` of them, each without its own item."""
-    now = gallery.snapshot()
-    verified = now.verified_search(form) if isinstance(form, VerifiedDistance) else None
-    return Drawer(now, form, now.densities(form), search=verified).own(excluded=np.zeros(0, np.int32), most=most)
+    return Drawer(gallery.snapshot(), form).own(excluded=np.zeros(0, np.int32), most=most)
 
 
 def _pairs(gallery: AnyGallery, draws: Draws, form: DistanceForm, limit: float) -> list[Pair]:
@@ -123,7 +121,7 @@ def _pairs(gallery: AnyGallery, draws: Draws, form: DistanceForm, limit: float) 
     rows = np.flatnonzero(accepts(draws.distances, limit)).tolist()
     for row in rows:
         position: NDArray[np.int64] = np.searchsorted(now.seqs, draws.seqs[[row]])
-        features = now.features(position) if isinstance(form, VerifiedDistance) else None  # type: ignore[union-attr]
+        features = now.features(position) if isinstance(now, Snapshot) and gallery.features_key else None
         (near,) = gallery.search(now.vectors(position), COLLIDING, distance_form=form, within=limit, features=features)
         own = str(draws.items[row]), str(draws.ids[row])
         for each in near:

@@ -19,7 +19,6 @@ from .item_distances import ItemDistances, QueryBlock
 
 PAIRS = 2**14  # pairs compared exactly at a time
 SLACK = 2e-5  # error bound of a squared distance computed from a float32 cosine
-NEAR = 32  # number of distances to other items that are kept
 
 
 @dataclass(frozen=True)
@@ -33,9 +32,6 @@ class SearchScores:
     own: NDArray[np.float64]  # (n,) distance to its own item, inf if it is not in the gallery
     impostor: NDArray[np.float64]  # (n,) distance to the nearest other item, inf if there is none
     gallery_items: int
-    near: NDArray[np.float64] | None = (
-        None  # (n, k) distances to the nearest other items, ascending, accurate to about 1e-5
-    )
 
     @property
     def mated(self) -> NDArray[np.bool_]:
@@ -44,8 +40,7 @@ class SearchScores:
 
     def where(self, chosen: NDArray[np.bool_]) -> SearchScores:
         """Return the scores of the queries selected by a mask (n,)."""
-        near = None if self.near is None else self.near[chosen]
-        return SearchScores(self.labels[chosen], self.own[chosen], self.impostor[chosen], self.gallery_items, near)
+        return SearchScores(self.labels[chosen], self.own[chosen], self.impostor[chosen], self.gallery_items)
 
 
 @dataclass(frozen=True)
@@ -102,14 +97,10 @@ def search_scores(
         gallery, kept, densities=distance_form.densities(gallery), ids=gallery_ids, distance_form=distance_form
     )
     own, impostor = np.empty(len(labels)), np.empty(len(labels))
-    near = np.empty((len(labels), min(NEAR, len(side.items))))
     for block in side.blocks(queries, labels, densities=distance_form.densities(queries), ids=query_ids):
         own[block.rows] = _nearest(side, block, np.where(block.own, block.squared, np.inf))
-        others = np.where(block.own, np.inf, block.squared)
-        impostor[block.rows] = _nearest(side, block, others)
-        by_item = side.to_items(side.distances(others, block.densities))
-        near[block.rows] = np.sort(np.partition(by_item, near.shape[1] - 1, axis=1)[:, : near.shape[1]], axis=1)
-    return SearchScores(labels, own, impostor, len(side.items), near)
+        impostor[block.rows] = _nearest(side, block, np.where(block.own, np.inf, block.squared))
+    return SearchScores(labels, own, impostor, len(side.items))
 
 
 def _nearest(side: ItemDistances, block: QueryBlock, squared: Floats) -> Floats:

@@ -70,10 +70,6 @@ class ItemDistances:
         """Return distances (b, m) from squared plain distances and the densities of the queries (b,)."""
         return self.distance_form.transform(squared, densities[:, None], self.densities[None])
 
-    def to_items(self, distances: Floats) -> Floats:
-        """Return the distances to items (b, T), from distances to photos (b, m)."""
-        return np.asarray(np.minimum.reduceat(distances, self.starts, axis=1))
-
     def photos(self, item: int) -> slice:
         """Return the positions in `order` of an item, given by its place in `items`."""
         return slice(int(self.starts[item]), (*self.starts.tolist(), None)[item + 1])

@@ -11,7 +11,6 @@ import numpy as np
 from index.files import load_arrays
 from index.location import AnyGallery
 from index.search.leave_one_out import Probes
-from index.search.verified import photos_of
 from retrieval.bundle.bundle import Bundle, pack_features, unpack_features
 
 from .error_rates import LABELLED, UNKNOWN
@@ -50,8 +49,7 @@ def pack_queries(probes: Probes, features_key: str) -> bytes:
     file = io.BytesIO()
     arrays: dict[str, Any] = {"ids": np.array(probes.ids, dtype=str), "items": np.array(probes.items, dtype=str)}
     if features_key:
-        alone = [photos_of(features)[0] for features in probes.features]  # queries of one photo
-        packed = pack_features(dict(zip(probes.ids, alone, strict=True)))
+        packed = pack_features(dict(zip(probes.ids, probes.features, strict=True)))
         arrays |= {FEATURES: np.frombuffer(packed, dtype=np.uint8), FEATURES_KEY: np.array(features_key)}
     np.savez(file, vectors=probes.vectors, **arrays)
     return file.getvalue()

@@ -5,53 +5,31 @@ The image is the upright one, cropped to its bbox, that the embedder sees before
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import functools
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from retrieval.errors import InvalidParameter
+from retrieval.errors import MissingDependency
 
-from .features import LARGEST_SIDE, MOST_POINTS, UNIT, LocalFeatures
-from .opencv import import_opencv
-
-SMALLEST_SIDE = 16  # pixels of a scaled photo; a smaller one has no key points
+from .features import UNIT, LocalFeatures
+from .settings import SMALLEST_SIDE, VerifierSettings
 
 
-@dataclass(frozen=True)
-class DetectorSettings:
-    """Parameters that decide the local features of a photo."""
-
-    points: int = 300  # maximum number of key points; the strongest are kept
-    side: int = 480  # pixels of the longer side that the photo is scaled to
-    enlargement: float = 2.0  # maximum enlargement of a small photo
-    contrast: float = 0.02  # minimum contrast of a key point, OpenCV's contrastThreshold
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.points <= MOST_POINTS:
-            raise InvalidParameter("points", f"lie between 1 and {MOST_POINTS:,}", self.points)
-        if not SMALLEST_SIDE <= self.side <= LARGEST_SIDE // 2:
-            raise InvalidParameter("side", f"lie between {SMALLEST_SIDE} and {LARGEST_SIDE // 2:,}", self.side)
-        if not 1 <= self.enlargement <= 8:
-            raise InvalidParameter("enlargement", "lie between 1 and 8", self.enlargement)
-        if not 0 <= self.contrast <= 1:
-            raise InvalidParameter("contrast", "lie between 0 and 1", self.contrast)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the parameters as plain JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> DetectorSettings:
-        """Create settings from the output of `to_dict`."""
-        sizes = int(values["points"]), int(values["side"])
-        return cls(*sizes, float(values["enlargement"]), float(values["contrast"]))
+@functools.cache
+def import_opencv() -> Any:
+    """Import OpenCV and disable its threads, because requests and worker processes already use every core."""
+    try:
+        import cv2
+    except ImportError as error:
+        raise MissingDependency.of_extra("opencv-python-headless", "verify") from error
+    cv2.setNumThreads(0)
+    return cv2
 
 
-def detect(image: Image.Image, settings: DetectorSettings) -> LocalFeatures:
+def detect(image: Image.Image, settings: VerifierSettings) -> LocalFeatures:
     """Return the strongest key points of an image, without visual words."""
     cv2 = import_opencv()
     pixels = _scaled(image, settings)
@@ -68,7 +46,7 @@ def detect(image: Image.Image, settings: DetectorSettings) -> LocalFeatures:
     return LocalFeatures(_root_sift(descriptors[strongest]), positions, words, width, height)
 
 
-def _scaled(image: Image.Image, settings: DetectorSettings) -> NDArray[np.uint8]:
+def _scaled(image: Image.Image, settings: VerifierSettings) -> NDArray[np.uint8]:
     """Return the image in gray at the scale of the settings."""
     scale = min(settings.enlargement, settings.side / max(image.size))
     size = max(1, round(image.width * scale)), max(1, round(image.height * scale))

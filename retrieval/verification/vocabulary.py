@@ -1,5 +1,9 @@
 """Visual words: cluster centres of descriptors, used to find photos with many common words without comparing all.
 
+A key point has a signature in its word: bits that show how close two descriptors of a word are (Hamming embedding). A
+descriptor and the centre of its word are projected on Walsh functions (sums and differences of their numbers). Each
+bit says whether one projection of the descriptor is greater than that of the centre.
+Jegou, Douze, Schmid: Hamming embedding and weak geometric consistency for large scale image search. ECCV 2008.
 Shapes: k descriptors, w words, a words per descriptor.
 """
 
@@ -13,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from index.search.verified import BITS
 from retrieval.errors import DataError, InvalidParameter, MissingDependency
 
 from .features import LENGTH
@@ -23,6 +28,10 @@ PASSES = 5  # over the sample
 PER_WORD = 8  # minimum number of descriptors per word
 FEWEST_PHOTOS = 2
 NEIGHBOURS = 32  # words around that of a descriptor, among which its next nearest ones are looked for
+
+_NUMBERS = np.arange(LENGTH)
+_ODD = np.bitwise_count(_NUMBERS[:, None] & _NUMBERS[1 : BITS + 1]) % 2
+_WALSH = np.where(_ODD, -1, 1).astype(np.float32)  # (128, BITS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +89,15 @@ class Vocabulary:
         order = np.argsort(halves[around] - products, axis=1, kind="stable")[:, :count]
         return np.asarray(np.take_along_axis(around, order, axis=1), dtype=np.uint16)
 
+    def signatures(self, descriptors: NDArray[np.uint8], words: NDArray[np.uint16]) -> NDArray[np.uint64]:
+        """Return the signatures of descriptors (k, 128) in each of their words (k, a)."""
+        return signatures_of(projected(descriptors), self._projected[words])
+
+    @cached_property
+    def _projected(self) -> NDArray[np.float32]:
+        """The projected centres (w, BITS)."""
+        return projected(self.centres)
+
     @cached_property
     def _neighbours(self) -> NDArray[np.int64]:
         """The nearest words of each word (w, NEIGHBOURS or w), including itself, ascending."""
@@ -108,3 +126,14 @@ def _clustered(descriptors: NDArray[np.uint8], words: int, seed: int) -> NDArray
     with threadpool_limits(1):  # sums of several threads would depend on their number
         means.fit(descriptors.astype(np.float32))
     return np.unique(np.rint(means.cluster_centers_).clip(0, 255).astype(np.uint8), axis=0)
+
+
+def projected(descriptors: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return the projections (k, BITS) of descriptors (k, 128), which are exact in float32."""
+    return descriptors.astype(np.float32) @ _WALSH
+
+
+def signatures_of(projections: NDArray[np.float32], centres: NDArray[np.float32]) -> NDArray[np.uint64]:
+    """Return the signatures (k, a) of projected descriptors (k, BITS), compared with projected centres (k, a, BITS)."""
+    packed = np.packbits(projections[:, None] > centres, axis=2)
+    return packed.view("<u8")[..., 0].astype(np.uint64)

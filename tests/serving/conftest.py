@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -73,7 +73,7 @@ def covers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     photos = read_catalogue(write_covers(folder / "photos", items=range(24), photos=range(1)))
     verifier = cover_verifier(items=range(500, 504))
     bundle = verified_bundle(folder, form=VerifiedDistance(PLAIN, verifier))
-    stronger = verifier.with_fusion(replace(verifier.fusion, strength=3.0))
+    stronger = verifier.with_strength(3.0)
     verified_bundle(folder, name="stronger", form=VerifiedDistance(PLAIN, stronger))
     other = cover_verifier(items=range(600, 604))
     verified_bundle(folder, name="other", form=VerifiedDistance(PLAIN, other))

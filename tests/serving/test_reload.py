@@ -64,8 +64,8 @@ def test_what_opens_but_does_not_answer_never_takes_over(
 
 def searches(certainty: float) -> bytes:
     """Return the calibration of a bundle whose photos all had one certainty."""
-    own, impostor, near = np.full(4, 0.2), np.full(4, 0.9), np.full((4, 3), 0.9)
-    scores = SearchScores(np.arange(4).astype(str), own, impostor, 4, near=near)
+    own, impostor = np.full(4, 0.2), np.full(4, 0.9)
+    scores = SearchScores(np.arange(4).astype(str), own, impostor, 4)
     return CalibrationSet(scores, None, np.arange(4).astype(str), np.full(4, certainty, np.float32)).pack()
 
 

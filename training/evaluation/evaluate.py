@@ -66,7 +66,7 @@ def score_split(
     A verified distance needs the local features of all photos.
     """
     if isinstance(distance_form, VerifiedDistance):
-        return verified_scores(*search_sides(split, vectors, labels, features), distance_form)
+        return verified_scores(*search_sides(split, vectors, labels, features), [distance_form])[0]
     return search_scores(
         vectors[split.queries],
         labels[split.queries],

@@ -19,12 +19,13 @@ from retrieval.images import open_image
 from retrieval.images.thumbnails import thumbnail
 from retrieval.metrics.consistency import FAR_RANGE, opis, opis_of_ranges, search_opis, utility_curves
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
+from retrieval.metrics.verified_scores import RememberedInliers
 from retrieval.reports.bundle_report import ReportData, variant_cells
 from retrieval.text import text_table
 from training.evaluation.evaluate import EvaluationSplit, item_labels, make_evaluation_split, score_split
 
 from .variants import ExportedModel, ModelExporter, embed_with_onnx, embed_with_torch
-from .verification import NOT_VERIFIED, RememberedInliers, VerificationChoice, describe_photos
+from .verification import NOT_VERIFIED, VerificationChoice, describe_photos
 
 FAR_RANGES = (FAR_RANGE, (1e-4, 1e-3), (1e-3, 1e-2), (1e-2, 5e-2), (1e-1, 3e-1))  # of pairs, in the report
 PICTURES = 4  # photos per item in the report

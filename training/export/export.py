@@ -220,9 +220,8 @@ def without_uncertain(scores: SearchScores, certainties: ArrayLike, cut: float) 
     low = np.asarray(certainties, dtype=np.float64) < cut
     if low.shape != scores.own.shape:
         raise InvalidParameter("certainties", "have one value a search", low.shape)
-    near = None if scores.near is None else np.where(low[:, None], np.inf, scores.near)
     own = np.where(low & scores.mated, NEVER, scores.own)
-    return replace(scores, own=own, impostor=np.where(low, np.inf, scores.impostor), near=near)
+    return replace(scores, own=own, impostor=np.where(low, np.inf, scores.impostor))
 
 
 def choose_cut(scores: SearchScores, certainties: ArrayLike, target_fpir: float) -> tuple[float, dict[float, float]]:

@@ -15,22 +15,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tqdm import tqdm
 
 from index.features import MOST_PHOTOS
 from index.search.distance import DistanceForm
 from index.search.leave_one_out import every_item_once
-from index.search.verified import VerifiedDistance, Verifier, WrappedVerifier
+from index.search.verified import VerifiedDistance
 from retrieval.catalogue.read import Photo
 from retrieval.errors import DataError, InvalidParameter
 from retrieval.images import Preprocessing
 from retrieval.metrics.consistency import search_curves
 from retrieval.metrics.identification import SearchScores, threshold_at_fpir
-from retrieval.metrics.verified_scores import verify_searches
+from retrieval.metrics.verified_scores import RememberedInliers, verified_scores
 from retrieval.process import threads_of_share
-from retrieval.verification.detector import DetectorSettings, detect
+from retrieval.verification.detector import detect
 from retrieval.verification.features import LocalFeatures
+from retrieval.verification.settings import VerifierSettings
 from retrieval.verification.verifier import GeometricVerifier
 from training.data.reader import PhotoReader
 from training.evaluation.evaluate import EvaluationSplit, score_split, search_sides
@@ -161,7 +161,7 @@ def choose_verification(
     except DataError as error:
         return not_verified(verify, error.message, "Export without verification")
     packed = {i: verifier.packed(features) for i, features in detected.items()}
-    verifier, evidence = _strongest(data, packed, VerifiedDistance(base, verifier), verifier, target_fpir)
+    verifier, evidence = _strongest(data, packed, base, verifier, target_fpir)
     evidence |= {
         "describe_ms": 1e3 * describe_s,
         "kilobytes": sum(map(len, packed.values())) / len(packed) / 1e3,
@@ -174,7 +174,7 @@ def choose_verification(
 def _strongest(
     data: ValidationPhotos,
     packed: Mapping[int, bytes],
-    form: VerifiedDistance,
+    base: DistanceForm,
     verifier: GeometricVerifier,
     target_fpir: float,
 ) -> tuple[GeometricVerifier, dict[str, Any]]:
@@ -183,10 +183,13 @@ def _strongest(
     `packed` holds the local features of the photos by position.
     """
     features = [packed.get(i, b"") for i in range(len(data.photos))]
-    searches = verify_searches(*search_sides(data.split, data.vectors, data.labels, features), form)
-    plain = _tpir(score_split(data.split, data.vectors, data.labels, distance_form=form.base), target_fpir)
-    candidates = [verifier.with_fusion(replace(verifier.fusion, strength=strength)) for strength in STRENGTHS]
-    gains = [_tpir(searches.scores(candidate), target_fpir) - plain for candidate in candidates]
+    candidates = [verifier.with_strength(strength) for strength in STRENGTHS]
+    first = RememberedInliers(candidates[0])
+    compared = [first, *(RememberedInliers(candidate, first.known) for candidate in candidates[1:])]
+    sides = search_sides(data.split, data.vectors, data.labels, features)
+    scores = verified_scores(*sides, [VerifiedDistance(base, each) for each in compared])
+    plain = _tpir(score_split(data.split, data.vectors, data.labels, distance_form=base), target_fpir)
+    gains = [_tpir(each, target_fpir) - plain for each in scores]
     best = int(np.argmax([gain.mean() for gain in gains]))
     asked = np.unique(data.labels[data.split.queries], return_index=True)[1]
     groups = [data.photos[i].group or data.photos[i].item_id for i in data.split.queries[asked].tolist()]
@@ -200,7 +203,7 @@ def _strongest(
         "items": len(plain),
         "groups": len(set(groups)),
         "tried": {f"{strength:g}": float(gain.mean()) for strength, gain in zip(STRENGTHS, gains, strict=True)},
-        "verify_ms": 1e3 * searches.seconds / len(data.split.queries),
+        "verify_ms": 1e3 * sum(each.seconds for each in compared) / len(data.split.queries),
     }
 
 
@@ -215,7 +218,7 @@ def clustered_error(values: np.ndarray, groups: Sequence[str]) -> float:
 
 def detect_features(photos: Sequence[Photo], preprocessing: Preprocessing) -> list[LocalFeatures]:
     """Return the local features of photos, without visual words."""
-    reader, settings = PhotoReader(photos, preprocessing, cache_bytes=0), DetectorSettings()
+    reader, settings = PhotoReader(photos, preprocessing, cache_bytes=0), VerifierSettings()
     with ThreadPoolExecutor(threads_of_share()) as pool:
         found = pool.map(lambda position: detect(reader.image(position), settings), range(len(photos)))
         return list(tqdm(found, desc="finding key points", unit="photo", total=len(photos)))
@@ -229,18 +232,3 @@ def describe_photos(verifier: GeometricVerifier, photos: Sequence[Photo], prepro
 def _tpir(scores: SearchScores, target_fpir: float) -> np.ndarray:
     """Return the TPIR of each item (T,) at the threshold that meets the target on these searches."""
     return search_curves(scores, [threshold_at_fpir(scores, target_fpir)]).sensitivity[:, 0]
-
-
-class RememberedInliers(WrappedVerifier):
-    """Wraps a verifier and caches its inliers (an `index.search.verified.Verifier`)."""
-
-    def __init__(self, verifier: Verifier) -> None:
-        super().__init__(verifier)
-        self._known: dict[tuple[bytes, bytes], int] = {}
-
-    def inliers(self, query: bytes, photos: Sequence[bytes]) -> NDArray[np.int64]:
-        """Return the number of inliers between a query and each of the photos (m,)."""
-        new = [photo for photo in photos if (query, photo) not in self._known]
-        for photo, count in zip(new, super().inliers(query, new).tolist(), strict=True):
-            self._known[query, photo] = count
-        return np.array([self._known[query, photo] for photo in photos], dtype=np.int64)

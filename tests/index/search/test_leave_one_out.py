@@ -36,7 +36,7 @@ LINE = {"a0": ("a", 0.0), "a1": ("a", 3.0), "b0": ("b", 10.0), "c0": ("c", 24.0)
 
 
 def drawer(gallery: Gallery, form: DistanceForm = PLAIN) -> Drawer:
-    return Drawer(gallery.snapshot(), form, gallery.snapshot().densities(form), CONTENT)
+    return Drawer(gallery.snapshot(), form, CONTENT)
 
 
 def kept(gallery: Gallery, **options: Any) -> KeptDraws:
@@ -203,7 +203,7 @@ def test_an_item_counts_again_when_its_copy_is_removed(tmp_path: Path) -> None:
 
 def test_without_a_key_for_contents_a_copy_counts_as_any_photo(tmp_path: Path) -> None:
     with shop(tmp_path / "g", {"a0": ("a", 0.0), "b0": ("b", 0.0)}, {"a0": "x", "b0": "x"}) as gallery:
-        plain = Drawer(gallery.snapshot(), PLAIN, gallery.snapshot().densities(PLAIN)).own(excluded=NONE)
+        plain = Drawer(gallery.snapshot(), PLAIN).own(excluded=NONE)
     assert plain.distances.tolist() == [0, 0]
     assert plain.duplicates.tolist() == [NOBODY, NOBODY]
 

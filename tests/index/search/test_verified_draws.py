@@ -26,9 +26,7 @@ NONE = np.zeros(0, np.int32)
 
 
 def drawer(gallery: Gallery, form: VerifiedDistance) -> Drawer:
-    return Drawer(
-        gallery.snapshot(), form, gallery.snapshot().densities(form), CONTENT, gallery.snapshot().verified_search(form)
-    )
+    return Drawer(gallery.snapshot(), form, CONTENT)
 
 
 def same(some: Draws, other: Draws) -> None:
@@ -164,7 +162,7 @@ def test_fewer_draws_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         probes = probes_of(9, 8, 45)
         now = drawer(gallery, form)
         assert len(now.own(excluded=NONE)) == len(now.probes(probes, numbers=[-1] * 9)) == 5
-        plain = Drawer(gallery.snapshot(), PLAIN, gallery.snapshot().densities(PLAIN))
+        plain = Drawer(gallery.snapshot(), PLAIN)
         assert len(plain.own(excluded=NONE)) == len(gallery)
 
 

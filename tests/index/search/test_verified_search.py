@@ -13,7 +13,7 @@ from index.errors import GalleryCorrupt, GalleryError, InvalidParameter
 from index.gallery import Gallery
 from index.location import open_or_create
 from index.search.distance import PLAIN, DistanceForm, plain_distance
-from index.search.verified import Features, VerifiedDistance, base_form
+from index.search.verified import VerifiedDistance
 
 from ..vectors import DIM, unit
 from .fake_verifier import WORDS, FakeVerifier, fill, pack, points_of, some_features, verified_gallery
@@ -49,7 +49,7 @@ def slow_score(query: bytes, photo: bytes) -> float:
 
 
 def slow(
-    gallery: Gallery, form: VerifiedDistance, vector: np.ndarray, features: Features, k: int, brand: str = "ab"
+    gallery: Gallery, form: VerifiedDistance, vector: np.ndarray, features: bytes, k: int, brand: str = "ab"
 ) -> list[tuple[str, str, float]]:
     """Return item, photo and distance of the nearest items, by the definition."""
     verifier = form.verifier
@@ -61,12 +61,11 @@ def slow(
     nearest = list(dict.fromkeys(photos[i].item_id for i in order))[: verifier.items]
     near = {i for item in nearest for i in [i for i in order if photos[i].item_id == item][: verifier.photos]}
     distances = base.copy()
-    for asked in features if isinstance(features, tuple) else (features,):
-        scores = [slow_score(asked, photo.features or b"") for photo in photos]
-        best = sorted((i for i in range(len(photos)) if scores[i] > 0), key=lambda i: -round(scores[i], 9))
-        for i in near | set(best[: verifier.voted]):
-            inliers = verifier.inliers(asked, [photos[i].features or b""])
-            distances[i] = min(distances[i], verifier.fused(base[i : i + 1], inliers)[0])
+    scores = [slow_score(features, photo.features or b"") for photo in photos]
+    best = sorted((i for i in range(len(photos)) if scores[i] > 0), key=lambda i: -round(scores[i], 9))
+    for i in near | set(best[: verifier.voted]):
+        inliers = verifier.inliers(features, [photos[i].features or b""])
+        distances[i] = min(distances[i], verifier.fused(base[i : i + 1], inliers)[0])
     found: dict[str, tuple[str, str, float]] = {}
     for i in np.argsort(distances, kind="stable").tolist():
         found.setdefault(photos[i].item_id, (photos[i].item_id, photos[i].photo_id, float(distances[i])))
@@ -95,44 +94,6 @@ def test_as_the_slow_version(tmp_path: Path, base: DistanceForm, verifier: FakeV
             (one,) = searched(gallery, form, 6, 1, k, where=f"brand = '{brand}'")
             wanted = slow(gallery, form, unit(1, 6)[0], some_features(1, 6)[0], k, brand)
             assert [hit[:2] for hit in one] == [hit[:2] for hit in wanted]
-
-
-@pytest.mark.parametrize("verifier", [FakeVerifier(), FakeVerifier(1, 1, 0), FakeVerifier(2, 1, 9, 0.5)])
-def test_a_query_of_several_photos_as_the_slow_version(tmp_path: Path, verifier: FakeVerifier) -> None:
-    """Each photo has its own votes; the order of the photos and repeated photos have no effect."""
-    form = VerifiedDistance(Lifted(), verifier)
-    vectors, pool = unit(12, 5), some_features(36, 5)
-    features: list[Features] = [tuple(pool[start : start + 1 + start % 3]) for start in range(12)]
-    with verified_gallery(tmp_path / "g") as gallery:
-        found = [
-            [(hit.item_id, hit.photo_id, hit.distance) for hit in best]
-            for best in gallery.search(vectors, 5, distance_form=form, features=features)
-        ]
-        for best, vector, some in zip(found, vectors, features, strict=True):
-            expected = slow(gallery, form, vector, some, 5)
-            assert [hit[:2] for hit in best] == [hit[:2] for hit in expected]
-            np.testing.assert_allclose([hit[2] for hit in best], [hit[2] for hit in expected], rtol=1e-12)
-        turned = [(*photos[::-1], photos[0]) for photos in features]
-        again = gallery.search(vectors, 5, distance_form=form, features=turned)
-        assert [[(hit.item_id, hit.photo_id, hit.distance) for hit in best] for best in again] == found
-        with pytest.raises(InvalidParameter, match="features must have one entry per vector"):
-            gallery.search(vectors[:1], 5, distance_form=form, features=[()])
-
-
-def test_another_photo_only_adds_evidence(tmp_path: Path) -> None:
-    form = VerifiedDistance(PLAIN, FakeVerifier())
-    vectors, one, more = unit(20, 5), some_features(20, 5), some_features(20, 6)
-    with verified_gallery(tmp_path / "g") as gallery:
-        alone, together = (
-            gallery.search(vectors, 40, distance_form=form, features=features)
-            for features in (one, list(zip(one, more, strict=True)))
-        )
-    lower = 0
-    for before, after in zip(alone, together, strict=True):
-        distances = {hit.item_id: hit.distance for hit in after}
-        assert all(distances[hit.item_id] <= hit.distance for hit in before)
-        lower += sum(distances[hit.item_id] < hit.distance for hit in before)
-    assert lower > 5
 
 
 @pytest.mark.parametrize("kind", ["flat", "fp16", "ivf"])
@@ -187,9 +148,6 @@ def test_inliers_never_raise_a_distance(tmp_path: Path) -> None:
     with verified_gallery(tmp_path / "g") as gallery:
         plain, form = searched(gallery, PLAIN, 5, 20, 40), VerifiedDistance(PLAIN, Raising())
         assert searched(gallery, form, 5, 20, 40) == plain
-        positions, distances = np.array([3, 5]), np.array([0.5, 0.6])
-        fused = gallery.snapshot().verified_search(form).fused(positions, distances, positions[1:], np.array([[4]]))
-        assert fused.tolist() == [0.5, 0.6]
 
 
 def test_only_the_shortlist_is_compared(tmp_path: Path) -> None:
@@ -254,6 +212,6 @@ def test_damaged_features_are_an_error_of_the_search_that_reads_them(tmp_path: P
 def test_densities_are_those_of_the_base_form(tmp_path: Path) -> None:
     base = Lifted()
     form = VerifiedDistance(base, FakeVerifier())
-    assert (base_form(form), base_form(PLAIN), form.key) == (base, PLAIN, "lifted+fake 4 2 3 0.8")
+    assert form.key == "lifted+fake 4 2 3 0.8"
     with verified_gallery(tmp_path / "g") as gallery:
         assert gallery.snapshot().densities(form)[0] is gallery.snapshot().densities(base)[0]

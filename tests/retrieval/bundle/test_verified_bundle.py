@@ -15,7 +15,7 @@ from retrieval.bundle.bundle import CALIBRATION_FEATURES, Bundle, pack_features,
 from retrieval.bundle.density import ADDITIVE, Cohort, LocalDensity
 from retrieval.errors import BundleCorrupt, BundleError, MissingDependency
 from retrieval.images import open_image
-from retrieval.verification import opencv
+from retrieval.verification import detector
 
 from ...index.search.fake_verifier import FakeVerifier
 from ...prints import cover_distance, cover_verifier, draw_cover
@@ -62,11 +62,11 @@ def test_without_opencv_the_bundle_does_not_open(
     form: VerifiedDistance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = make_bundle(tmp_path, distance_form=form)
-    opencv.import_opencv.cache_clear()
+    detector.import_opencv.cache_clear()
     monkeypatch.setitem(sys.modules, "cv2", None)
     with pytest.raises(MissingDependency, match=r"\.\[verify\]"):
         Bundle.open(bundle.path)
-    opencv.import_opencv.cache_clear()
+    detector.import_opencv.cache_clear()
 
 
 def test_a_changed_vocabulary_is_found(form: VerifiedDistance, tmp_path: Path) -> None:

@@ -58,32 +58,15 @@ def test_a_photo_never_finds_itself() -> None:
     assert (search_scores(photos, labels, photos, labels).own == 0).all()
 
 
-@pytest.mark.parametrize("items", [7, 32, 33, 1500])
-def test_the_nearest_items_are_kept_in_order(items: int) -> None:
-    """One distance an item, that of its nearest photo, the own item left out: as many as there are, 32 at most."""
-    count = max(600, items)
-    rows = np.random.default_rng(items).normal(size=(40 + count, 6))
-    vectors = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-    queries, photos, asked, kept = vectors[:40], vectors[40:], np.arange(40) % items, np.arange(count) % items
-    scores = search_scores(queries, asked, photos, kept)
-    distances = np.linalg.norm(queries[:, None].astype(float) - photos[None], axis=2)
-    by_item = np.stack([distances[:, kept == item].min(axis=1) for item in range(items)], axis=1)
-    by_item[np.arange(40), asked] = np.inf
-    assert scores.near.shape == (40, min(32, items))
-    np.testing.assert_allclose(scores.near, np.sort(by_item, axis=1)[:, :32], atol=1e-4)
-    assert scores.near[:, 0] == pytest.approx(scores.impostor, abs=1e-4)
-
-
 def test_some_queries_keep_all_that_is_known_of_them() -> None:
     queries, asked, gallery, kept = world()
     scores = search_scores(queries, asked, gallery, kept)
     chosen = asked % 2 == 0
     some = scores.where(chosen)
     alone = search_scores(queries[chosen], asked[chosen], gallery, kept)
-    for name in ("labels", "own", "impostor", "near"):
+    for name in ("labels", "own", "impostor"):
         np.testing.assert_array_equal(getattr(some, name), getattr(alone, name))
     assert some.gallery_items == alone.gallery_items
-    assert SearchScores(asked, scores.own, scores.impostor, 7).where(chosen).near is None
 
 
 @pytest.mark.parametrize("factor", [1e-4, 3e-4, 1e-3])

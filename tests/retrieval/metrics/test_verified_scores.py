@@ -11,7 +11,7 @@ from index.gallery import Gallery
 from index.search.distance import PLAIN
 from index.search.verified import VerifiedDistance
 from retrieval.metrics.identification import search_scores
-from retrieval.metrics.verified_scores import SearchSide, verified_scores, verify_searches
+from retrieval.metrics.verified_scores import RememberedInliers, SearchSide, verified_scores
 
 from ...index.search.fake_verifier import FakeVerifier, some_features
 from ...index.vectors import DIM, unit
@@ -46,8 +46,7 @@ def of_gallery(
 def test_scores_are_those_of_searches_with_the_own_item_and_without(tmp_path: Path, same: bool) -> None:
     queries, gallery = sides(same=same)
     form = VerifiedDistance(PLAIN, FakeVerifier())
-    scores = verified_scores(queries, gallery, form)
-    assert scores.near is not None
+    (scores,) = verified_scores(queries, gallery, [form])
     for row in range(0, len(queries.labels), 18 if same else 6):
         left = np.ones(GALLERY, dtype=bool)
         if same:
@@ -57,28 +56,26 @@ def test_scores_are_those_of_searches_with_the_own_item_and_without(tmp_path: Pa
         others = of_gallery(tmp_path / f"n{row}", gallery, left & (gallery.labels != item), form, *asked)
         assert scores.own[row] == pytest.approx(mated.get(item, np.inf), abs=1e-6)
         assert scores.impostor[row] == pytest.approx(min(others.values()), abs=1e-6)
-        assert scores.near[row, : len(others)] == pytest.approx(sorted(others.values()), abs=1e-6)
 
 
 def test_without_strength_the_scores_are_those_of_the_base_distance() -> None:
     queries, gallery = sides()
-    searches = verify_searches(queries, gallery, VerifiedDistance(PLAIN, FakeVerifier()))
-    scores = searches.scores(FakeVerifier(factor=1.0))
+    (scores,) = verified_scores(queries, gallery, [VerifiedDistance(PLAIN, FakeVerifier(factor=1.0))])
     plain = search_scores(queries.vectors, queries.labels, gallery.vectors, gallery.labels)
     assert scores.own == pytest.approx(plain.own, abs=1e-6)
     assert scores.impostor == pytest.approx(plain.impostor, abs=1e-6)
-    assert scores.near == pytest.approx(plain.near, abs=1e-4)
     assert scores.gallery_items == plain.gallery_items
 
 
 def test_inliers_only_lower_a_distance_and_pairs_are_compared_once() -> None:
     queries, gallery = sides()
-    verifier = FakeVerifier()
-    searches = verify_searches(queries, gallery, VerifiedDistance(PLAIN, verifier))
-    compared = verifier.compared
-    strong, weak = searches.scores(FakeVerifier(factor=0.5)), searches.scores(FakeVerifier(factor=0.9))
-    assert verifier.compared == compared == len(searches.pairs.rows)
-    assert (strong.own <= weak.own).all()
-    assert (strong.own < weak.own).any()
-    assert (strong.impostor <= weak.impostor).all()
-    assert searches.seconds >= 0
+    strong = RememberedInliers(FakeVerifier(factor=0.5))
+    weak = RememberedInliers(FakeVerifier(factor=0.9), strong.known)
+    forms = [VerifiedDistance(PLAIN, each) for each in (strong, weak)]
+    first, second = verified_scores(queries, gallery, forms)
+    assert strong.verifier.compared == len(strong.known) > 0  # type: ignore[attr-defined]
+    assert weak.verifier.compared == 0  # type: ignore[attr-defined]
+    assert strong.seconds >= 0
+    assert (first.own <= second.own).all()
+    assert (first.own < second.own).any()
+    assert (first.impostor <= second.impostor).all()

@@ -40,7 +40,7 @@ def scores() -> SearchScores:
     vectors, labels = simulated(300, 4, seed=0)
     found = searches(vectors, labels, np.arange(300), 4)
     names = np.array([f"<b>item {label}" for label in found.labels])
-    return SearchScores(names, found.own, found.impostor, found.gallery_items, found.near)
+    return SearchScores(names, found.own, found.impostor, found.gallery_items)
 
 
 def test_the_page_is_whole_and_loads_nothing(scores: SearchScores) -> None:

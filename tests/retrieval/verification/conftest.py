@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from retrieval.verification.detector import DetectorSettings, detect
-from retrieval.verification.fusion import Fusion
+from retrieval.verification.detector import detect
+from retrieval.verification.settings import VerifierSettings
 from retrieval.verification.verifier import GeometricVerifier
 
 from .pictures import picture
@@ -13,5 +13,5 @@ from .pictures import picture
 
 @pytest.fixture(scope="session")
 def verifier() -> GeometricVerifier:
-    photos = [detect(picture(seed), DetectorSettings()) for seed in range(100, 106)]
-    return GeometricVerifier.fit(photos, words=64, fusion=Fusion(strength=1.0))
+    photos = [detect(picture(seed), VerifierSettings()) for seed in range(100, 106)]
+    return GeometricVerifier.fit(photos, VerifierSettings(strength=1.0), words=64)

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from retrieval.errors import InvalidParameter, MissingDependency
-from retrieval.verification.detector import DetectorSettings, detect
+from retrieval.errors import MissingDependency
+from retrieval.verification.detector import detect, import_opencv
 from retrieval.verification.features import UNIT
-from retrieval.verification.opencv import import_opencv
+from retrieval.verification.settings import VerifierSettings
 
 from .pictures import photographed, picture
 
-SETTINGS = DetectorSettings()
+SETTINGS = VerifierSettings()
 
 
 def test_key_points_are_the_strongest_ones() -> None:
     image = picture(0)
-    many, few = detect(image, DetectorSettings(points=400)), detect(image, DetectorSettings(points=50))
+    many, few = detect(image, VerifierSettings(points=400)), detect(image, VerifierSettings(points=50))
     assert len(few) == 50 < len(many) <= 400
     all_rows = {row.tobytes() for row in many.descriptors}
     strongest = {row.tobytes() for row in many.descriptors[:60]}  # some are equally strong
@@ -67,15 +67,7 @@ def test_a_huge_photo_is_scaled_first() -> None:
 
 def test_small_photos_are_enlarged_up_to_the_limit() -> None:
     assert detect(picture(0).resize((100, 80)), SETTINGS).width == 200
-    assert detect(picture(0).resize((100, 80)), DetectorSettings(enlargement=1)).width == 100
-
-
-def test_settings_survive_as_plain_values_and_are_checked() -> None:
-    settings = DetectorSettings(points=10, side=64, enlargement=1.5, contrast=0.1)
-    assert DetectorSettings.from_dict(settings.to_dict()) == settings
-    for wrong in ({"points": 0}, {"side": 8}, {"enlargement": 0.5}, {"contrast": -1.0}):
-        with pytest.raises(InvalidParameter, match=next(iter(wrong))):
-            DetectorSettings.from_dict(settings.to_dict() | wrong)
+    assert detect(picture(0).resize((100, 80)), VerifierSettings(enlargement=1)).width == 100
 
 
 def test_opencv_runs_without_threads_of_its_own() -> None:

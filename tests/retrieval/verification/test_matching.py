@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from retrieval.errors import InvalidParameter
-from retrieval.verification.detector import DetectorSettings, detect
+from retrieval.verification.detector import detect
 from retrieval.verification.features import UNIT, LocalFeatures
-from retrieval.verification.matching import AFFINE, SAMPLE, MatchingSettings, inlier_pairs, tentative_pairs
+from retrieval.verification.matching import inlier_pairs, tentative_pairs
+from retrieval.verification.settings import VerifierSettings
 
 from .pictures import photographed, picture
 
-DETECTOR = DetectorSettings()
+DETECTOR = VerifierSettings()
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +27,8 @@ def asked() -> list[LocalFeatures]:
     return [detect(photographed(picture(seed), seed), DETECTOR) for seed in range(5)]
 
 
-@pytest.mark.parametrize("model", SAMPLE)
-def test_a_photo_agrees_with_its_own_picture_alone(
-    model: str, shown: list[LocalFeatures], asked: list[LocalFeatures]
-) -> None:
-    settings = MatchingSettings(model=model)
+def test_a_photo_agrees_with_its_own_picture_alone(shown: list[LocalFeatures], asked: list[LocalFeatures]) -> None:
+    settings = VerifierSettings()
     counts = np.array([[len(inlier_pairs(query, photo, settings)) for photo in shown] for query in asked])
     others = counts[~np.eye(5, dtype=bool)]
     assert counts.diagonal().min() >= 30
@@ -39,17 +36,17 @@ def test_a_photo_agrees_with_its_own_picture_alone(
 
 
 def test_inliers_lie_where_the_transformation_maps_them(shown: list[LocalFeatures], asked: list[LocalFeatures]) -> None:
-    pairs = inlier_pairs(asked[0], shown[0], MatchingSettings())
+    pairs = inlier_pairs(asked[0], shown[0], VerifierSettings())
     places = [side.positions[rows].astype(float) for side, rows in zip((asked[0], shown[0]), pairs.T, strict=True)]
     known = np.column_stack([places[0], np.ones(len(pairs))])
     fitted, *_ = np.linalg.lstsq(known, places[1], rcond=None)
-    assert np.linalg.norm(known @ fitted - places[1], axis=1).max() < MatchingSettings().error + 1
+    assert np.linalg.norm(known @ fitted - places[1], axis=1).max() < VerifierSettings().error + 1
     angle = np.degrees(np.arctan2(fitted[0, 1], fitted[0, 0]))
     assert abs(angle) == pytest.approx(12, abs=1)  # as it was turned
 
 
 def test_a_photo_agrees_with_itself_everywhere(shown: list[LocalFeatures]) -> None:
-    pairs = inlier_pairs(shown[0], shown[0], MatchingSettings())
+    pairs = inlier_pairs(shown[0], shown[0], VerifierSettings())
     assert (pairs[:, 0] == pairs[:, 1]).all()
     places = len(np.unique(shown[0].positions, axis=0))
     assert 0.9 * places <= len(pairs) <= places < len(shown[0])  # each place once, drawn repetitions left out
@@ -74,33 +71,24 @@ def test_the_order_of_key_points_hardly_matters(shown: list[LocalFeatures], aske
     )
     straight = {tuple(pair) for pair in tentative_pairs(asked[0], shown[0], 0.85)}
     assert {(a, order[b]) for a, b in tentative_pairs(asked[0], mixed, 0.85)} == straight
-    counts = [len(inlier_pairs(asked[0], photo, MatchingSettings())) for photo in (shown[0], mixed)]
+    counts = [len(inlier_pairs(asked[0], photo, VerifierSettings())) for photo in (shown[0], mixed)]
     assert counts[0] == pytest.approx(counts[1], rel=0.2)
 
 
 def test_key_points_at_one_place_are_no_agreement(shown: list[LocalFeatures]) -> None:
     crowded = replace(shown[0], positions=np.full_like(shown[0].positions, 7))
-    assert len(inlier_pairs(crowded, shown[0], MatchingSettings())) == 0
+    assert len(inlier_pairs(crowded, shown[0], VerifierSettings())) == 0
     line = replace(shown[0], positions=shown[0].positions * np.float16([1, 0]))
-    assert len(inlier_pairs(shown[0], line, MatchingSettings())) == 0  # everything squeezed into a line
+    assert len(inlier_pairs(shown[0], line, VerifierSettings())) == 0  # everything squeezed into a line
 
 
 def test_a_mirrored_photo_does_not_agree(shown: list[LocalFeatures]) -> None:
     mirrored = replace(shown[0], positions=(shown[0].positions * (-1, 1) + (480, 0)).astype(np.float16))
-    assert len(inlier_pairs(shown[0], mirrored, MatchingSettings())) < 10
+    assert len(inlier_pairs(shown[0], mirrored, VerifierSettings())) < 10
 
 
-@pytest.mark.parametrize("model", SAMPLE)
-def test_photos_with_few_key_points_have_none(model: str, shown: list[LocalFeatures]) -> None:
+def test_photos_with_few_key_points_have_none(shown: list[LocalFeatures]) -> None:
     for count in range(5):
         few = LocalFeatures(shown[0].descriptors[:count], shown[0].positions[:count], shown[0].words[:count], 480, 360)
         for pair in ((few, shown[0]), (shown[0], few), (few, few)):
-            assert len(inlier_pairs(*pair, MatchingSettings(model=model))) <= count
-
-
-def test_settings_survive_as_plain_values_and_are_checked() -> None:
-    settings = MatchingSettings(ratio=0.7, model=AFFINE, error=2.5, iterations=50)
-    assert MatchingSettings.from_dict(settings.to_dict()) == settings
-    for wrong in ({"ratio": 1.5}, {"model": "rigid"}, {"error": 0.0}, {"iterations": 0}):
-        with pytest.raises(InvalidParameter, match=next(iter(wrong))):
-            MatchingSettings.from_dict(settings.to_dict() | wrong)
+            assert len(inlier_pairs(*pair, VerifierSettings())) <= count

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from index.search.verified import BITS
-from retrieval.errors import InvalidParameter
-from retrieval.verification.signatures import SignatureSettings, projected, signatures_of
+from retrieval.verification.settings import VerifierSettings
+from retrieval.verification.vocabulary import projected, signatures_of
 
 generator = np.random.default_rng(0)
 
@@ -41,13 +41,7 @@ def test_near_descriptors_have_similar_signatures() -> None:
 
 
 def test_agreement_falls_to_zero() -> None:
-    factors = SignatureSettings(bits=12, scale=6.0).agreement()
+    factors = VerifierSettings(bits=12, bit_scale=6.0).agreement()
     assert factors.shape == (BITS + 1,)
     assert factors[[0, 6, 12]] == pytest.approx([1, np.exp(-1), np.exp(-4)])
     assert not factors[13:].any()
-
-
-@pytest.mark.parametrize(("name", "value"), [("asked", 0), ("asked", 9), ("bits", 65), ("scale", 0.0)])
-def test_settings_are_checked(name: str, value: float) -> None:
-    with pytest.raises(InvalidParameter, match=name):
-        SignatureSettings(**{name: value})

@@ -12,12 +12,10 @@ def test_an_uncertain_search_returns_nothing_and_counts_as_a_miss() -> None:
         np.array([0.1, 0.2, np.inf]),
         np.array([0.5, 0.6, 0.3]),
         2,
-        np.array([[0.5, 0.7], [0.6, 0.8], [0.3, 0.4]]),
     )
     kept = without_uncertain(scores, [5.0, 1.0, 1.0], cut=2.0)
     rates = identification_rates(kept, 0.6)
     assert (rates.fpir, rates.tpir, rates.mated_queries) == (1 / 3, 1 / 2, 2)
-    assert np.isinf(kept.near[1:]).all()
     assert without_uncertain(scores, [5.0, 1.0, 1.0], cut=0.0).own.tolist() == scores.own.tolist()
     with pytest.raises(InvalidParameter, match="one value a search"):
         without_uncertain(scores, [1.0], cut=2.0)
@@ -50,7 +48,6 @@ def test_a_search_of_exactly_the_cut_is_answered() -> None:
     kept = without_uncertain(scores, [1.0, 2.0, 3.0], 2.0)
     assert np.isinf(kept.impostor).tolist() == [True, False, False]
     assert (kept.own > 2).tolist() == [True, False, False]
-    assert kept.near is None
     third = np.array([0.3], dtype=np.float32)
     just_above = SearchScores(np.arange(1), np.full(1, 0.4), np.full(1, 0.9), 3)
     assert np.isinf(without_uncertain(just_above, third, float(third[0]) + 1e-9).impostor).all()

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("onnx_written_once")
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> Pretrained:
     """Return a tiny model; its verification is chosen with a few key points per photo, to save time."""
-    monkeypatch.setattr(verification, "DetectorSettings", lambda: DETECTOR)
+    monkeypatch.setattr(verification, "VerifierSettings", lambda: DETECTOR)
     torch.manual_seed(0)
     return Pretrained("tiny", PretrainedModel(SmallConvNet()).eval(), Preprocessing(size=32))
 
@@ -41,7 +41,7 @@ def test_printed_covers_are_verified_and_their_items_set_no_threshold(tiny: Pret
     assert evidence["gain"] > evidence["standard_error"]
     assert evidence["told"] in told
     assert bundle.verifier is not None
-    assert bundle.verifier.fusion.strength == evidence["strength"]
+    assert bundle.verifier.settings.strength == evidence["strength"]
     assert bundle.fitted is not None
     assert len(bundle.fitted.items) == 30
 
