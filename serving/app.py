@@ -1,26 +1,36 @@
-"""ASGI application of endpoint and page, for a server of one process or for a worker."""
+"""ASGI application of endpoint and page."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from starlette.types import ASGIApp
+from starlette.responses import HTMLResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retrieval.process import no_collection
 from retrieval.retriever import Retriever
-from serving.api.routes import create_api
-from serving.http.guard import Guard
-from serving.http.keys import KeyRing
-from serving.http.limits import BodyLimit
-from serving.http.rates import Rates
-from serving.workers.internal import WorkerApp
-from serving.workers.peers import Peers
 
-from .config import ServeSettings
-from .dispatcher import Dispatcher
+from .access.guard import ENDPOINT, PROBES, Guard
+from .access.keys import KeyRing
+from .access.limits import TRY_AGAIN, BodyLimit, Busy
+from .api.problems import problem_response
+from .api.routes import create_api
+from .reloads import Places
 from .service import Service
+from .settings import ServeSettings
+
+log = logging.getLogger("retrieval.serving")
+SEARCH_PATH = "/v1/search"
+LOADING = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="1">'
+    "<title>Retrieval</title>"
+    '<body style="font-family:system-ui;margin:4rem auto;max-width:30rem"><p role="status">The page is loading…</p>'
+)
 
 
 def create_app(
@@ -29,31 +39,76 @@ def create_app(
     settings: ServeSettings | None = None,
     page: bool = True,
     examples: Sequence[Path] = (),
-    reopen: Callable[[], Retriever] | None = None,
-    peers: Peers | None = None,
+    places: Places | None = None,
 ) -> ASGIApp:
     """Return the ASGI application of one bundle and one gallery, with the page at / unless `page` is false.
 
-    `reopen` opens both for a reload; the default opens the same paths. `peers` are the other workers of the server.
+    A reload opens `places`, by default the paths of the retriever.
     """
-    settings, peers = settings or ServeSettings(), peers or Peers()
-    service = Service(retriever, settings, reopen=reopen, peers=peers)
+    settings = settings or ServeSettings()
+    service = Service(retriever, settings, places=places)
     keys = None if settings.keys is None else KeyRing(settings.keys)
-    rates = Rates.of(settings.rate, peers.folder)
 
     def load_page() -> Any:
-        if not peers.is_first:
-            from serving.workers.page_proxy import page_proxy
-
-            return page_proxy(peers.socket(0))
         with no_collection():
-            from serving.ui.page import load_page
+            from .page.page import load_page
 
-            return load_page(service, examples, rates=rates)
+            return load_page(service, examples)
 
     dispatcher = Dispatcher(service, create_api(service), load_page if page else None)
-    limited = BodyLimit(
-        dispatcher, max_bytes=settings.max_bytes, max_batch_bytes=settings.max_batch_bytes, seconds=settings.body_s
-    )
-    app = Guard(limited, telemetry=service.telemetry, keys=keys, rates=rates, local=settings.local)
-    return app if peers.folder is None else WorkerApp(app, dispatcher, service)
+    return Guard(BodyLimit(dispatcher), metrics=service.metrics, keys=keys, local=settings.local)
+
+
+class Dispatcher:
+    """ASGI application that dispatches to the endpoint or the page. A search is refused early if the queue is full.
+
+    Parameters
+    ----------
+    load_page:
+        Function that returns the page; called on a thread once the endpoint has started.
+    """
+
+    def __init__(self, service: Service, endpoint: ASGIApp, load_page: Callable[[], Any] | None) -> None:
+        self._service, self._endpoint, self._load_page = service, endpoint, load_page
+        self._page: ASGIApp | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._exit_stack = AsyncExitStack()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Dispatch by path; refuse a search when the queue is full."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(scope, receive, send)
+        elif self._service.pool.is_full and scope["path"] == SEARCH_PATH and scope["method"] == "POST":
+            self._service.metrics.busy.inc()  # a refusal is cheap here: nothing was read or parsed
+            await problem_response(Busy("the queue is full", remedy=TRY_AGAIN))(scope, receive, send)
+        elif self._load_page is None or scope["path"] in PROBES or scope["path"].startswith(ENDPOINT):
+            await self._endpoint(scope, receive, send)
+        else:
+            await (self._page or HTMLResponse(LOADING, 503, headers={"Retry-After": "1"}))(scope, receive, send)
+
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the endpoint's lifespan; load the page once it has started, and close it at shutdown."""
+
+        async def send_and_load(message: Any) -> None:
+            if message["type"] == "lifespan.startup.complete" and self._load_page is not None:
+                self._loading = asyncio.create_task(self._open_page(self._load_page))
+            await send(message)
+
+        async def receive_and_close() -> Any:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                if self._loading is not None:
+                    self._loading.cancel()
+                await self._exit_stack.aclose()
+            return message
+
+        await self._endpoint(scope, receive_and_close, send_and_load)
+
+    async def _open_page(self, load: Callable[[], Any]) -> None:
+        try:
+            page = await asyncio.to_thread(load)
+            await self._exit_stack.enter_async_context(page.router.lifespan_context(page))
+            self._page = page
+        except Exception as error:
+            log.error("the page could not be loaded", exc_info=error)
+            raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-import sys
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +14,10 @@ import click
 from retrieval.cli.options import GroupedCommand, Place, settings_groups, settings_options
 from retrieval.errors import InvalidParameter, command
 from retrieval.images.formats import SENT_SUFFIXES
-from serving.http.keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
+from serving.access.keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
 
-from .config import ACCESS, ADDRESS, GROUPS, PAGE, ServeSettings
-from .launch import ServePlan, serve_here
+from . import launch
+from .settings import ACCESS, ADDRESS, GROUPS, PAGE, ServeSettings
 
 EXAMPLES = 12  # maximum on the page
 Folder = click.Path(path_type=Path)
@@ -75,16 +75,14 @@ def serve(
     settings = replace(settings, local=is_loopback(host) and settings.keys is None and not insecure)
     if "threads" not in given:
         settings = replace(settings, threads=max(1, settings.threads // settings.workers))
-    if settings.feedback is None and isinstance(gallery, Path):
+    if settings.feedback is None and isinstance(gallery, Path) and os.access(gallery.parent, os.W_OK):
         settings = replace(settings, feedback=gallery.with_name(f"{gallery.name}.feedback.jsonl"))
-    page = is_loopback(host) if page is None else page
-    plan = ServePlan(bundle, gallery, settings, page, tuple(example_files(examples)))
-    if settings.workers == 1:
-        serve_here(plan, host, port)
-    else:
-        from .workers.supervisor import serve_by_workers
-
-        sys.exit(serve_by_workers(plan, host, port))
+    if page and settings.workers > 1:
+        raise InvalidParameter(
+            "--page", "be served by one process", f"--workers {settings.workers}", remedy="Serve it on another port"
+        )
+    page = is_loopback(host) and settings.workers == 1 if page is None else page
+    launch.serve(launch.ServePlan(bundle, gallery, settings, page, tuple(example_files(examples))), host, port)
 
 
 def check_exposure(host: str, keys: Path | None, *, insecure: bool) -> None:

@@ -1,74 +1,168 @@
-"""Feedback on answers: recent answers, and verdicts on them."""
+"""Recent answers, kept in one table that all processes of a server share, and verdicts on them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import hashlib
+import json
+import logging
+import os
+import sqlite3
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Lock
 
-from retrieval.images import Source
+from retrieval.errors import InvalidParameter
+from retrieval.feedback import Feedback, Verdict, append_feedback
+from retrieval.files import explain, naming, write_file
+from retrieval.images.formats import format_of
 from retrieval.retriever import Retriever
-from retrieval.search.result import BBox
-from retrieval.threshold.feedback import append_feedback, feedback_on
-from retrieval.threshold.judged import Parts, part
-from serving.http.callers import CALLER, Caller
+from retrieval.search.result import SearchResult
 
-from .config import ServeSettings
-from .errors import NoSuchThing
-from .kept_photos import KeptPhotos
-from .recent_answers import RecentAnswers
+from .access.guard import Caller
+from .access.limits import NoSuchThing
+
+KEPT_PER_KEY = 4096  # newest answers of a key
+PHOTO_BYTES_PER_KEY = 64 * 2**20  # photos of its newest answers
+FOLDER_BYTES = 10 * 2**30  # all photos of judged answers
+TRIM_EVERY = 64  # answers
+BUSY_S = 1.0  # time to wait for the other processes
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS answers (number INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL,
+    request_id TEXT NOT NULL, answer TEXT NOT NULL, photo INTEGER, UNIQUE (key, request_id));
+CREATE TABLE IF NOT EXISTS photos (number INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL, content BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS answers_of_key ON answers (key, number);
+CREATE INDEX IF NOT EXISTS photos_of_key ON photos (key, number);
+"""
+DROP_ANSWERS = """
+DELETE FROM answers WHERE number IN (SELECT number FROM answers WHERE key = ? ORDER BY number DESC LIMIT -1 OFFSET ?)
+"""
+DROP_PHOTOS = """
+DELETE FROM photos WHERE number IN (SELECT number FROM (
+    SELECT number, sum(length(content)) OVER (ORDER BY number DESC) AS total FROM photos WHERE key = ?) WHERE total > ?)
+"""
+FIND = """
+SELECT answers.key, answer, content FROM answers LEFT JOIN photos ON photos.number = answers.photo
+WHERE request_id = ? AND (answers.key = ? OR ?) ORDER BY answers.key = ? DESC LIMIT 1
+"""
+log = logging.getLogger("retrieval.serving")
 
 
 class FeedbackRecorder:
-    """Keeps recent answers, and appends verdicts on them to the feedback file. Thread-safe."""
+    """Keeps recent answers, and appends verdicts on them to the feedback file. Thread-safe.
 
-    def __init__(self, settings: ServeSettings) -> None:
-        self._file = settings.feedback
-        self._answers = RecentAnswers()
-        keeps = settings.feedback is not None and settings.feedback_photos is not None
-        self._photos = KeptPhotos(settings.feedback_photos) if keeps and settings.feedback_photos else None
+    Parameters
+    ----------
+    path:
+        Feedback file. The table of recent answers is beside it, so all processes with this file know all answers.
+    photos:
+        Folder for the photos of judged answers; None keeps no photos.
+    """
 
-    def add(self, request_id: str, parts: Parts, photos: Sequence[Source]) -> None:
-        """Keep what may be judged of the caller's answer, with its photos if the server keeps those."""
-        self._answers.add(CALLER.get(), request_id, parts, photos if self._photos is not None else ())
+    def __init__(self, path: Path, photos: Path | None = None) -> None:
+        self._path, self._photos = path, photos
+        self._guard, self._added = Lock(), 0
+        table = path.with_name(f"{path.name}.answers.sqlite")
+        with naming(table):
+            os.close(os.open(table, os.O_RDWR | os.O_CREAT, 0o600))
+            if photos is not None:
+                photos.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._database = sqlite3.connect(table, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = OFF")  # answers need not survive a power cut
+        self._database.executescript(SCHEMA)
+
+    def close(self) -> None:
+        """Close the table."""
+        with self._guard:
+            self._database.close()
+
+    def keep(self, caller: Caller, results: Mapping[str, SearchResult], photo: bytes) -> None:
+        """Keep what verdicts on the answers to a photo need, by request id, and the photo if photos are kept."""
+        rows = [(caller.key, name, _facts(result)) for name, result in results.items() if result.nearest is not None]
+        try:
+            with self._guard, self._database:
+                self._database.execute("BEGIN IMMEDIATE")
+                number = None
+                if self._photos is not None:
+                    insert = "INSERT INTO photos VALUES (NULL, ?, ?)"
+                    number = self._database.execute(insert, (caller.key, photo)).lastrowid
+                    self._database.execute(DROP_PHOTOS, (caller.key, PHOTO_BYTES_PER_KEY))
+                for row in rows:
+                    self._database.execute("REPLACE INTO answers VALUES (NULL, ?, ?, ?, ?)", (*row, number))
+                self._added += len(rows)
+                if self._added >= TRIM_EVERY:
+                    self._database.execute(DROP_ANSWERS, (caller.key, KEPT_PER_KEY))
+                    self._added = 0
+        except sqlite3.Error as error:
+            log.warning("an answer was not kept for feedback: %s", error)
 
     def record(
-        self,
-        retriever: Retriever,
-        caller: Caller,
-        request_id: str,
-        verdict: str,
-        item_id: str,
-        bbox: BBox | None = None,
-    ) -> bool:
+        self, retriever: Retriever, caller: Caller, request_id: str, verdict: Verdict, right_item_id: str = ""
+    ) -> None:
         """Append the caller's verdict on one of its answers to the feedback file; an admin may judge any answer.
 
-        `item_id` names the right item if it is another one, `bbox` the region of an answer by regions. Returns False
-        if this process does not have the answer.
+        Raises
+        ------
+        NoSuchThing
+            If the answer is not kept, or the gallery does not have the item that is said to be right.
         """
-        if self._file is None:
-            raise NoSuchThing("this server does not accept feedback", remedy="Start it with --feedback FILE")
-        answered = self._answers.find(caller, request_id)
-        if answered is None:
-            return False
-        judged = part(answered.parts, bbox)
-        if judged.bundle_id != retriever.bundle.bundle_id:
-            raise NoSuchThing("the answer came from a bundle that no longer serves", remedy="Search again")
-        if item_id and not retriever.gallery.photos(item_id):
+        with self._guard:
+            found = self._database.execute(FIND, (request_id, caller.key, caller.is_admin, caller.key)).fetchone()
+        if found is None:
+            raise NoSuchThing(
+                "this request id is unknown, or its answer is no longer kept",
+                remedy="Judge an answer soon after the search, and with the key that asked for it",
+            )
+        if right_item_id and verdict != "wrong":
+            raise InvalidParameter("verdict", "be wrong where another item is named", verdict)
+        if right_item_id and not retriever.gallery.photos(right_item_id):
             raise NoSuchThing("the gallery does not have this item", remedy="Send an item_id of the gallery")
-        if answered.verdicts.get((caller.key, judged.bbox)) == (verdict, item_id):  # already recorded
-            return True
-        entry = feedback_on(
-            judged,
-            verdict,
-            retriever.bundle,
-            gallery_items=retriever.gallery.items,
+        asked_by, answer, photo = found
+        facts = json.loads(answer)
+        facts["bbox"] = facts["bbox"] and tuple(facts["bbox"])
+        entry = Feedback(
+            verdict=verdict,
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
             request_id=request_id,
+            asked_by=asked_by,
             key=caller.key,
-            asked_by=answered.asked_by,
-            right_item_id=item_id,
+            right_item_id=right_item_id,
+            photo="" if photo is None else self._write(photo),
+            **facts,
         )
-        if self._photos is not None:
-            entry = replace(entry, photos=self._photos.keep(answered.photos, answered.asked_by))
-        append_feedback(self._file, entry)
-        answered.verdicts[caller.key, judged.bbox] = verdict, item_id
-        return True
+        append_feedback(self._path, entry)
+
+    def _write(self, photo: bytes) -> str:
+        """Write a photo to the folder and return its name; "" without room or after an error."""
+        form, folder = format_of(photo), self._photos
+        name = hashlib.sha256(photo).hexdigest()[:32] + ("" if form is None else form.suffixes[0])
+        if folder is None:
+            return ""
+        try:
+            if not (folder / name).exists():
+                if _bytes_in(folder) + len(photo) > FOLDER_BYTES:
+                    log.warning("the folder of judged photos is full: feedback is recorded without its photo")
+                    return ""
+                write_file(folder / name, photo, mode=0o600)
+        except OSError as error:
+            log.warning("feedback is recorded without its photo: %s", explain(error))
+            return ""
+        return name
+
+
+def _bytes_in(folder: Path) -> int:
+    size = 0
+    for entry in os.scandir(folder):
+        with suppress(FileNotFoundError):  # deleted meanwhile
+            size += entry.stat(follow_symlinks=False).st_size
+    return size
+
+
+def _facts(result: SearchResult) -> str:
+    """Return what a verdict on an answer needs, as JSON."""
+    facts = {name: getattr(result, name) for name in ("decision", "bundle_id", "gallery_version")}
+    nearest = result.nearest
+    named = {} if nearest is None else {"item_id": nearest.item_id, "distance": nearest.distance}
+    return json.dumps({**facts, **named, "bbox": result.box})

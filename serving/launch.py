@@ -1,33 +1,48 @@
-"""Start of a server: open the bundle and the gallery, print the threshold, and run."""
+"""Start of a server: open the bundle and the gallery, print the threshold, and run one or several processes."""
 
 from __future__ import annotations
 
+import faulthandler
 import logging
+import multiprocessing
 import os
 import signal
-import socket
 import sys
+import tempfile
+import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from retrieval.process import bind, no_collection, port_of
 
-from .config import ServeSettings
-from .warm_up import warm_up_in_background
+from .ops.logs import log_to_stderr
+from .settings import ServeSettings
 
 if TYPE_CHECKING:
+    import socket
+
     import uvicorn
     from starlette.types import ASGIApp
 
     from retrieval.retriever import Retriever
 
-BACKLOG = 512
+    from .reloads import Places
+
+PLAN = "RETRIEVAL_SERVE_PLAN"  # variable with the plan of a server, for its worker processes
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # variable of prometheus_client
-NOISY = ("httpx", "httpcore", "gradio", "asyncio", "faiss")  # loggers
+BACKLOG = 512
+GRACE_S = 10  # time for running requests after SIGTERM
+EXIT_S = 14  # then the process exits even if threads hang
+HANGS_S = 20  # a worker process whose threads do not run for so long is killed and started again
+ORPHAN_S = 1.0  # between looks whether the main process lives
+STARTUP_FAILURE = 3  # same exit status as uvicorn's command
 
 
 @dataclass(frozen=True)
@@ -38,13 +53,21 @@ class ServePlan:
     gallery: Path | str
     settings: ServeSettings
     page: bool
-    examples: tuple[Path, ...]
+    examples: tuple[Path, ...] = ()
 
-    def open(self) -> Retriever:
-        """Open the bundle and the gallery; symbolic links are resolved each time."""
-        from retrieval.retriever import Retriever
+    def places(self) -> Places:
+        """Return the paths of the bundle and the gallery."""
+        from .reloads import Places
 
-        return Retriever.open(self.bundle, self.gallery, detector=self.settings.detector)
+        return Places(self.bundle, self.gallery, self.settings.detector)
+
+    def app(self, retriever: Retriever) -> ASGIApp:
+        """Return the ASGI application."""
+        from .app import create_app
+
+        return create_app(
+            retriever, settings=self.settings, page=self.page, examples=self.examples, places=self.places()
+        )
 
     def announce(self, retriever: Retriever) -> None:
         """Print the size of the gallery, the threshold with its error rate, and warnings."""
@@ -59,37 +82,67 @@ class ServePlan:
         if outgrown := retriever.outgrown():
             click.echo(f"Warning: {outgrown}.")
 
-    def announce_address(self, host: str, listeners: Sequence[socket.socket]) -> None:
-        """Print the addresses of the endpoint and of the page."""
-        address = f"http://{f'[{host}]' if ':' in host else host}:{port_of(list(listeners))}"
-        click.echo(f"Search at {address}/v1/search" + (f", page at {address}" if self.page else ""))
 
-
-def serve_here(plan: ServePlan, host: str, port: int) -> None:
-    """Serve in this process until it is signalled to stop."""
+def serve(plan: ServePlan, host: str, port: int) -> None:
+    """Serve until signalled to stop: in this process, or in several that uvicorn supervises."""
+    if plan.settings.workers > 1:
+        _serve_by_workers(plan, host, port)
+        return
     os.environ.pop(METRICS_FOLDER, None)  # counts of other programs do not belong to this server
     with no_collection():
-        retriever = plan.open()
+        from .reloads import warm_up_in_background
+
+        retriever = plan.places().open()
         warm_up_in_background(retriever)  # while the web framework is imported
-        from serving.http.server import run
-
-        from .app import create_app
-
-        app = create_app(retriever, settings=plan.settings, page=plan.page, examples=plan.examples, reopen=plan.open)
+        app = plan.app(retriever)
     plan.announce(retriever)
     listeners = bind(host, port)
-    plan.announce_address(host, listeners)
+    _announce_address(plan, host, listeners)
     log_to_stderr()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again after shutdown
-    run(server_config(app), listeners)
-
-
-def server_config(app: ASGIApp) -> uvicorn.Config:
-    """Return the configuration of uvicorn for an application."""
     import uvicorn
 
-    from serving.http.head_limits import HeadLimitProtocol
-    from serving.http.server import GRACE_S
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again after shutdown
+    server = uvicorn.Server(server_config(app))
+    with suppress(KeyboardInterrupt):
+        server.run(sockets=listeners)
+    if not server.started:
+        sys.exit(STARTUP_FAILURE)
+
+
+def _serve_by_workers(plan: ServePlan, host: str, port: int) -> None:
+    """Serve by processes that accept connections of the same sockets; one that ends is started again."""
+    from pydantic import TypeAdapter
+    from uvicorn.supervisors import Multiprocess
+
+    with plan.places().open() as retriever:  # what cannot be served is refused here
+        plan.announce(retriever)
+    listeners = bind(host, port)
+    os.environ[PLAN] = TypeAdapter(ServePlan).dump_json(plan).decode()
+    with tempfile.TemporaryDirectory(prefix="retrieval-metrics-") as folder:
+        os.environ[METRICS_FOLDER] = folder
+        _announce_address(plan, host, listeners)
+        log_to_stderr()
+        config: uvicorn.Config = server_config("serving.launch:worker_app", workers=plan.settings.workers, factory=True)
+        logging.getLogger("uvicorn.error").setLevel(logging.INFO)  # ends and starts of processes
+        Multiprocess(config, sockets=listeners).run()
+
+
+def worker_app() -> ASGIApp:
+    """Return the application of a worker process."""
+    from pydantic import TypeAdapter
+
+    log_to_stderr()
+    threading.Thread(target=_end_with_main_process, name="main-process", daemon=True).start()
+    plan = TypeAdapter(ServePlan).validate_json(os.environ[PLAN])
+    with no_collection():
+        return plan.app(plan.places().open())
+
+
+def server_config(app: ASGIApp | str, **options: Any) -> uvicorn.Config:
+    """Return the configuration of uvicorn for an application, or for the name of one."""
+    import uvicorn
+
+    from .access.limits import HeadLimitProtocol
 
     return uvicorn.Config(
         app,
@@ -100,18 +153,47 @@ def server_config(app: ASGIApp) -> uvicorn.Config:
         access_log=False,
         log_level="warning",
         timeout_graceful_shutdown=GRACE_S,
+        timeout_worker_healthcheck=HANGS_S,
         server_header=False,
         proxy_headers=False,
+        **options,
     )
 
 
-def log_to_stderr() -> None:
-    """Write log records to stderr as JSON lines."""
-    from serving.ops.logs import BatchedHandler
+def watch_shutdown() -> None:
+    """Let the process exit EXIT_S after SIGTERM or SIGINT, even if a thread, a connection or the event loop hangs.
 
-    logging.basicConfig(level=logging.INFO, handlers=[BatchedHandler()], force=True)
-    for noisy in NOISY:
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    The watchdog needs no Python thread, and prints the traceback of each thread. Called by the running server.
+    """
+    if threading.current_thread() is not threading.main_thread():  # such as in tests: no signals arrive
+        return
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    stopping: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if not stopping:  # a second signal does not extend the time
+            faulthandler.dump_traceback_later(EXIT_S, exit=True)
+        stopping.append(number)
+        handler = handlers[signal.Signals(number)]
+        if callable(handler):
+            handler(number, frame)
+
+    for number in handlers:
+        signal.signal(number, stop)
+
+
+def _end_with_main_process() -> None:
+    """Stop this process when the main process has ended without telling it."""
+    parent = multiprocessing.parent_process()
+    while parent is not None and parent.is_alive():
+        time.sleep(ORPHAN_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _announce_address(plan: ServePlan, host: str, listeners: Sequence[socket.socket]) -> None:
+    """Print the addresses of the endpoint and of the page."""
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port_of(list(listeners))}"
+    click.echo(f"Search at {address}/v1/search" + (f", page at {address}" if plan.page else ""))
 
 
 def _rule(retriever: Retriever) -> str:

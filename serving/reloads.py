@@ -1,129 +1,112 @@
-"""Reloads: open bundle and gallery again, compare the answers, and switch all workers."""
+"""Reloads: open the bundle and the gallery again, on request and when their paths lead to other folders."""
 
 from __future__ import annotations
 
+import io
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from threading import Lock, Thread
+from pathlib import Path
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
-from index.ann.faiss_index import release_memory
-from retrieval.retriever import Retriever
-from serving.http.limits import Busy
+from PIL import Image
 
+from index.ann.faiss_index import release_memory
+from retrieval.errors import RetrievalError
+from retrieval.retriever import Retriever
+
+from .access.limits import Busy
 from .batching import BatchingEmbedder
-from .decision_diff import decision_diff
-from .warm_up import warm_up
 
 if TYPE_CHECKING:
     from .service import Service
 
+LOOK_S = 2.0  # between looks at the paths
+RETRY_S = 60.0  # until folders that could not be opened are tried again
+GPU_BATCH = 16  # photos that are embedded together; on a CPU, batches do not pay
 log = logging.getLogger("retrieval.serving")
-GPU_BATCH = 16
 
 
 @dataclass(frozen=True)
-class ReloadOutcome:
-    """Result of a reload or of its dry run."""
+class Places:
+    """Paths of the bundle, the gallery and a detector. Symbolic links are resolved each time they are opened."""
 
-    swapped: bool
-    before: Retriever
-    after: Retriever
-    queries: int  # searched with both
-    changed: list[tuple[int, list[str], list[str]]]  # query, item_ids before and after
+    bundle: Path
+    gallery: Path | str
+    detector: Path | None = None
+
+    def open(self) -> Retriever:
+        """Open the bundle and the gallery."""
+        return Retriever.open(self.bundle, self.gallery, detector=self.detector)
+
+    def state(self) -> tuple[object, ...]:
+        """Return what the paths lead to; a link or a folder that is replaced changes it."""
+        return tuple(_folder(place) for place in (self.bundle, self.gallery))
 
 
 class Reloads:
-    """Reloads of a service, one at a time.
+    """Reloads of a service, one at a time. The current retriever serves until the new one has answered a search."""
 
-    For a reload of another worker, this one prepares, and switches when it is told to. If the other worker ends before
-    that, this one switches only if the reload was decided, and so do all others.
-    """
+    def __init__(self, service: Service, places: Places) -> None:
+        self._service, self.places = service, places
+        self._guard, self._stop = Lock(), Event()
+        opened = service.retriever
+        self._seen = Places(opened.bundle.path, opened.gallery.path).state()  # what was opened last, or could not be
+        self._retry = float("inf")
+        self._thread = Thread(target=self._follow, name="following", daemon=True)
 
-    def __init__(self, service: Service, reopen: Callable[[], Retriever]) -> None:
-        self._service, self._reopen = service, reopen
-        self._guard = Lock()
-        self._preparing = Lock()
-        self._prepared: tuple[str, Retriever] | None = None  # id of the reload
+    def start(self) -> None:
+        """Reload from now on when the paths lead to other folders."""
+        self._thread.start()
 
-    def run(self, images: Sequence[bytes] = (), *, dry_run: bool = False) -> ReloadOutcome:
-        """Reopen bundle and gallery, compare both retrievers on `images`, and switch to the new one in all workers.
+    def close(self) -> None:
+        """Stop following."""
+        self._stop.set()
 
-        The new retriever must open, verify and answer a search in every worker. Otherwise, the error is raised and the
-        old one keeps serving. With `dry_run`, only the comparison is made.
-        """
-        service = self._service
-        with service.peers.reloading(), self._alone():
-            before, outcome = service.retriever, "refused"
-            try:
-                after = self.ready(self._reopen())
-                changed = decision_diff(before, after, images)
-                if not dry_run:
-                    service.peers.switch(after.bundle.bundle_id)
-                    service.serve(after)
-                outcome = "dry_run" if dry_run else "swapped"
-            finally:
-                service.telemetry.reloads.labels(outcome).inc()
-            return ReloadOutcome(not dry_run, before, after, len(images), changed)
+    def run(self) -> tuple[Retriever, Retriever]:
+        """Open bundle and gallery again and switch to them; return the retrievers before and after.
 
-    def prepare(self, bundle_id: str, reload_id: str) -> None:
-        """Open bundle and gallery for a reload of another worker.
-
-        Raises
-        ------
-        RetrievalError
-            If they cannot be opened or searched.
-        Busy
-            If a reload is under way, or the bundle is another one than that worker opened.
+        The new retriever must open and answer a search. Otherwise, the error is raised and the old one keeps serving.
         """
         with self._alone():
-            after = self.ready(self._reopen())
-            if after.bundle.bundle_id != bundle_id:
-                raise Busy("the bundle changed during the reload", remedy="Reload again")
-            self._end()  # of an earlier reload
-            self._prepared = reload_id, after
-        Thread(target=self.settle, name="reload", daemon=True).start()
-
-    def switch(self) -> bool:
-        """Switch to the prepared retriever; return whether there was one."""
-        prepared = self._take_prepared()
-        if prepared is not None:
-            self._service.serve(prepared[1])
-        return prepared is not None
-
-    def settle(self) -> None:
-        """Wait for the end of a reload; then switch to the prepared retriever if it was decided, else close it."""
-        with self._service.peers.starting():
-            self._end()
-
-    def _end(self) -> None:
-        """Switch to the prepared retriever if its reload was decided, else close it."""
-        prepared = self._take_prepared()
-        if prepared is None:
-            return
-        reload_id, after = prepared
-        if reload_id == self._service.peers.decided():
-            self._service.serve(after)
-            return
-        log.warning("a reload was given up; the bundle %s stays in use", self._service.retriever.bundle.bundle_id)
-        after.close()
-
-    def _take_prepared(self) -> tuple[str, Retriever] | None:
-        with self._preparing:
-            taken, self._prepared = self._prepared, None
-        return taken
+            before, outcome = self._service.retriever, "refused"
+            self._seen, self._retry = self.places.state(), time.monotonic() + RETRY_S
+            try:
+                after = self.ready(self.places.open())
+                self._service.serve(after)
+                outcome, self._retry = "swapped", float("inf")
+            finally:
+                self._service.metrics.reloads.labels(outcome).inc()
+            return before, after
 
     def ready(self, retriever: Retriever) -> Retriever:
-        """Return the retriever after a warm-up search, with batched embedding on a GPU or if configured."""
-        gpu = "CUDAExecutionProvider" in retriever.embedder.providers
-        most = self._service.settings.batch or (GPU_BATCH if gpu else 0)
-        if most > 1:
-            retriever.embedder = BatchingEmbedder(retriever.embedder, most=most)  # type: ignore[assignment]
+        """Return the retriever after a first search, with batched embedding on a GPU."""
+        if "CUDAExecutionProvider" in retriever.embedder.providers:
+            retriever.embedder = BatchingEmbedder(retriever.embedder, most=GPU_BATCH)  # type: ignore[assignment]
         warm_up(retriever)
         release_memory()
         return retriever
+
+    def follow(self) -> None:
+        """Reload if the paths lead to other folders than before; errors are logged."""
+        if self.places.state() == self._seen and time.monotonic() < self._retry:
+            return
+        try:
+            _, after = self.run()
+            log.info("the bundle %s and its gallery serve now", after.bundle.bundle_id)
+        except Busy:
+            pass
+        except (RetrievalError, OSError) as error:
+            log.error("what the paths lead to now cannot be served: %s", error)
+        except Exception:
+            log.exception("what the paths lead to now cannot be served")
+
+    def _follow(self) -> None:
+        while not self._stop.wait(LOOK_S):
+            self.follow()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -133,3 +116,29 @@ class Reloads:
             yield
         finally:
             self._guard.release()
+
+
+def warm_up(retriever: Retriever) -> None:
+    """Search with a gray photo: this reads the gallery and runs the model, so that no client waits for it."""
+    file = io.BytesIO()
+    Image.new("RGB", (64, 64), "gray").save(file, "JPEG")
+    retriever.search(file.getvalue(), top_k=1)
+
+
+def warm_up_in_background(retriever: Retriever) -> None:
+    """Search with a gray photo in a thread; errors are left to the service, which warms up again when it starts."""
+
+    def search() -> None:
+        with suppress(RetrievalError, OSError):
+            warm_up(retriever)
+
+    Thread(target=search, name="warm-up", daemon=True).start()
+
+
+def _folder(place: Path | str) -> tuple[str, int]:
+    if isinstance(place, str):
+        return place, 0  # an address
+    path = place.resolve()
+    with suppress(OSError):
+        return str(path), path.stat().st_ino
+    return str(path), 0

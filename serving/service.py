@@ -7,67 +7,60 @@ retriever is freed when its last request ends.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 from index.location import AnyGallery, is_address, open_gallery
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import GalleryLocked
-from retrieval.images import Source, check_sent
+from retrieval.feedback import Verdict
+from retrieval.images import check_sent
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.retriever import Retriever
+from retrieval.search.boxes import MOST_BBOXES
 from retrieval.search.result import BBox, SearchResult
-from retrieval.threshold.judged import parts_of
 from retrieval.verification.features import PackedFeatures
-from serving.http.callers import CALLER
-from serving.http.limits import TRY_AGAIN, Busy
-from serving.ops.drift_monitor import Drift, DriftMonitor
-from serving.ops.readiness import Readiness
-from serving.ops.telemetry import Telemetry
-from serving.workers.peers import Peers
 
-from .config import ServeSettings
-from .errors import GalleryMismatch, NoSuchThing
+from .access.guard import CALLER
+from .access.limits import TRY_AGAIN, Busy, GalleryMismatch, NoSuchThing
 from .feedback import FeedbackRecorder
 from .measuring import Measuring
+from .ops.drift import DriftMonitor
+from .ops.metrics import Metrics
+from .ops.readiness import Readiness
 from .pool import SearchPool
-from .reloads import Reloads
+from .reloads import Places, Reloads
+from .settings import ServeSettings
 
-T = TypeVar("T")
+LOCK_S, LOOK_S = 2.0, 0.02  # time to wait for the lock of a gallery that another process writes to, and between looks
 
 
 class Service:
     """A retriever behind a thread pool, with drift monitoring, metrics and readiness."""
 
     def __init__(
-        self,
-        retriever: Retriever,
-        settings: ServeSettings | None = None,
-        *,
-        reopen: Callable[[], Retriever] | None = None,
-        peers: Peers | None = None,
+        self, retriever: Retriever, settings: ServeSettings | None = None, *, places: Places | None = None
     ) -> None:
         self.settings = settings or ServeSettings()
         self.retriever = retriever
-        self.peers = peers or Peers()
         self.pool = SearchPool(
             threads=self.settings.threads, queue=self.settings.queue, deadline_s=self.settings.deadline_s
         )
-        self.monitor = DriftMonitor(retriever.bundle)
-        self.telemetry = Telemetry(self.peers.folder)
-        self.telemetry.watch(self)
+        self.drift = DriftMonitor(retriever.bundle)
+        self.metrics = Metrics()
+        self.metrics.watch(self)
         self.ready = False
         self.readiness = Readiness(self)
-        bundle, gallery = retriever.bundle, retriever.gallery
         detector = None if retriever.detector is None else retriever.detector.path
-        reopen = reopen or partial(Retriever.open, bundle.path, gallery.path, detector=detector)
-        self.reloads = Reloads(self, reopen)
+        self.reloads = Reloads(self, places or Places(retriever.bundle.path, retriever.gallery.path, detector))
         self._writing = Lock()
-        self.judged = FeedbackRecorder(self.settings)
+        file = self.settings.feedback
+        self.judged = None if file is None else FeedbackRecorder(file, self.settings.feedback_photos)
         self.measuring = Measuring(self)
 
     def start(self) -> None:
@@ -75,29 +68,31 @@ class Service:
         self.serve(self.reloads.ready(self.retriever))
         self.ready = True
         self.measuring.start()
+        self.reloads.start()
 
     def serve(self, retriever: Retriever) -> None:
-        """Answer the next searches with a retriever. The first worker checks the files of its gallery."""
+        """Answer the next searches with a retriever, and check the files of its gallery in the background."""
         if retriever is not self.retriever:
-            self.monitor = DriftMonitor(retriever.bundle)
+            self.drift = DriftMonitor(retriever.bundle)
         self.retriever = retriever
-        if self.peers.is_first:
-            check = partial(retriever.gallery.verify, rows=False)
-            threading.Thread(target=check, name="gallery-check", daemon=True).start()
+        check = partial(retriever.gallery.verify, rows=False)
+        threading.Thread(target=check, name="gallery-check", daemon=True).start()
 
     def stop(self) -> None:
         """Stop accepting searches and wait briefly for running ones."""
         self.ready = False
+        self.reloads.close()
         self.measuring.close()
         self.pool.close()
         self.readiness.close()
-        self.peers.close()
+        if self.judged is not None:
+            self.judged.close()
 
     # searches
 
     async def search(
         self,
-        image: Source,
+        image: bytes,
         *,
         bbox: BBox | None = None,
         top_k: int = 10,
@@ -113,21 +108,22 @@ class Service:
         Raises Busy when the queue is full or the deadline passes.
         """
         review = 1.0 if any_review and self.settings.review else self.settings.review
-        work = partial(
-            self.retriever.search, image, bbox=bbox, top_k=top_k, where=where, explain=explain, review=review
-        )
-        return await self._answered(work, request_id, [image], bbox)
+        search = partial(self.retriever.search, bbox=bbox, top_k=top_k, where=where, explain=explain, review=review)
+        (result,) = await self._searched([image], lambda: [search(image)], [request_id])
+        self.drift.observe(result)
+        return result
 
     async def search_photos(
-        self, images: Sequence[Source], *, top_k: int = 10, where: str | None = None, request_id: str = ""
+        self, images: Sequence[bytes], *, top_k: int = 10, where: str | None = None
     ) -> SearchResult:
         """Rank the items by several photos of the same item in the pool."""
-        work = partial(self.retriever.search_photos, images, top_k=top_k, where=where)
-        return await self._answered(work, request_id, images)
+        search = partial(self.retriever.search_photos, top_k=top_k, where=where)
+        (result,) = await self._searched(images, lambda: [search(images)], [])
+        return result
 
     async def search_boxes(
         self,
-        image: Source,
+        image: bytes,
         boxes: str | Sequence[Sequence[float]],
         *,
         top_k: int = 10,
@@ -135,55 +131,43 @@ class Service:
         request_id: str = "",
     ) -> list[SearchResult]:
         """Search with several parts of a photo in the pool; the request id of an answer ends in its number."""
-        work = partial(self.retriever.search_boxes, image, boxes, top_k=top_k, where=where, review=self.settings.review)
-        results, waited = await self._run(work)
-        for number, result in enumerate(results):
-            result.timings_ms["queue"] = round(1e3 * waited, 3)
-            self.telemetry.answer(result)
-            if request_id:
-                self.judged.add(f"{request_id}-{number}", parts_of(result, result.box), [image])
-        return results
+        search = partial(self.retriever.search_boxes, top_k=top_k, where=where, review=self.settings.review)
+        names = [f"{request_id}-{number}" if request_id else "" for number in range(MOST_BBOXES)]
+        return await self._searched([image], lambda: search(image, boxes), names)
 
-    async def _run(self, work: Callable[[], T]) -> tuple[T, float]:
-        """Run a search in the pool and count a refusal; return its result and the seconds it waited."""
-        try:
-            return await self.pool.run(work)
-        except Busy:
-            self.telemetry.busy.inc()
-            raise
-
-    async def _answered(
-        self, work: Callable[[], SearchResult], request_id: str, images: Sequence[Source], bbox: BBox | None = None
-    ) -> SearchResult:
-        """Run a search in the pool and record its result."""
+    async def _searched(
+        self, images: Sequence[bytes], search: Callable[[], list[SearchResult]], request_ids: Sequence[str]
+    ) -> list[SearchResult]:
+        """Run a search in the pool, record its results, and keep those with a request id for feedback."""
         for image in images:
             check_sent(image)
-        result, waited = await self._run(work)
-        result.timings_ms["queue"] = round(1e3 * waited, 3)
-        if len(images) == 1:  # the statistics are those of single photos
-            self.monitor.observe(result)
-        self.telemetry.answer(result)
-        if request_id:
-            self.judged.add(request_id, parts_of(result, bbox), images)
-        return result
+        caller = CALLER.get()
 
-    def feedback(self, request_id: str, verdict: str, item_id: str = "", bbox: BBox | None = None) -> None:
+        def work() -> list[SearchResult]:
+            results = search()
+            named = {name: result for name, result in zip(request_ids, results, strict=False) if name}
+            if named and self.judged is not None:
+                self.judged.keep(caller, named, images[0])
+            return results
+
+        try:
+            results, waited = await self.pool.run(work)
+        except Busy:
+            self.metrics.busy.inc()
+            raise
+        for result in results:
+            result.timings_ms["queue"] = round(1e3 * waited, 3)
+            self.metrics.answer(result)
+        return results
+
+    def feedback(self, request_id: str, verdict: Verdict, item_id: str = "") -> None:
         """Append the caller's verdict on one of its answers to the feedback file; an admin may judge any answer.
 
-        `item_id` names the item that is right, if the verdict is that another one is. `bbox` is that of the judged
-        item, in an answer by regions.
+        `item_id` names the item that is right, if the verdict is that another one is.
         """
-        caller = CALLER.get()
-        recorded = self.judged.record(self.retriever, caller, request_id, verdict, item_id, bbox)
-        if not recorded and not self.peers.feedback(caller, request_id, verdict, item_id, bbox):
-            raise NoSuchThing(
-                "this request id is unknown, or its answer is no longer kept",
-                remedy="Judge an answer soon after the search, and with the key that asked for it",
-            )
-
-    def drifts(self) -> list[Drift]:
-        """Return the drift of each statistic over the searches of all workers."""
-        return self.monitor.state([state.samples for state in self.peers.states()])
+        if self.judged is None:
+            raise NoSuchThing("this server does not accept feedback", remedy="Start it with --feedback FILE")
+        self.judged.record(self.retriever, CALLER.get(), request_id, verdict, item_id)
 
     # the gallery
 
@@ -193,13 +177,13 @@ class Service:
 
         Raises GalleryLocked when another request or process is writing.
         """
-        longest = self.settings.deadline_s / 2
-        if not self._writing.acquire(timeout=longest):
+        if not self._writing.acquire(timeout=self.settings.deadline_s / 2):
             raise GalleryLocked("another request is writing to the gallery", remedy=TRY_AGAIN)
         try:
             served = self.retriever.gallery
             shared = is_address(served.path)  # Milvus has no write lock, and an open gallery knows its photos
-            with self.peers.writing(longest), nullcontext(served) if shared else open_gallery(served.path) as gallery:
+            with nullcontext(served) if shared else open_gallery(served.path) as gallery:
+                _lock(gallery)
                 gallery.feature_format = PackedFeatures.of(self.retriever.bundle)
                 yield gallery
         finally:
@@ -232,3 +216,15 @@ class Service:
             if not count:
                 raise NoSuchThing("the gallery contains none of these")
             return count, gallery.version
+
+
+def _lock(gallery: AnyGallery) -> None:
+    """Take the write lock; another process of the server may hold it for a moment. Raises GalleryLocked."""
+    end = time.monotonic() + LOCK_S
+    while True:
+        try:
+            return gallery.lock()
+        except GalleryLocked:
+            if time.monotonic() > end:
+                raise
+            time.sleep(LOOK_S)

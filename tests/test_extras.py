@@ -206,7 +206,7 @@ def test_serve_and_client_alone_and_ray_beside_serve(install: Callable[..., Path
     assert "No problems found." in does([retrieval, "doctor", bundle, "gallery"], tmp_path)
     ask = """
 import sys, httpx
-from retrieval.client.client import RetrievalClient
+from retrieval.client import RetrievalClient
 address, photo = sys.argv[1:]
 while True:  # until the server listens and the page has loaded
     try:

@@ -91,7 +91,7 @@ def shop(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
     """Return what the commands read, by the words that stand for it."""
     from index.gallery import Gallery
     from index.transfer import export_photos
-    from serving.http.keys import add_key
+    from serving.access.keys import add_key
 
     folder = tmp_path_factory.mktemp("shop")
     vectors, labels = simulated(100, 4, seed=0)

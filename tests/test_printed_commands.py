@@ -19,7 +19,7 @@ from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import COMMANDS, group, main
 from retrieval.errors import command
 from retrieval.indexing.pipeline import index_catalogue
-from serving.http.keys import add_key, read_keys
+from serving.access.keys import add_key, read_keys
 
 from .conftest import ROOT
 from .world import make_bundle, write_folder

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from index.location import AnyGallery
     from retrieval.catalogue.photos import Photo
     from retrieval.threshold.calibration import Proposal
-    from retrieval.threshold.verdicts import Tally
 
 
 Folder = click.Path(path_type=Path)
@@ -35,8 +34,6 @@ class CalibrationOptions:
     certify: bool
     dry_run: bool
     as_json: bool
-    feedback: Path | None
-    trust_key: tuple[str, ...]
     report: Path | None
 
     def photos(self) -> list[Photo] | None:
@@ -66,12 +63,6 @@ OPTIONS = (
         help="Labelled photos taken by users: a folder or a table with item ids of the gallery. A photo that shows no "
         "item of the gallery has an empty item id in the table.",
     ),
-    click.option("--feedback", type=Folder, help="File of verdicts on answers, which can tighten the threshold."),
-    click.option(
-        "--trust-key",
-        multiple=True,
-        help="API key whose verdicts may move the threshold without other keys; '' for a server without keys.",
-    ),
     click.option(
         "--certify",
         is_flag=True,
@@ -96,7 +87,7 @@ class CalibrateCommand(GroupedCommand):
 
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
         "Target": ["target_fpir", "certify"],
-        "Photos": ["queries", "feedback", "trust_key"],
+        "Photos": ["queries"],
         "Output": ["dry_run", "report", "as_json"],
     }
 
@@ -121,13 +112,8 @@ def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions) ->
     from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle, require_match
     from retrieval.threshold.calibration import propose
-    from retrieval.threshold.feedback import read_feedback
-    from retrieval.threshold.verdicts import weigh
 
     opened, photos = Bundle.open(bundle), options.photos()
-    verdicts = () if options.feedback is None else read_feedback(options.feedback)
-    if options.feedback is not None and not options.as_json:
-        show_tally(len(verdicts), weigh(opened, verdicts, trusted=options.trust_key))
     with open_gallery(gallery, read_only=options.dry_run) as place:
         require_match(opened, place)
         if not options.dry_run:
@@ -137,8 +123,6 @@ def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions) ->
             place,
             target_fpir=options.target_fpir,
             photos=photos,
-            feedback=verdicts,
-            trusted=options.trust_key,
             certify=options.certify,
         )
         show_proposal(proposal, as_json=options.as_json)
@@ -148,13 +132,6 @@ def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions) ->
             proposal.write(place)
     if not options.as_json:
         show_written(bundle, gallery, options)
-
-
-def show_tally(verdicts: int, tally: Tally) -> None:
-    """Print which verdicts count."""
-    click.echo(f"{verdicts} verdicts, {len(tally.counted)} of them counted:")
-    for line in tally.lines():
-        click.echo(f"  {line}")
 
 
 def show_written(bundle: Path, gallery: Path | str, options: CalibrationOptions) -> None:

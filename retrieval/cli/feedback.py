@@ -14,7 +14,7 @@ import click
 from retrieval.errors import InvalidParameter, command
 from retrieval.files import check_place, naming
 
-from .lines import show_lines, show_next
+from .lines import show_next
 
 if TYPE_CHECKING:
     from retrieval.catalogue.photos import Photo
@@ -48,18 +48,13 @@ def feedback() -> None:
     type=Folder,
     help="Table to write: a .csv, with the photos in a folder of the same name, or a .parquet that contains them.",
 )
-@click.option(
-    "--trust-key",
-    multiple=True,
-    help="API key whose verdicts replace those of other keys on the same photo; '' for a server without keys.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the numbers and the contradictions as JSON.")
-def export(files: Sequence[Path], photos: Path, output: Path, trust_key: Sequence[str], as_json: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
+def export(files: Sequence[Path], photos: Path, output: Path, as_json: bool) -> None:
     """Write reviewed photos as a labelled table.
 
     FILE is a feedback file of `retrieval serve`, or several in the order in which they were written. Each photo whose
     answer was judged gets the item that is right, or an empty item id if it shows no item of the catalogue. The last
-    verdict of each key on a photo counts. If these verdicts contradict each other, the photo is left out and listed.
+    verdict of each key on a photo counts. If these verdicts contradict each other, the photo is left out.
 
     `retrieval calibrate --queries` and `retrieval train --from` take the table as it is.
 
@@ -71,8 +66,7 @@ def export(files: Sequence[Path], photos: Path, output: Path, trust_key: Sequenc
     """
     from retrieval.catalogue.embedded import write_embedded
     from retrieval.catalogue.tables import write_catalogue
-    from retrieval.threshold.feedback import read_feedback
-    from retrieval.threshold.reviewed_photos import reviewed_photos
+    from retrieval.feedback import UNKNOWN_ITEM, labelled_photos, read_feedback
 
     if output.suffix.lower() not in (CSV, PARQUET):
         raise InvalidParameter("--output", f"end in {CSV} or {PARQUET}", str(output))
@@ -80,18 +74,21 @@ def export(files: Sequence[Path], photos: Path, output: Path, trust_key: Sequenc
         raise InvalidParameter("--photos", "be a folder", str(photos), remedy="Serve with --feedback-photos FOLDER")
     check_place(output)
     verdicts = [verdict for file in files for verdict in read_feedback(file)]
-    found = reviewed_photos(verdicts, photos, trusted=trust_key)
+    labelled, left_out = labelled_photos(verdicts, photos)
     if output.suffix.lower() == PARQUET:
-        write_embedded(found.photos, output)
+        write_embedded(labelled, output)
     else:
-        write_catalogue(_copied(found.photos, output.with_suffix("")), output)
+        write_catalogue(_copied(labelled, output.with_suffix("")), output)
+    unknown = sum(photo.item_id == UNKNOWN_ITEM for photo in labelled)
+    items = len({photo.item_id for photo in labelled} - {UNKNOWN_ITEM})
     if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2))
+        counts = {"photos": len(labelled), "items": items, "unknown": unknown, "left_out": dict(left_out)}
+        click.echo(json.dumps(counts, indent=2))
         return
-    for why, count in found.left_out.items():
-        click.echo(f"Left out: {count} {why}.")
-    show_lines("photos left out because their verdicts contradict each other", [str(c) for c in found.contradictions])
-    click.echo(f"Wrote {output} with {found.describe()}")
+    for why, count in left_out.items():
+        click.echo(f"Left out: {count} verdicts {why}.")
+    known = f"{len(labelled) - unknown} of {items} known items"
+    click.echo(f"Wrote {output} with {len(labelled)} reviewed photos: {known}, {unknown} of unknown items.")
     show_next(command("calibrate", "BUNDLE", "GALLERY", "--queries", output, "--dry-run"))
 
 

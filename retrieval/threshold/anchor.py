@@ -49,7 +49,6 @@ from .gallery_points import pack_points, stored_point
 from .labelled_queries import QUERIES, by_source, kept_queries, pack_queries
 from .query_shift import Shift, gallery_shift
 from .rule import choose_threshold, most_useful_threshold
-from .verdicts import FeedbackCaps
 
 UNKNOWN_SHARES = (0.1, 0.5, 0.9)  # shares of queries for unknown items, to report precision at
 FEW_FOUND = 0.5  # share of photos that find their item, below which it is said what to do
@@ -77,7 +76,7 @@ def anchor(
     draws:
         Draws of the gallery's current version, by source.
     shift, cap:
-        Query shift of the own draws, if any, and upper limit of the threshold, such as that from feedback.
+        Query shift of the own draws, if any, and upper limit of the threshold.
     certify:
         Certify the target even with fewer than 300 items, or raise.
     fitted:
@@ -192,11 +191,6 @@ def _propose(
         limit = drawn.limit(target, certified=status == CERTIFIED)
         if limit is None:
             continue
-        if cap < 0:
-            raise CalibrationError(
-                f"more than {target:g} of the judged searches for unknown items are at distance 0 from an item",
-                remedy="Check these verdicts, or ask for a larger --target-fpir",
-            )
         limit = min(limit, cap)
         if limit < 0:
             raise CalibrationError(
@@ -391,7 +385,7 @@ class GalleryAnchor:
         new = (propose(certify=True).point if stored.status == CERTIFIED else None) or propose().point
         if new is None or new.threshold >= stored.threshold:
             return None
-        return FeedbackCaps.of(stored).kept_with(new)
+        return new
 
     def draws(self, gallery: AnyGallery, *, labelled: Probes | None = None) -> KeptDraws:
         """Return the draws of the newest version, with the given labelled queries or those that the gallery keeps."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -22,13 +22,11 @@ from retrieval.indexing.worker import CONTENT, Batch, embed_batch
 
 from .anchor import Anchored, GalleryAnchor
 from .error_rates import LABELLED, PROBE, UNKNOWN, DrawnDistances, GalleryRates
-from .feedback import Feedback
 from .gallery_points import served_point
 from .labelled_queries import kept_queries
-from .verdicts import FeedbackCaps, judged_answers, weigh
 
 BATCH = 64  # labelled photos per batch
-CALIBRATION, QUERIES, JUDGED = "calibration search", "labelled query", "judged answer"
+CALIBRATION, QUERIES = "calibration search", "labelled query"
 NOTHING = "no match"
 
 
@@ -40,7 +38,6 @@ class Proposal:
     before: OperatingPoint
     anchored: Anchored
     labelled: Probes | None
-    feedback: Sequence[Feedback] = ()
     refused: list[tuple[str, str]] = field(default_factory=list)  # photo_id and reason, of labelled photos
 
     @property
@@ -54,7 +51,7 @@ class Proposal:
     def answers(self) -> ChangedAnswers:
         """The stored searches whose answer changes, none if no threshold serves now."""
         bundle, draws = self.anchor.bundle, self.anchored.draws
-        searches = stored_searches(bundle, draws, self.feedback) if self.before.decides else []
+        searches = stored_searches(bundle, draws) if self.before.decides else []
         return ChangedAnswers.of(searches, self.before.threshold, self.after.threshold)
 
     def to_dict(self) -> dict[str, Any]:
@@ -128,8 +125,6 @@ def propose(
     *,
     target_fpir: float | None = None,
     photos: Sequence[Photo] | None = None,
-    feedback: Sequence[Feedback] = (),
-    trusted: Collection[str] = (),
     certify: bool = False,
 ) -> Proposal:
     """Return the operating point that follows from the gallery as it is now, without writing it.
@@ -141,18 +136,13 @@ def propose(
     photos:
         Users' photos with item ids of the gallery, or "" if they show no item of it. They replace the labelled queries
         that the gallery keeps.
-    feedback:
-        Verdicts on answers, which can lower the threshold but not raise it (`verdicts`). The gallery keeps the limit
-        that they set, and later calibrations stay within it unless their target is larger.
-    trusted:
-        Names of API keys whose verdicts count without a limit.
     certify:
         Certify the target even with few items, or raise (`anchor`).
 
     Raises
     ------
     DataError
-        If no labelled photo can be used, or there is too little feedback.
+        If no labelled photo can be used.
     """
     before = served_point(gallery.kept(POINT), bundle)
     target = before.target_fpir if target_fpir is None else target_fpir
@@ -160,15 +150,11 @@ def propose(
     labelled, refused = (None, []) if photos is None else _embed(bundle, photos, indexed)
     if labelled is not None:
         _check_items(gallery, labelled)
-    tally = weigh(bundle, feedback, trusted=trusted) if feedback else None
-    caps = FeedbackCaps.of(before) if tally is None else FeedbackCaps.of(before).with_verdicts(tally, target)
     anchor = GalleryAnchor(bundle)
     queries = kept_queries(gallery, bundle) if labelled is None else labelled
     draws = anchor.draws(gallery, labelled=queries)
-    anchored = anchor.anchored(gallery, draws, target_fpir=target, cap=caps.limit(target), certify=certify)
-    if anchored.point is not None:
-        anchored = replace(anchored, point=caps.kept_with(anchored.point))
-    return Proposal(anchor, before, anchored, labelled, feedback, refused)
+    anchored = anchor.anchored(gallery, draws, target_fpir=target, certify=certify)
+    return Proposal(anchor, before, anchored, labelled, refused)
 
 
 def _check_items(gallery: AnyGallery, labelled: Probes) -> None:
@@ -212,8 +198,8 @@ def _embed(bundle: Bundle, photos: Sequence[Photo], indexed: Collection[str]) ->
 class StoredSearch:
     """A search with its nearest item."""
 
-    kind: str  # CALIBRATION, QUERIES or JUDGED
-    name: str  # photo id of the query, or request id of a judged answer
+    kind: str  # CALIBRATION or QUERIES
+    name: str  # photo id of the query
     item_id: str  # nearest item
     distance: float
 
@@ -261,8 +247,8 @@ class ChangedAnswers:
         return {"searched": dict(self.searched), "changed": changed}
 
 
-def stored_searches(bundle: Bundle, draws: KeptDraws, feedback: Sequence[Feedback] = ()) -> list[StoredSearch]:
-    """Return the bundle's calibration searches, the labelled queries and the judged answers, in this gallery.
+def stored_searches(bundle: Bundle, draws: KeptDraws) -> list[StoredSearch]:
+    """Return the bundle's calibration searches and the labelled queries, in this gallery.
 
     Calibration searches that are too uncertain for an answer are left out: they never return a match.
     """
@@ -274,8 +260,7 @@ def stored_searches(bundle: Bundle, draws: KeptDraws, feedback: Sequence[Feedbac
     for source, kind in ((PROBE, CALIBRATION), (LABELLED, QUERIES), (UNKNOWN, QUERIES)):
         searches = [] if source not in draws.sources else _of_draws(kind, draws.sources[source])
         found += [search for search in searches if kind != CALIBRATION or search.name in sure]
-    judged = judged_answers(bundle, feedback)
-    return found + [StoredSearch(JUDGED, f.request_id or f.item_id, f.item_id, f.distance) for f in judged]
+    return found
 
 
 def _of_draws(kind: str, draws: Draws) -> list[StoredSearch]:
@@ -294,4 +279,4 @@ def _of_draws(kind: str, draws: Draws) -> list[StoredSearch]:
 
 
 def _plural(kind: str) -> str:
-    return {CALIBRATION: "calibration searches", QUERIES: "labelled queries", JUDGED: "judged answers"}[kind]
+    return {CALIBRATION: "calibration searches", QUERIES: "labelled queries"}[kind]

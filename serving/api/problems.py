@@ -1,13 +1,19 @@
-"""RFC 9457 problem documents: one HTTP status per leaf of the exception tree."""
+"""RFC 9457 problem documents, one HTTP status per leaf of the exception tree; and errors in the OpenAPI document."""
 
 from __future__ import annotations
 
 import re
 from http import HTTPStatus
+from typing import Any
 
+from fastapi import FastAPI
 from starlette.responses import JSONResponse
 
 from retrieval.errors import RetrievalError
+from retrieval.images.formats import NAMES
+from retrieval.messages import Problem
+
+from .bodies import JSON_BODIES
 
 STATUS = {
     # client errors
@@ -63,3 +69,68 @@ def problem_response(error: RetrievalError) -> ProblemResponse:
         return problem(status, "the search failed", "The server's log says why.")
     kind = "/problems/" + re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
     return problem(status, error.message, error.remedy, kind=kind)
+
+
+# the OpenAPI document
+
+Responses = dict[int | str, dict[str, Any]]  # by status, in FastAPI's form
+GUARDED = (401, 403, 500)  # statuses of every route except the probes
+BODY = (408, 413, 422)  # of routes that read a body
+IMAGE = (*BODY, 400, 415)  # of routes that read an image
+FILE = {"type": "string", "format": "binary"}
+MEANINGS = {
+    400: "There is no image, or the body cannot be read",
+    401: "An API key is required",
+    403: "The scope of the key does not allow this, or a page of another site sent the request",
+    404: "It does not exist",
+    408: "The body took too long to arrive",
+    409: "The new bundle or gallery was refused, or the removal of too many photos, or a photo for a gallery with "
+    "local features which the served bundle does not compute",
+    413: "The image has too many bytes or pixels",
+    415: f"The image is none of {NAMES}, or its mode or shape is not supported",
+    422: "A parameter has a value that is not allowed",
+    500: "The server failed; its log says why",
+    503: "The queue is full, the deadline has passed, or the server is not ready; try again after Retry-After seconds",
+}
+
+
+def errors(*statuses: int, guarded: bool = True) -> Responses:
+    """Return the OpenAPI responses of a route's error statuses."""
+    schema = {"schema": {"$ref": "#/components/schemas/Problem"}}
+    return {
+        status: {"description": MEANINGS[status], "content": {MEDIA_TYPE: schema}}
+        for status in sorted({*statuses, *(GUARDED if guarded else ())})
+    }
+
+
+def answers(media_type: str) -> Responses:
+    """Return the OpenAPI response of a route that does not return JSON."""
+    schema = FILE if media_type.startswith("image/") else {"type": "string"}
+    return {200: {"description": "Successful Response", "content": {media_type: {"schema": schema}}}}
+
+
+def body_of(model: str, field: str, *, several: bool = False) -> dict[str, Any]:
+    """Return the OpenAPI of a request body with images: raw if it is one, as a form, or as base64 in JSON."""
+    files: dict[str, Any] = {"type": "array", "items": FILE} if several else FILE
+    form = {"type": "object", "required": [field], "properties": {field: files}}
+    content: dict[str, Any] = {} if several else {"image/*": {"schema": FILE}}
+    content["multipart/form-data"] = {"schema": form}
+    content["application/json"] = {"schema": {"$ref": f"#/components/schemas/{model}"}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI document, with the schemas of JSON bodies that routes parse themselves."""
+    if app.openapi_schema is None:
+        schema = FastAPI.openapi(app)
+        components = schema["components"]
+        for model in (*JSON_BODIES, Problem):
+            components["schemas"][model.__name__] = model.model_json_schema()
+        for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's error format is not used
+            components["schemas"].pop(name, None)
+        for operation in (operation for path in schema["paths"].values() for operation in path.values()):
+            if "application/json" in operation["responses"].get("422", {}).get("content", {}):
+                del operation["responses"]["422"]  # added by FastAPI to each route with parameters
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        schema["security"] = [{"key": []}, {}]
+    return app.openapi_schema or {}

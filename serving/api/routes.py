@@ -1,53 +1,46 @@
-"""HTTP endpoint: search, feedback, state, reload, probes and API documentation."""
+"""The API: its application, and the routes of state, reports, reloads, probes and documentation."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from dataclasses import asdict
+from functools import cache
+from typing import Any
 
 from anyio import to_thread
-from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from jinja2 import Environment, PackageLoader, Template
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from retrieval.bundle.bundle import REPORT
 from retrieval.errors import RetrievalError
-from retrieval.search.boxes import check_bbox, parse_bbox
-from retrieval.search.result import SearchResult
+from retrieval.images.formats import NAMES
+from retrieval.messages import Info, Reloaded, Status
+from retrieval.reports.gallery_report import GalleryReport, render_gallery_report
+from retrieval.retriever import Retriever
+from retrieval.threshold.error_rates import unmeasured_warning
 from retrieval.threshold.gallery_points import threshold_status
-from serving.http.guard import BUNDLE_REPORT_PATH, DOCS_PATH, REPORT_PATH
-from serving.reloads import ReloadOutcome
-from serving.server_info import server_info
+from serving.access.guard import BUNDLE_REPORT_PATH, DOCS_PATH, REPORT_PATH
+from serving.launch import watch_shutdown
+from serving.ops.drift import Drift, drift_warning
 from serving.service import Service
 
-from .catalogue_routes import item_routes, photo_routes
-from .docs_page import docs_page
-from .openapi import BODY, DESCRIPTION, GUARDED, IMAGE, LIMITED, NOT_READY, answers, body_of, document, error, errors
-from .photos_route import add_photos_route
-from .problems import STATUS, problem, problem_response
-from .query_parameters import PhotoQuery, SearchQuery, SearchRoute
-from .report_page import report_page
-from .request_body import broken_rule, decoded, image_of, images_of, is_json, parsed
-from .result_json import AnswerResponse, answer_of
-from .schemas import (
-    Alive,
-    BatchAnswer,
-    BatchRequest,
-    FeedbackRequest,
-    Info,
-    Ready,
-    Reloaded,
-    SearchRequest,
-    Verdicted,
-)
-from .search_app import SearchApp
-from .sync_route import sync_routes
+from .bodies import broken_rule
+from .gallery import item_routes, photo_routes, sync_routes
+from .problems import STATUS, answers, document, errors, problem, problem_response
+from .search import ranking_routes, search_routes
 
 log = logging.getLogger("retrieval.serving")
+DESCRIPTION = (
+    f"Images are {NAMES} files of at most 10 MiB; convert others before you send them. They travel as the raw body, in "
+    "a form, or as base64 in JSON. Ids in paths are percent-encoded. Errors are RFC 9457 problem documents; malformed "
+    "request headers get a 400 on every path, and bodies that are too large a 413."
+)
 
 
 def create_api(service: Service) -> FastAPI:
@@ -55,137 +48,42 @@ def create_api(service: Service) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        watch_shutdown()
         await to_thread.run_sync(service.start)
         yield
         await to_thread.run_sync(service.stop)
 
-    app = SearchApp(
+    app = FastAPI(
         title="Retrieval",
         summary="Which catalogue item is this, if any?",
         version="1",
         lifespan=lifespan,
         description=DESCRIPTION,
-        docs_url=None,  # would load scripts from another host; see docs_routes
+        docs_url=None,  # would load scripts from another host; see docs_route
         redoc_url=None,
     )
     _handle_errors(app)
-    searches = search_routes(service)
-    app.include_router(searches)
-    app.answer_directly(searches.routes)
-    app.include_router(feedback_routes(service))
-    app.include_router(item_routes(service))
-    app.include_router(photo_routes(service))
-    app.include_router(sync_routes(service))
-    app.include_router(state_routes(service))
-    app.include_router(probe_routes(service))
-    app.include_router(docs_routes(app))
+    for routes in (search_routes, ranking_routes, item_routes, photo_routes, sync_routes, state_routes, report_routes):
+        app.include_router(routes(service))
+    app.include_router(docs_route(app))
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     return app
 
 
-def search_routes(service: Service) -> APIRouter:
-    """Return the search routes."""
-    router = APIRouter(prefix="/v1", tags=["search"], route_class=SearchRoute)
-
-    add_photo_route(router, service)
-
-    @router.post(
-        "/search/batch",
-        response_model=BatchAnswer,
-        responses=errors(*LIMITED, *BODY, 400, 503),
-        openapi_extra=body_of("BatchRequest", "images", several=True, raw=False),
-    )
-    async def batch(request: Request, query: Annotated[SearchQuery, Query()]) -> Response:
-        """Search with several photos: send a form with the files `images`, or JSON. Refused photos get a problem."""
-        images: list[bytes | str]
-        asked: SearchQuery | BatchRequest = query
-        if is_json(request):
-            asked = await parsed(request, BatchRequest)
-            images = list(asked.images)
-        else:
-            images = list(await images_of(request, "images"))
-        if not images:
-            return problem(400, "the request contains no image", "Send files in the field `images`, or JSON.")
-        answers: list[dict[str, Any]] = []
-        for number, image in enumerate(images):  # sequential: a batch takes one place in the queue
-            request_id = f"{request.state.request_id}-{number}"
-            try:
-                data = decoded(image) if isinstance(image, str) else image
-                result = await service.search(
-                    data, top_k=asked.top_k, where=asked.where, explain=asked.explain, request_id=request_id
-                )
-                answers.append(answer_of(result, request_id, asked.fields))
-            except RetrievalError as error:
-                problem_document = problem_response(error)
-                if problem_document.status_code not in (400, 413, 415):
-                    raise
-                answers.append(problem_document.content)
-        return AnswerResponse({"answers": answers, "request_id": request.state.request_id})
-
-    add_photos_route(router, service)
-    return router
-
-
-def add_photo_route(router: APIRouter, service: Service) -> None:
-    """Add the search route for one photo."""
-
-    @router.post(
-        "/search",
-        response_model=SearchResult,
-        responses=errors(*LIMITED, *IMAGE, 503),
-        openapi_extra=body_of("SearchRequest", "image"),
-    )
-    async def search(request: Request, query: Annotated[PhotoQuery, Query()]) -> Response:
-        """Search with one photo or a part: send the raw image, a form with the file `image`, or JSON with base64."""
-        asked: SearchQuery | SearchRequest = query
-        if is_json(request):
-            asked = await parsed(request, SearchRequest)
-            image = decoded(asked.image)
-            part = None if asked.bbox is None else check_bbox(asked.bbox)
-        else:
-            part = None if query.bbox is None else parse_bbox(query.bbox)
-            image = await image_of(request)
-        request_id = request.state.request_id
-        result = await service.search(
-            image, bbox=part, top_k=asked.top_k, where=asked.where, explain=asked.explain, request_id=request_id
-        )
-        return AnswerResponse(answer_of(result, request_id, asked.fields))
-
-
-def feedback_routes(service: Service) -> APIRouter:
-    """Return the feedback route."""
-    router = APIRouter(prefix="/v1", tags=["search"])
-
-    @router.post("/feedback", response_model=Verdicted, responses=errors(*LIMITED, *BODY, 404))
-    def feedback(verdict: FeedbackRequest) -> dict[str, bool]:
-        """Record a verdict on an answer to this key: right, wrong, or not in the catalogue (unknown)."""
-        bbox = None if verdict.bbox is None else check_bbox(verdict.bbox)
-        service.feedback(verdict.request_id, verdict.verdict, verdict.item_id, bbox)
-        return {"recorded": True}
-
-    return router
-
-
 def state_routes(service: Service) -> APIRouter:
-    """Return the info, reload, report and metrics routes."""
+    """Return the info, reload and metrics routes, and the probes."""
     router = APIRouter(tags=["state"])
 
-    @router.get("/v1/info", response_model=Info, responses=errors(*LIMITED))
+    @router.get("/v1/info", response_model=Info, responses=errors())
     def info() -> dict[str, Any]:
         """Return the bundle, the gallery, the threshold with its error rate, and the drift of live photos."""
         return server_info(service)
 
-    @router.post(
-        "/v1/admin/reload",
-        response_model=Reloaded,
-        responses=errors(*LIMITED, *IMAGE, 409, 503),
-        openapi_extra=body_of("", "images", several=True, raw=False),
-    )
-    async def reload(request: Request, dry_run: bool = False) -> Response:
-        """Reopen bundle and gallery and switch to them; files in `images` are first searched with both."""
-        images = await images_of(request, "images")
+    @router.post("/v1/admin/reload", response_model=Reloaded, responses=errors(409, 503))
+    def reload() -> Any:
+        """Reopen bundle and gallery and switch to them. Other processes follow changed paths by themselves."""
         try:
-            outcome = await to_thread.run_sync(lambda: service.reloads.run(images, dry_run=dry_run))
+            before, after = service.reloads.run()
         except RetrievalError as error:
             if STATUS.get(type(error).__name__, 500) < 500 or problem_response(error).status_code == 503:
                 raise
@@ -195,39 +93,20 @@ def state_routes(service: Service) -> APIRouter:
                 "the reload was refused",
                 "The current bundle and gallery stay in service; the server's log says why.",
             )
-        return JSONResponse(_reload_json(outcome))
+        told = {"before": _identity(before), "after": _identity(after)}
+        return {name: {when: facts[name] for when, facts in told.items()} for name in told["before"]}
 
-    @router.get(REPORT_PATH, response_class=Response, responses=answers("text/html") | errors(*LIMITED))
-    def report() -> Response:
-        """Return the report on the threshold that serves and its error rates, as HTML."""
-        return Response(report_page(service), media_type="text/html; charset=utf-8")
-
-    @router.get(BUNDLE_REPORT_PATH, response_class=Response, responses=answers("text/html") | errors(*LIMITED, 404))
-    def bundle_report() -> Response:
-        """Return the bundle's report on its own threshold."""
-        bundle = service.retriever.bundle
-        if REPORT not in bundle.manifest["files"]:
-            return problem(404, "the bundle has no report")
-        return Response(bundle.read(REPORT), media_type="text/html; charset=utf-8")
-
-    @router.get("/metrics", response_class=Response, responses=answers("text/plain") | errors(*GUARDED))
+    @router.get("/metrics", response_class=Response, responses=answers("text/plain") | errors())
     def metrics() -> Response:
         """Return the metrics in Prometheus text format."""
-        return Response(service.telemetry.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    return router
-
-
-def probe_routes(service: Service) -> APIRouter:
-    """Return the liveness and readiness probes."""
-    router = APIRouter(tags=["state"])
-
-    @router.get("/healthz", response_model=Alive)
+    @router.get("/healthz", response_model=Status)
     async def healthz() -> dict[str, str]:
         """Report that the process is alive."""
         return {"status": "alive"}
 
-    @router.get("/readyz", response_model=Ready, responses={503: error(503, *NOT_READY)})
+    @router.get("/readyz", response_model=Status, responses=errors(503, guarded=False))
     async def readyz() -> Response:
         """Report whether searches are served: the model has run, threads are available, and the gallery is intact."""
         if reason := await service.readiness.problem():
@@ -237,30 +116,112 @@ def probe_routes(service: Service) -> APIRouter:
     return router
 
 
-def docs_routes(app: FastAPI) -> APIRouter:
-    """Return the API documentation route."""
-    router = APIRouter(include_in_schema=False)
+def report_routes(service: Service) -> APIRouter:
+    """Return the routes of the reports."""
+    router = APIRouter(tags=["state"])
 
-    @router.get(DOCS_PATH, response_class=Response)
-    def docs() -> Response:
-        """Return the API documentation as HTML."""
-        return Response(docs_page(app.openapi()), media_type="text/html; charset=utf-8")
+    @router.get(REPORT_PATH, response_class=Response, responses=answers("text/html") | errors())
+    def report() -> Response:
+        """Return the report on the threshold that serves and its error rates, as HTML."""
+        retriever = service.retriever
+        told = GalleryReport.of(retriever.bundle, retriever.gallery, retriever.point)
+        return _html(render_gallery_report(told, live=_live(retriever, service.drift.state())))
+
+    @router.get(BUNDLE_REPORT_PATH, response_class=Response, responses=answers("text/html") | errors(404))
+    def bundle_report() -> Response:
+        """Return the bundle's report on its own threshold."""
+        bundle = service.retriever.bundle
+        if REPORT not in bundle.manifest["files"]:
+            return problem(404, "the bundle has no report")
+        return _html(bundle.read(REPORT))
 
     return router
 
 
-def _reload_json(outcome: ReloadOutcome) -> dict[str, Any]:
-    before, after = outcome.before, outcome.after
-    status = {name: threshold_status(r.point, r.bundle) for name, r in (("before", before), ("after", after))}
+def docs_route(app: FastAPI) -> APIRouter:
+    """Return the route of the API documentation, a page without scripts or resources of other hosts."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get(DOCS_PATH, response_class=Response)
+    def docs() -> Response:
+        return _html(_docs_template().render(api=app.openapi()))
+
+    return router
+
+
+def server_info(service: Service) -> dict[str, Any]:
+    """Return the state of a service as plain JSON values."""
+    retriever, drifts = service.retriever, service.drift.state()
+    bundle, gallery = retriever.bundle, retriever.gallery
+    point, rates = retriever.point, retriever.rates()
+    drifted = drift_warning(drifts)
+    grown = retriever.outgrown() if rates is None else rates.warning(point)
+    warnings = [grown, unmeasured_warning() if retriever.unmeasured else "", drifted]
     return {
-        "swapped": outcome.swapped,
-        "bundle_id": {"before": before.bundle.bundle_id, "after": after.bundle.bundle_id},
-        "gallery_version": {"before": before.gallery.version, "after": after.gallery.version},
-        "threshold": {"before": before.point.threshold_or_none, "after": after.point.threshold_or_none},
-        "threshold_status": status,
-        "asked": outcome.queries,
-        "changed": [{"query": n, "before": old, "after": new} for n, old, new in outcome.changed],
+        "bundle_id": bundle.bundle_id,
+        "embedding_id": bundle.embedding_id,
+        "threshold": point.threshold_or_none,
+        "status": point.status,
+        "target_fpir": point.target_fpir,
+        "distance": bundle.manifest["distance"]["form"],
+        "min_certainty": point.min_certainty,
+        "evidence": dict(point.evidence),
+        "threshold_status": threshold_status(point, bundle),
+        "in_gallery": None if rates is None else {**rates.to_dict(point), "warning": rates.warning(point)},
+        "gallery": {
+            "version": gallery.version,
+            "photos": len(gallery),
+            "items": gallery.items,
+            "index": gallery.index(),
+            "columns": gallery.columns(),
+        },
+        "warnings": [f"{warning}." for warning in warnings if warning],
+        "drift": {"warning": drifted, "statistics": [asdict(drift) for drift in drifts]},
     }
+
+
+def _identity(retriever: Retriever) -> dict[str, Any]:
+    """Return what serves, for the answer to a reload."""
+    return {
+        "bundle_id": retriever.bundle.bundle_id,
+        "gallery_version": retriever.gallery.version,
+        "threshold": retriever.point.threshold_or_none,
+        "threshold_status": threshold_status(retriever.point, retriever.bundle),
+    }
+
+
+def _live(retriever: Retriever, drifts: Sequence[Drift]) -> dict[str, Any]:
+    """Return what the report tells of live photos."""
+    told = "Recent photos differ from those that the rates were measured with" if drift_warning(drifts) else ""
+    return {
+        "told": told or "No drift was found",
+        "searches": f"{max((drift.searches for drift in drifts), default=0):,}",
+        "rows": [
+            (drift.statistic.replace("_", " "), _number(drift.median), _number(drift.reference_median), _verdict(drift))
+            for drift in drifts
+        ],
+        "has_bundle_report": REPORT in retriever.bundle.manifest["files"],
+    }
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
+
+
+def _verdict(drift: Drift) -> str:
+    if drift.effect is None:
+        return "too few searches" if drift.reference else "nothing to compare with"
+    return f"{drift.effect:.2f}, {'differs' if drift.alarm else 'as expected'}"
+
+
+def _html(content: str | bytes) -> Response:
+    return Response(content, media_type="text/html; charset=utf-8")
+
+
+@cache
+def _docs_template() -> Template:
+    made = Environment(loader=PackageLoader("serving.api", ""), autoescape=True, trim_blocks=True)
+    return made.get_template("docs.html")
 
 
 def _handle_errors(app: FastAPI) -> None:

@@ -1,17 +1,16 @@
-"""JSON-lines logging, written in batches: a write for each request would release the GIL."""
+"""JSON-lines logging to stderr. A thread formats and writes the lines, so that requests do not wait for it."""
 
 from __future__ import annotations
 
 import atexit
 import json
 import logging
-import sys
-import threading
-from collections import deque
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from logging.handlers import QueueHandler, QueueListener
+from queue import SimpleQueue
+from typing import Any
 
-EVERY_S = 0.2
+NOISY = ("httpx", "httpcore", "gradio", "asyncio", "faiss")  # loggers
 
 
 class JsonFormatter(logging.Formatter):
@@ -31,37 +30,19 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-class BatchedHandler(logging.Handler):
-    """Handler that writes lines in batches; warnings and the remaining lines at exit are written at once."""
+class _Handler(QueueHandler):
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record  # with its traceback, which the default turns into text of the message
 
-    def __init__(self, stream: TextIO = sys.stderr) -> None:
-        super().__init__()
-        self.setFormatter(JsonFormatter())
-        self._stream, self._waiting = stream, deque[str]()
-        self._ended, self._writing = threading.Event(), threading.Lock()
-        threading.Thread(target=self._write_often, name="log", daemon=True).start()
-        atexit.register(self.close)
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Queue a record; write at once from WARNING on."""
-        self._waiting.append(self.format(record) + "\n")
-        if record.levelno >= logging.WARNING:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write the queued lines."""
-        with self._writing:
-            lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
-            if lines:
-                self._stream.write("".join(lines))
-                self._stream.flush()
-
-    def close(self) -> None:
-        """Stop the writer thread and write the remaining lines."""
-        self._ended.set()
-        self.flush()
-        super().close()
-
-    def _write_often(self) -> None:
-        while not self._ended.wait(EVERY_S):
-            self.flush()
+def log_to_stderr() -> None:
+    """Write all log records to stderr as JSON lines."""
+    queue: SimpleQueue[logging.LogRecord] = SimpleQueue()
+    writer = logging.StreamHandler()
+    writer.setFormatter(JsonFormatter())
+    listener = QueueListener(queue, writer)
+    listener.start()
+    atexit.register(listener.stop)
+    logging.basicConfig(level=logging.INFO, handlers=[_Handler(queue)], force=True)
+    for noisy in NOISY:
+        logging.getLogger(noisy).setLevel(logging.WARNING)

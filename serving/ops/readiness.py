@@ -27,13 +27,6 @@ class Readiness:
         self._check: Future[str] | None = None
 
     async def problem(self) -> str:
-        """Return the reason why a worker of the server does not serve searches, or an empty string."""
-        if own := await self.own_problem():
-            return own
-        states = await asyncio.to_thread(self._service.peers.states)
-        return next((state.problem for state in states if state.problem), "")
-
-    async def own_problem(self) -> str:
         """Return the reason why this process does not serve searches, or an empty string."""
         service, pool = self._service, self._service.pool
         if not service.ready:

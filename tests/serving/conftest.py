@@ -16,8 +16,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from retrieval.retriever import Retriever
+from serving.access.guard import PROBES
 from serving.app import create_app
-from serving.http.guard import PROBES
 
 ENCRYPTION = ssl.create_default_context()  # unused, and slow to make for every client
 # the command itself, in a process of its own, with every address it looks up or connects to in its log

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from index.gallery import Gallery
 from retrieval.errors import BundleError, BundleMismatch, GalleryError, InvalidParameter
 from retrieval.process import bind, cores, port_of
+from serving.access.keys import add_key
 from serving.cli import EXAMPLES, example_files, keys, serve
-from serving.http.keys import add_key
 from serving.launch import ServePlan
 
 from ..world import draw
@@ -125,17 +125,12 @@ def test_withdrawing_a_key_that_is_not_there_fails(tmp_path: Path) -> None:
     assert "NAME must be in the file" in str(again.exception)
 
 
-def test_workers_share_the_cores(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_share_the_cores_and_serve_no_page(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[ServePlan] = []
-
-    def serve_by_workers(plan: ServePlan, *_: Any) -> int:
-        plans.append(plan)
-        return 0
-
-    monkeypatch.setattr("serving.workers.supervisor.serve_by_workers", serve_by_workers)
+    monkeypatch.setattr("serving.launch.serve", lambda plan, *_: plans.append(plan))
     words = [str(world / "bundle"), str(world / "gallery"), "--workers", str(2 * cores())]
     for options in ([], ["--threads", "3"]):
         assert CliRunner().invoke(serve, [*words, *options]).exit_code == 0
-    assert [plan.settings.threads for plan in plans] == [1, 3]
-    refused = CliRunner().invoke(serve, [*words[:3], "0"])
-    assert "workers must be at least 1" in str(refused.exception)
+    assert [(plan.settings.threads, plan.page) for plan in plans] == [(1, False), (3, False)]
+    assert "workers must be at least 1" in str(CliRunner().invoke(serve, [*words[:3], "0"]).exception)
+    assert "--page must be served by one process" in str(CliRunner().invoke(serve, [*words, "--page"]).exception)

@@ -98,7 +98,7 @@ def labels_of(expression: str) -> set[str]:
 
 
 def unknown_metrics(expression: str) -> set[str]:
-    from serving.ops.telemetry import METRICS
+    from serving.ops.metrics import METRICS
 
     return {name for name in metrics_of(expression) - OWN if not {name, APPENDED.sub("", name)} & set(METRICS)}
 

@@ -18,7 +18,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from serving.http.server import EXIT_S, GRACE_S
+from serving.launch import EXIT_S, GRACE_S
 
 from ..world import encode
 from .conftest import PROGRAM, Served, launch
@@ -31,9 +31,9 @@ LIMIT_S = 15  # in which a server that is told to end ends by its own watchdog
 HANGING = (
     """
 import ctypes, os, time
-import index.gallery, retrieval.bundle.embedder, serving.ui.page, serving.http.server, serving.service
+import index.gallery, retrieval.bundle.embedder, serving.page.page, serving.launch, serving.service
 
-serving.http.server.GRACE_S, serving.http.server.EXIT_S = {limits}
+serving.launch.GRACE_S, serving.launch.EXIT_S = {limits}
 
 def hang():
     open(os.environ["HANGING_PIPE"] + ".begun", "w").close()
@@ -58,13 +58,13 @@ retrieval.bundle.embedder.Embedder.embed_pixels = embed_pixels
 if {where!r} == "check":
     index.gallery.verify_files = lambda *_: hang()
 if {where!r} == "page":
-    serving.ui.page.build_page = lambda *_: hang()
+    serving.page.page.build_page = lambda *_: hang()
 if {where!r} == "feedback":
     serving.service.Service.feedback = lambda *_, **__: hang()
 if {where!r} == "loop":
-    import serving.http.limits
-    call = serving.http.limits.BodyLimit.__call__
-    serving.http.limits.BodyLimit.__call__ = lambda self, scope, *others: (
+    import serving.access.limits
+    call = serving.access.limits.BodyLimit.__call__
+    serving.access.limits.BodyLimit.__call__ = lambda self, scope, *others: (
         hang() if scope.get("path") == "/v1/search" else call(self, scope, *others)
     )
 """

@@ -26,8 +26,8 @@ from PIL import Image
 
 from retrieval.bundle.bundle import REPORT
 from retrieval.images import MAX_BYTES
+from serving.access.guard import PROBES
 from serving.api.problems import MEDIA_TYPE
-from serving.http.guard import PROBES
 
 from ..conftest import ROOT
 from ..world import draw, encode, make_bundle

@@ -23,9 +23,9 @@ import pytest
 from PIL import Image
 
 from retrieval.cli.main import main
+from serving.access.guard import PROBES
+from serving.access.keys import add_key, remove_keys
 from serving.api.problems import MEDIA_TYPE
-from serving.http.guard import PROBES
-from serving.http.keys import add_key, remove_keys
 
 from ..world import draw, encode, make_bundle
 from .conftest import ENCRYPTION, Served, bearer, operations, start, stop
@@ -392,7 +392,7 @@ def test_bundles_are_swapped_under_load_without_a_failed_or_mixed_answer(world: 
             bundle = bundles[swaps % 2]
             point(tmp_path, bundle.path)
             told = httpx.post(f"{served.address}/v1/admin/reload", timeout=PATIENCE).json()
-            assert (told["swapped"], told["bundle_id"]["after"]) == (True, bundle.bundle_id)
+            assert told["bundle_id"]["after"] == bundle.bundle_id
             assert search(served).json()["bundle_id"] == bundle.bundle_id
             warm = warm or memory(served)
             time.sleep(0.5)
@@ -412,10 +412,9 @@ def test_a_bundle_that_does_not_open_is_not_swapped_in(own: Path) -> None:
     with running(own, own, "--no-page") as served:
         before = search(served).json()["bundle_id"]
         (own / "bundle" / "notes.txt").write_bytes(b"changed")
-        for query in ("", "?dry_run=true"):
-            refused = httpx.post(f"{served.address}/v1/admin/reload{query}", timeout=20)
-            assert (refused.status_code, refused.headers["content-type"]) == (409, MEDIA_TYPE)
-            assert str(own) not in refused.text
+        refused = httpx.post(f"{served.address}/v1/admin/reload", timeout=20)
+        assert (refused.status_code, refused.headers["content-type"]) == (409, MEDIA_TYPE)
+        assert str(own) not in refused.text
         assert search(served).json()["bundle_id"] == before
         assert httpx.get(f"{served.address}/readyz").status_code == 200
 
@@ -512,20 +511,6 @@ def test_keys_are_rotated_without_a_restart(locked: tuple[Served, Path, str, str
 def search_with(served: Served, key: str) -> httpx.Response:
     headers = {**JPEG, **bearer(key)}
     return httpx.post(f"{served.address}{SEARCH}", content=QUERY, headers=headers, timeout=PATIENCE, verify=ENCRYPTION)
-
-
-@pytest.mark.slow
-def test_a_key_that_asks_too_often_waits_and_others_do_not(world: Path, tmp_path: Path) -> None:
-    keys = tmp_path / "keys.json"
-    greedy, modest = add_key(keys, "greedy", "search"), add_key(keys, "modest", "search")
-    with running(world, tmp_path, "--keys", str(keys), "--rate", "0.001", "--no-page") as served:
-        answers = [search_with(served, greedy) for _ in range(5)]
-        assert [answer.status_code for answer in answers] == [200, 429, 429, 429, 429]
-        assert answers[1].headers["content-type"] == MEDIA_TYPE
-        assert 900 <= int(answers[1].headers["retry-after"]) <= 1000
-        assert search_with(served, modest).status_code == 200
-        with httpx.Client(base_url=served.address) as client:
-            assert [client.get("/healthz").status_code for _ in range(20)] == [200] * 20
 
 
 def test_beyond_this_machine_there_is_no_server_without_keys(

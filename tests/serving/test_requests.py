@@ -15,10 +15,10 @@ from fastapi.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from retrieval.retriever import Retriever
+from serving.access.keys import add_key
 from serving.api.problems import MEDIA_TYPE
 from serving.app import create_app
-from serving.config import ServeSettings
-from serving.http.keys import add_key
+from serving.settings import ServeSettings
 
 from ..world import draw, encode
 

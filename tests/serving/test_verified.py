@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from retrieval.retriever import Retriever
 from serving.app import create_app
+from serving.reloads import Places
 
 from ..prints import draw_cover
 from ..world import encode
@@ -25,12 +26,15 @@ class Opens:
     def __init__(self, shop: Path) -> None:
         self.shop, self.name = shop, "bundle"
 
-    def __call__(self) -> Retriever:
+    def open(self) -> Retriever:
         return Retriever.open(self.shop / self.name, self.shop / "gallery")
+
+    def state(self) -> tuple[object, ...]:
+        return Places(self.shop / "bundle", self.shop / "gallery").state()
 
 
 def client_of(opens: Opens) -> TestClient:
-    return TestClient(create_app(opens(), page=False, reopen=opens))
+    return TestClient(create_app(opens.open(), page=False, places=opens))
 
 
 def test_a_photo_is_put_and_found_by_its_print(covers: Path) -> None:
@@ -61,20 +65,6 @@ def test_an_explanation_counts_the_details_that_agree(covers: Path) -> None:
     assert max(photo["inliers"] for photo in unknown["explanation"]["verified"]) < first["inliers"]
 
 
-def test_a_reload_compares_the_verified_answers(covers: Path) -> None:
-    opens = Opens(covers)
-    files = [("images", ("a", ASKED)), ("images", ("b", UNKNOWN))]
-    with client_of(opens) as client:
-        assert client.post("/v1/admin/reload?dry_run=true", files=files).json()["changed"] == []
-        opens.name = "plain"
-        told = client.post("/v1/admin/reload?dry_run=true", files=files).json()
-        assert told["asked"] == 2
-        assert told["threshold"]["before"] is not None
-        assert told["threshold"]["after"] is None  # the gallery's threshold is one of verified distances
-        opens.name = "stronger"
-        assert client.post("/v1/admin/reload", files=files).json()["swapped"] is True
-
-
 def test_a_bundle_without_verification_adds_no_photo_to_a_gallery_with_features(covers: Path) -> None:
     opens = Opens(covers)
     opens.name = "plain"
@@ -94,7 +84,7 @@ def test_a_reload_to_another_vocabulary_is_refused_and_the_old_bundle_serves(
         before = client.get("/v1/info").json()["bundle_id"]
         opens.name = "other"
         with caplog.at_level(logging.ERROR):
-            refused = client.post("/v1/admin/reload", files=[("images", ("a", ASKED))])
+            refused = client.post("/v1/admin/reload")
         assert refused.status_code == 409
         assert "keeps other local features" in caplog.text
         assert "retrieval index" in caplog.text

@@ -16,7 +16,7 @@ from retrieval.retriever import Retriever
 from retrieval.threshold.error_rates import LABELLED, UNKNOWN
 from retrieval.threshold.labelled_queries import by_source, read_queries
 from serving.app import create_app
-from serving.config import ServeSettings
+from serving.settings import ServeSettings
 from training.loop.run import Run
 
 from ..world import draw, encode

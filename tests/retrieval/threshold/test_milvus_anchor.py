@@ -16,8 +16,8 @@ from retrieval.cli.main import group
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
 from retrieval.threshold.gallery_points import stored_point
-from serving.config import ServeSettings
 from serving.service import Service
+from serving.settings import ServeSettings
 
 from ...world import draw, encode, write_folder
 from .test_gallery_anchor import bundle_of

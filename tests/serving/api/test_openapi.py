@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from retrieval.client.client import RetrievalClient
+from retrieval.client import RetrievalClient
 from retrieval.retriever import Retriever
+from serving.access.guard import PROBES
+from serving.access.keys import add_key
 from serving.api.problems import MEDIA_TYPE
-from serving.api.schemas import Problem
 from serving.app import create_app
-from serving.config import ServeSettings
-from serving.http.guard import PROBES
-from serving.http.keys import add_key
+from serving.settings import ServeSettings
 from tests.serving.live_page import serving
 
 from ...world import draw, encode
@@ -37,7 +36,7 @@ def errors(operation: dict[str, Any]) -> dict[str, Any]:
     return {status: told for status, told in operation["responses"].items() if int(status) >= 400}
 
 
-def test_every_error_is_a_problem_with_an_example(paths: dict[str, dict[str, Any]]) -> None:
+def test_every_error_is_a_problem(paths: dict[str, dict[str, Any]]) -> None:
     seen = set()
     for path, operations in paths.items():
         for operation in operations.values():
@@ -45,30 +44,29 @@ def test_every_error_is_a_problem_with_an_example(paths: dict[str, dict[str, Any
                 assert told["content"].keys() == {MEDIA_TYPE}, (path, status)
                 body = told["content"][MEDIA_TYPE]
                 assert body["schema"] == {"$ref": "#/components/schemas/Problem"}
-                assert Problem.model_validate(body["example"], strict=True).status == int(status)
                 seen.add(status)
-    assert seen == {"400", "401", "403", "404", "408", "409", "413", "415", "422", "429", "500", "503"}
+    assert seen == {"400", "401", "403", "404", "408", "409", "413", "415", "422", "500", "503"}
 
 
 @pytest.mark.parametrize(
     ("method", "path", "own"),
     [
-        ("post", "/v1/search", "400 408 413 415 422 429 503"),
-        ("post", "/v1/search/batch", "400 408 413 422 429 503"),
-        ("post", "/v1/search/photos", "400 408 413 415 422 429 503"),
-        ("post", "/v1/feedback", "404 408 413 422 429"),
-        ("get", "/v1/items", "422 429"),
-        ("get", "/v1/items/{item_id}", "404 429"),
-        ("delete", "/v1/items/{item_id}", "404 422 429 503"),
-        ("get", "/v1/photos/{photo_id}", "404 429"),
-        ("put", "/v1/photos/{photo_id}", "400 408 409 413 415 422 429 503"),
-        ("delete", "/v1/photos/{photo_id}", "404 422 429 503"),
-        ("get", "/v1/thumbnails/{photo_id}", "404 429"),
-        ("get", "/v1/info", "429"),
-        ("post", "/v1/admin/reload", "400 408 409 413 415 422 429 503"),
-        ("post", "/v1/admin/sync", "400 408 409 413 422 429 503"),
-        ("get", "/v1/report", "429"),
-        ("get", "/v1/report/bundle", "404 429"),
+        ("post", "/v1/search", "400 408 413 415 422 503"),
+        ("post", "/v1/search/batch", "400 408 413 422 503"),
+        ("post", "/v1/search/photos", "400 408 413 415 422 503"),
+        ("post", "/v1/feedback", "404 408 413 422"),
+        ("get", "/v1/items", "422"),
+        ("get", "/v1/items/{item_id}", "404"),
+        ("delete", "/v1/items/{item_id}", "404 422 503"),
+        ("get", "/v1/photos/{photo_id}", "404"),
+        ("put", "/v1/photos/{photo_id}", "400 408 409 413 415 422 503"),
+        ("delete", "/v1/photos/{photo_id}", "404 422 503"),
+        ("get", "/v1/thumbnails/{photo_id}", "404"),
+        ("get", "/v1/info", ""),
+        ("post", "/v1/admin/reload", "409 503"),
+        ("post", "/v1/admin/sync", "400 408 409 413 422 503"),
+        ("get", "/v1/report", ""),
+        ("get", "/v1/report/bundle", "404"),
         ("get", "/metrics", ""),
     ],
 )
@@ -119,19 +117,18 @@ def test_people_read_the_api_without_another_host(client: TestClient, paths: dic
     for path, operations in paths.items():
         assert path in text
         for operation in operations.values():
-            assert operation["description"] in text
+            assert " ".join(operation["description"].split()) in " ".join(text.split())
     for words in (
         "top_k",
-        "A filter, such as \"brand = 'x' and price < 10\".",
-        "this client sends too many requests",
+        "A filter over columns, such as \"brand = 'x' and price < 10\".",
         "multipart",
     ):
         assert words in text
     assert "<script" not in page.text
     assert re.findall(r"""(?:src|href)=["'](?!#|openapi\.json)""", page.text) == []
-    links = set(re.findall(r"href='#(\w+)'", page.text))
+    links = set(re.findall(r'href="#(\w+)"', page.text))
     assert links
-    assert links <= set(re.findall(r"id='(\w+)'", page.text))
+    assert links <= set(re.findall(r'id="(\w+)"', page.text))
     assert "style-src 'self' 'unsafe-inline'" in page.headers["content-security-policy"]
 
 

@@ -20,10 +20,10 @@ from PIL import Image
 from retrieval.errors import GalleryCorrupt, InvalidParameter, RetrievalError
 from retrieval.images import MAX_BYTES
 from retrieval.retriever import Retriever
+from serving.access.limits import OVERHEAD, Busy
 from serving.api.problems import MEDIA_TYPE, STATUS
 from serving.app import create_app
-from serving.config import ServeSettings
-from serving.http.limits import OVERHEAD, Busy
+from serving.settings import ServeSettings
 from tests.serving.live_page import serving
 
 from ...world import draw, encode
@@ -246,7 +246,7 @@ def test_settings_are_checked() -> None:
 @pytest.mark.end_to_end
 def test_the_endpoint_alone_needs_neither_gradio_nor_torch(world: Path) -> None:
     program = (
-        "import sys, serving.app, serving.cli, serving.ui.page\n"
+        "import sys, serving.app, serving.cli, serving.page.page\n"
         "from retrieval.retriever import Retriever\n"
         f"serving.app.create_app(Retriever.open({str(world / 'bundle')!r}, {str(world / 'gallery')!r}), page=False)\n"
         "assert not {'gradio', 'torch'} & set(sys.modules), 'imported too much'\n"

@@ -1,0 +1,371 @@
+"""HTTP client for `retrieval serve`. Requires the extra `client`."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import time
+from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
+
+from PIL import Image
+from pydantic import TypeAdapter, ValidationError
+
+from .errors import ImageTooLarge, ImageUnreadable, InvalidParameter, MissingDependency, RetrievalError
+from .feedback import Verdict
+from .images import MAX_BYTES, Source, open_image, plain_source
+from .images.formats import format_of
+from .messages import BatchAnswer, Info, Item, ItemPage, Photo, Problem, Recorded, Reloaded, Removed, Stored, Synced
+from .search.boxes import WINDOWS, bbox_text, check_boxes
+from .search.looks import MOST_QUERY_PHOTOS, check_images
+from .search.result import SearchResult
+
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["ApiError", "RetrievalClient", "Unreachable"]
+
+T = TypeVar("T")
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
+LEAST_TIMEOUT_S = 0.01
+BUSY, TOO_MANY = 503, 429
+jitter = SystemRandom().uniform
+
+
+class ApiError(RetrievalError):
+    """An error response or an unexpected response. The attributes are the fields of a problem document (RFC 9457)."""
+
+    def __init__(self, problem: Problem, request_id: str = "") -> None:
+        super().__init__(f"{problem.title} (status {problem.status})", remedy=problem.detail)
+        self.status, self.title, self.detail, self.type = problem.status, problem.title, problem.detail, problem.type
+        self.request_id = request_id
+
+
+class Unreachable(RetrievalError):
+    """No response: the connection could not be opened, was interrupted, or timed out."""
+
+
+class RetrievalClient:
+    """A thread-safe client for a retrieval server. Images are bytes, paths, PIL images or RGB arrays.
+
+    Parameters
+    ----------
+    base_url:
+        URL of the server, such as "https://search.example.org".
+    key:
+        API key, as printed by `retrieval keys add`.
+    timeout:
+        Time limit of a call in seconds, including retries and pauses. Each network operation is limited to the
+        remaining time.
+    retries:
+        Number of further attempts after a broken connection, status 503 (busy) or 429 (too many requests). `feedback`
+        and `reload` are retried only if no connection could be opened. If the response to a removal is lost, its
+        retry reports that there is nothing to remove.
+    transport:
+        An httpx transport, for tests.
+
+    Every method raises ApiError for an error response, and Unreachable without a response.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        key: str | None = None,
+        timeout: float = 10.0,
+        retries: int = 3,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        if not 0 < timeout < float("inf"):
+            raise InvalidParameter("timeout", "be a positive number of seconds", timeout)
+        if retries < 0:
+            raise InvalidParameter("retries", "be at least 0", retries)
+        try:
+            import httpx
+        except ImportError as error:
+            raise MissingDependency.of_extra("httpx", "client") from error
+        try:
+            url = httpx.URL(base_url)
+        except httpx.InvalidURL as error:
+            raise InvalidParameter("base_url", "be an address", base_url) from error
+        if url.scheme not in ("http", "https") or not url.host:
+            raise InvalidParameter("base_url", "begin with http:// or https:// and a host", base_url)
+        secret = (key or "").strip()  # strip the newline of a key file
+        if not (secret.isascii() and secret.isprintable()):
+            raise InvalidParameter("key", "be printable ASCII", "something else")
+        headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+        self._timeout, self._retries = timeout, retries
+        self._http = httpx.Client(base_url=url, headers=headers, transport=transport)
+
+    def __enter__(self) -> RetrievalClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def search(
+        self,
+        image: Source,
+        *,
+        bbox: Sequence[float] | None = None,
+        top_k: int = 10,
+        where: str | None = None,
+        fields: Sequence[str] | None = None,
+        explain: bool = False,
+    ) -> SearchResult:
+        """Return the catalogue items that match a photo, if any.
+
+        `bbox` is a part of the photo to search with: left, upper, right, lower in pixels of the upright photo.
+        `where` filters by declared columns; `fields` selects the metadata keys to return, all by default.
+        """
+        query = _query(top_k, where, fields) | {"explain": explain}
+        query |= {} if bbox is None else {"bbox": bbox_text(bbox)}
+        return self._call(SearchResult, "POST", "/v1/search", params=query, **_raw(image))
+
+    def search_batch(
+        self,
+        images: Sequence[Source],
+        *,
+        top_k: int = 10,
+        where: str | None = None,
+        fields: Sequence[str] | None = None,
+        explain: bool = False,
+    ) -> list[SearchResult | ApiError]:
+        """Search with several photos at once; a photo that the server refuses gets an ApiError in its place."""
+        query = _query(top_k, where, fields) | {"explain": explain}
+        return self._answers("/v1/search/batch", params=query, files=_files(images))
+
+    def search_photos(
+        self,
+        images: Sequence[Source],
+        *,
+        top_k: int = 10,
+        where: str | None = None,
+        fields: Sequence[str] | None = None,
+    ) -> SearchResult:
+        """Rank the items by 2 to 4 photos of the same item as one query."""
+        check_images(images, 2, MOST_QUERY_PHOTOS)
+        query = _query(top_k, where, fields)
+        return self._call(SearchResult, "POST", "/v1/search/photos", params=query, files=_files(images))
+
+    def search_boxes(
+        self,
+        image: Source,
+        boxes: str | Sequence[Sequence[float]] = WINDOWS,
+        *,
+        top_k: int = 10,
+        where: str | None = None,
+        fields: Sequence[str] | None = None,
+    ) -> list[SearchResult | ApiError]:
+        """Return an answer for each of several parts of a photo: "windows", "detector", or 1 to 64 bounding boxes."""
+        query, chosen = _query(top_k, where, fields), check_boxes(boxes)
+        query |= {"find": chosen} if isinstance(chosen, str) else {"bbox": [bbox_text(box) for box in chosen]}
+        return self._answers("/v1/search/boxes", params=query, **_raw(image))
+
+    def items(self, after: str = "", limit: int = 100) -> ItemPage:
+        """Return a page of item_ids that follow `after`."""
+        return self._call(ItemPage, "GET", "/v1/items", params={"after": after, "limit": limit})
+
+    def item(self, item_id: str) -> Item:
+        """Return an item and its photos."""
+        return self._call(Item, "GET", _path("items", item_id))
+
+    def remove_item(self, item_id: str) -> Removed:
+        """Remove an item and its photos."""
+        return self._call(Removed, "DELETE", _path("items", item_id))
+
+    def photo(self, photo_id: str) -> Photo:
+        """Return a photo's item and metadata."""
+        return self._call(Photo, "GET", _path("photos", photo_id))
+
+    def put_photo(
+        self, photo_id: str, image: Source, *, item_id: str, metadata: Mapping[str, Any] | None = None
+    ) -> Stored:
+        """Add a photo to the gallery, or replace it."""
+        if not metadata:
+            return self._call(Stored, "PUT", _path("photos", photo_id), params={"item_id": item_id}, **_raw(image))
+        encoded = base64.b64encode(image_bytes(image)).decode()
+        values = {"image": encoded, "item_id": item_id, "metadata": dict(metadata)}
+        return self._call(Stored, "PUT", _path("photos", photo_id), **_json("metadata", values))
+
+    def remove_photo(self, photo_id: str) -> Removed:
+        """Remove a photo."""
+        return self._call(Removed, "DELETE", _path("photos", photo_id))
+
+    def thumbnail(self, photo_id: str) -> bytes:
+        """Return a photo's thumbnail, a JPEG."""
+        return self._respond("GET", _path("thumbnails", photo_id)).content
+
+    def info(self) -> Info:
+        """Return information about the server's bundle, gallery and threshold."""
+        return self._call(Info, "GET", "/v1/info")
+
+    def feedback(self, answer: SearchResult | str, verdict: Verdict, *, item_id: str = "") -> None:
+        """Send feedback on an answer or its request_id. `item_id` names the right item, if the verdict is "wrong"."""
+        request_id = answer if isinstance(answer, str) else answer.request_id
+        values = {"request_id": request_id, "verdict": verdict, "item_id": item_id}
+        self._call(Recorded, "POST", "/v1/feedback", repeatable=False, **_json("feedback", values))
+
+    def sync(
+        self,
+        photos: Sequence[Mapping[str, Any]],
+        *,
+        prune: bool = False,
+        prune_at_most: float = 0.5,
+        dry_run: bool = False,
+    ) -> Synced:
+        """Update the items and metadata of the gallery's photos from a table of all of them; return what differed.
+
+        Each photo is a mapping with `photo_id`, `item_id` and, optionally, `metadata`. Photos that the table does not
+        have are removed with `prune`, unless they are more than the share `prune_at_most` of the gallery. With
+        `dry_run` nothing is changed.
+        """
+        values = {"photos": [dict(photo) for photo in photos], "prune": prune, "dry_run": dry_run}
+        table = _json("photos", values | {"prune_at_most": prune_at_most})
+        return self._call(Synced, "POST", "/v1/admin/sync", **table)
+
+    def reload(self) -> Reloaded:
+        """Make the server reopen its bundle and gallery."""
+        return self._call(Reloaded, "POST", "/v1/admin/reload", repeatable=False)
+
+    def ready(self) -> bool:
+        """Return whether the server is reachable and ready to answer searches."""
+        try:
+            self._respond("GET", "/readyz", repeatable=False)
+        except Unreachable:
+            return False
+        except ApiError as error:
+            if error.status == BUSY:
+                return False
+            raise
+        return True
+
+    def _answers(self, path: str, **request: Any) -> list[SearchResult | ApiError]:
+        found = self._call(BatchAnswer, "POST", path, **request)
+        return [ApiError(each, found.request_id) if isinstance(each, Problem) else each for each in found.answers]
+
+    def _call(self, kind: type[T], method: str, path: str, **request: Any) -> T:
+        response = self._respond(method, path, **request)
+        try:
+            return TypeAdapter(kind).validate_json(response.content)
+        except ValidationError as error:
+            raise _problem(response, "the response is not from this API", str(error)) from error
+
+    def _respond(self, method: str, path: str, *, repeatable: bool = True, **request: Any) -> httpx.Response:
+        """Send a request until there is a final response; raise ApiError or Unreachable.
+
+        Pauses grow exponentially with full jitter, and are added to the server's Retry-After.
+        """
+        import httpx
+
+        end, made = time.monotonic() + self._timeout, 0
+        while True:
+            left, failure = max(end - time.monotonic(), LEAST_TIMEOUT_S), None
+            try:
+                response = self._http.request(method, path, timeout=left, **request)
+                if response.is_success:
+                    return response
+                again = repeatable and response.status_code in (BUSY, TOO_MANY)
+                pause = _retry_after(response)
+            except httpx.RequestError as error:
+                unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
+                broken = (httpx.TimeoutException, httpx.NetworkError, httpx.RemoteProtocolError)
+                again, pause, failure = unsent or (repeatable and isinstance(error, broken)), 0.0, error
+            pause += jitter(0, min(FIRST_PAUSE_S * 2**made, LONGEST_PAUSE_S))
+            if not again or made == self._retries or pause > end - time.monotonic():
+                break
+            made += 1
+            time.sleep(pause)
+        if failure is None:
+            raise _problem(response)
+        url = failure.request.url
+        raise Unreachable(
+            f"no answer from {url.scheme}://{url.netloc.decode()}: {type(failure).__name__} {failure}".rstrip(),
+            remedy="Check that the server is running and that this is its address",
+        ) from failure
+
+
+def image_bytes(image: Source) -> bytes:
+    """Return an image as encoded bytes. PIL images and arrays are checked like search images and encoded as PNG."""
+    source = plain_source(image)
+    if isinstance(source, Image.Image):
+        file = io.BytesIO()
+        open_image(source).save(file, "PNG")
+        source = file.getvalue()
+    elif isinstance(source, Path):
+        try:
+            source = source.read_bytes()
+        except OSError as error:
+            raise ImageUnreadable(f"{image!s} cannot be read: {error.strerror}") from error
+    if len(source) > MAX_BYTES:
+        raise ImageTooLarge(
+            f"the image has {len(source):,} bytes as a file, the limit is {MAX_BYTES:,}", remedy="Send a smaller image"
+        )
+    return source
+
+
+def _raw(image: Source) -> dict[str, Any]:
+    data = image_bytes(image)
+    return {"content": data, "headers": {"Content-Type": _media_type(data)}}
+
+
+def _files(images: Sequence[Source]) -> list[tuple[str, tuple[str, bytes, str]]]:
+    if isinstance(images, str | bytes) or not images:
+        raise InvalidParameter("images", "be a sequence of at least one image", type(images))
+    files = [image_bytes(image) for image in images]
+    return [("images", (f"image-{number}", data, _media_type(data))) for number, data in enumerate(files)]
+
+
+def _media_type(data: bytes) -> str:
+    form = format_of(data)
+    return "image/jpeg" if form is None else form.media_type
+
+
+def _json(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        content = json.dumps(values, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidParameter(name, "hold plain JSON values", str(error)) from error
+    return {"content": content, "headers": {"Content-Type": "application/json"}}
+
+
+def _query(top_k: int, where: str | None, fields: Sequence[str] | None) -> dict[str, Any]:
+    if isinstance(fields, str):
+        raise InvalidParameter("fields", "be a sequence of metadata keys", fields, remedy=f"Pass [{fields!r}]")
+    query: dict[str, Any] = {"top_k": top_k} | ({} if where is None else {"where": where})
+    return query if fields is None else query | {"fields": list(fields) or [""]}  # "" is no key: no metadata
+
+
+def _path(collection: str, name: str) -> str:
+    if not name:
+        raise InvalidParameter("id", "not be empty", name)
+    encoded = quote(name, safe="")
+    return f"/v1/{collection}/{name.replace('.', '%2E') if name in ('.', '..') else encoded}"
+
+
+def _problem(response: httpx.Response, title: str = "", detail: str = "") -> ApiError:
+    try:
+        problem = Problem.model_validate_json(response.content)
+    except ValidationError:  # such as a proxy's HTML page
+        problem = Problem()
+    told = {"title": title or problem.title or response.reason_phrase, "detail": detail or problem.detail}
+    made = problem.model_copy(update={**told, "status": response.status_code})
+    return ApiError(made, response.headers.get("X-Request-ID", ""))
+
+
+def _retry_after(response: httpx.Response) -> float:
+    """Return the Retry-After of a response in seconds; the header may be a date."""
+    value = response.headers.get("Retry-After", "")
+    try:
+        return float(value) if value.isdecimal() else max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, OverflowError):  # neither seconds nor a date
+        return 0.0

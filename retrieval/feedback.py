@@ -1,0 +1,183 @@
+"""Feedback on answers: a log of verdicts that servers append to, and labelled photos made of it.
+
+A verdict says which item a photo shows ("right", or "wrong" with the right item), that it shows no item of the
+catalogue ("unknown", or "right" about a no-match), or only that the answer is "wrong".
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import stat
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from retrieval.catalogue.photos import Photo
+from retrieval.errors import DataError, InvalidParameter
+from retrieval.search.boxes import check_bbox
+from retrieval.search.result import MATCH, NO_MATCH, BBox
+
+Verdict = Literal["right", "wrong", "unknown"]
+RIGHT, WRONG, UNKNOWN = VERDICTS = ("right", "wrong", "unknown")
+MAX_BYTES = 100 * 2**20  # per file, about 200,000 verdicts
+MAX_LINE = 16 * 1024  # bytes per line
+PHOTO = re.compile(r"[0-9a-f]{32}(\.[a-z]{3,4})?")  # name of a kept photo: a hash of its content, and its suffix
+SOURCE = "feedback"  # in the column `source` of a labelled table
+UNKNOWN_ITEM = ""  # item_id of a photo that shows no item of the catalogue
+NOT_KEPT, GONE = "without a kept photo", "whose photo is no longer in the folder"
+NO_LABEL, CONTRADICTED = "that do not say which item is right", "that contradict each other"
+
+
+@dataclass(frozen=True, config=ConfigDict(strict=True))
+class Feedback:
+    """A verdict on an answer."""
+
+    verdict: Verdict  # right, wrong (another item is right) or unknown (the item is not in the catalogue)
+    decision: Literal["match", "no_match", "ranked"]  # of the answer
+    item_id: str  # nearest item, match or not
+    distance: FiniteFloat  # to the nearest item
+    bundle_id: str
+    gallery_version: Annotated[int, Field(ge=0)]
+    time: str  # ISO 8601, UTC
+    request_id: str  # of the answer
+    asked_by: str = ""  # name of the key that searched; empty on a server without keys
+    key: str = ""  # name of the key that gave the verdict
+    right_item_id: str = ""  # item that is right, with the verdict "wrong"; empty if it was not named
+    photo: Annotated[str, Field(pattern=f"^({PHOTO.pattern})?$")] = ""  # name of the kept photo; empty if there is none
+    bbox: Annotated[BBox, AfterValidator(check_bbox)] | None = None  # the part that was searched; None: the whole photo
+
+    def __post_init__(self) -> None:
+        if self.right_item_id and self.verdict != WRONG:
+            raise InvalidParameter("verdict", f"be {WRONG} where another item is named", self.verdict)
+
+    @property
+    def label(self) -> str | None:
+        """The item that the photo shows, "" if it shows none of the catalogue, None if the verdict does not say."""
+        if self.verdict == UNKNOWN or (self.verdict == RIGHT and self.decision == NO_MATCH):
+            return UNKNOWN_ITEM
+        return self.item_id if self.verdict == RIGHT else self.right_item_id or None
+
+    @property
+    def denied(self) -> str | None:
+        """The answer that the verdict calls wrong without naming the right one; "" is a no-match."""
+        if self.label is not None:
+            return None
+        return self.item_id if self.decision == MATCH else UNKNOWN_ITEM
+
+
+FEEDBACK = TypeAdapter(Feedback)
+
+
+def append_feedback(path: Path, feedback: Feedback) -> None:
+    """Append a line in a single synced write: processes never interleave lines, and a kill loses none.
+
+    Raises OSError if the line does not fit on the disk; a part of it that was written is taken out again.
+    """
+    line = FEEDBACK.dump_json(feedback) + b"\n"
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        size = os.fstat(file).st_size
+        if size + len(line) > MAX_BYTES:
+            raise DataError(f"{path} is full: {MAX_BYTES:,} bytes", remedy="Use it, and move it away")
+        if os.write(file, line) < len(line):
+            os.ftruncate(file, size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def read_feedback(path: Path) -> list[Feedback]:
+    """Read an untrusted feedback file; raise DataError with the line number if a line is invalid."""
+    found = []
+    for number, line in enumerate(_content(path).split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            if len(line) > MAX_LINE:
+                raise ValueError(f"it has more than {MAX_LINE:,} bytes")
+            found.append(FEEDBACK.validate_json(line))
+        except ValueError as error:  # also ValidationError and InvalidParameter
+            why = str(error) if not isinstance(error, ValidationError) else _first(error)
+            raise DataError(
+                f"{path}, line {number} is no feedback: {why}", remedy="Mend the line or take it out"
+            ) from error
+    return found
+
+
+def labelled_photos(feedback: Sequence[Feedback], folder: Path) -> tuple[list[Photo], Counter[str]]:
+    """Return the kept photos in a folder with the items that they show, and the numbers of verdicts left out by reason.
+
+    Of several verdicts on one photo or part, the last one of each key counts. If these do not agree, it gets no label.
+
+    Raises
+    ------
+    DataError
+        If no photo gets a label.
+    """
+    by_photo: dict[tuple[str, BBox | None], dict[str, Feedback]] = defaultdict(dict)
+    for verdict in feedback:
+        of_keys = by_photo[verdict.photo, verdict.bbox]
+        of_keys.pop(verdict.key, None)  # the newest is last
+        of_keys[verdict.key] = verdict
+    unkept = [verdict for verdict in feedback if not verdict.photo]
+    left_out, photos = Counter({NOT_KEPT: len(unkept)} if unkept else {}), []
+    for (name, _), of_keys in by_photo.items():
+        verdicts, path = list(of_keys.values()), folder / name
+        labels = {verdict.label for verdict in verdicts if verdict.label is not None}
+        if not name:
+            continue
+        if len(labels) > 1 or labels & {verdict.denied for verdict in verdicts}:
+            left_out[CONTRADICTED] += len(verdicts)
+        elif not labels:
+            left_out[NO_LABEL] += len(verdicts)
+        elif not path.is_file() or path.is_symlink():  # the server writes files, so a link is not one of its photos
+            left_out[GONE] += len(verdicts)
+        else:
+            photos.append(_photo(path, labels.pop() or UNKNOWN_ITEM, verdicts))
+    if not photos:
+        reasons = ", ".join(f"{count} {why}" for why, count in left_out.items())
+        raise DataError(
+            f"none of the {len(feedback)} verdicts labels a photo: {reasons or 'there are none'}",
+            remedy="Keep the photos of judged answers: serve with --feedback-photos FOLDER",
+        )
+    return photos, left_out
+
+
+def _photo(path: Path, item_id: str, verdicts: Sequence[Feedback]) -> Photo:
+    """Return a labelled photo with the facts of its newest verdict as metadata."""
+    newest = verdicts[-1]
+    names = ("verdict", "decision", "time", "request_id", "bundle_id", "gallery_version")
+    metadata = {name: getattr(newest, name) for name in names}
+    metadata |= {"answered_item": newest.item_id, "reviewed_by": newest.key, "reviews": len(verdicts)}
+    part = "" if newest.bbox is None else " " + ",".join(f"{side:g}" for side in newest.bbox)
+    name = f"{SOURCE}/{path.stem}{part}"
+    return Photo(name, path, item_id, source=SOURCE, bbox=newest.bbox, metadata=metadata)
+
+
+def _content(path: Path) -> bytes:
+    """Read a regular file of at most `MAX_BYTES` bytes."""
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # opening a pipe would block
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise DataError(f"{path} is no file", remedy="Name the file that `retrieval serve --feedback` writes")
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    if len(content) > MAX_BYTES:
+        raise DataError(f"{path} has more than {MAX_BYTES:,} bytes", remedy="Use a part of it: one verdict is one line")
+    return content
+
+
+def _first(error: ValidationError) -> str:
+    """Return the first fault of a line, with the name of its field."""
+    fault = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"[:300]

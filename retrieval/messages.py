@@ -1,0 +1,132 @@
+"""Messages of the HTTP API that the server and the client share. Answers to searches are `retrieval.result`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from .search.result import SearchResult, ThresholdStatus
+
+Pair = Annotated[dict[str, Any], Field(description="The values before and after.")]
+
+
+class Problem(BaseModel):
+    """An RFC 9457 problem document."""
+
+    type: str = "about:blank"
+    title: str = ""
+    status: int = 0
+    detail: str = ""
+
+
+class BatchAnswer(BaseModel):
+    """Answers in the order of the images; a refused photo has a problem document in its place."""
+
+    answers: list[SearchResult | Problem]
+    request_id: str
+
+
+class Photo(BaseModel):
+    """A photo of the gallery."""
+
+    photo_id: str
+    item_id: str
+    metadata: dict[str, Any]
+
+
+class Item(BaseModel):
+    """An item and its photos."""
+
+    item_id: str
+    photos: list[Photo]
+
+
+class ItemPage(BaseModel):
+    """A page of item_ids in alphabetical order; `next` is the `after` of the next page, null on the last."""
+
+    items: list[str]
+    next: str | None
+
+
+class Removed(BaseModel):
+    """The number of photos removed."""
+
+    photos: int
+    gallery_version: int
+
+
+class Stored(BaseModel):
+    """An added or replaced photo."""
+
+    photo_id: str
+    item_id: str
+    replaced: bool
+    gallery_version: int
+
+
+class Synced(BaseModel):
+    """Differences between the gallery and a table; the lists have the first 100 photo_ids."""
+
+    updated: Annotated[int, Field(description="Photos that got another item or other metadata.")]
+    unchanged: int
+    missing: Annotated[int, Field(description="Photos of the table that the gallery lacks: add them with a PUT.")]
+    missing_photos: list[str]
+    gone: Annotated[int, Field(description="Photos of the gallery that the table does not have.")]
+    gone_photos: list[str]
+    gallery_version: int
+
+
+class Recorded(BaseModel):
+    """Confirmation that feedback was recorded."""
+
+    recorded: bool
+
+
+class GalleryInfo(BaseModel):
+    """The current state of the gallery."""
+
+    version: int
+    photos: int
+    items: int
+    index: dict[str, Any]
+    columns: dict[str, str]
+
+
+class Info(BaseModel):
+    """The bundle, the gallery, the threshold with its error rate, and the drift of live photos."""
+
+    bundle_id: str
+    embedding_id: str
+    threshold: Annotated[float | None, Field(description="Null if neither the gallery nor the bundle has one.")]
+    status: Literal["certified", "estimated", "uncalibrated"]
+    target_fpir: float
+    distance: str
+    min_certainty: float
+    evidence: dict[str, Any]
+    threshold_status: ThresholdStatus
+    in_gallery: Annotated[
+        dict[str, Any] | None,
+        Field(
+            description="What the threshold does in the gallery as it is now: FPIR, its upper 95 % bound, items "
+            "measured, and a warning if it misses the target."
+        ),
+    ]
+    gallery: GalleryInfo
+    drift: dict[str, Any]
+    warnings: Annotated[list[str], Field(description="What an operator should know, with the command that helps.")]
+
+
+class Reloaded(BaseModel):
+    """The outcome of a reload."""
+
+    bundle_id: Pair
+    gallery_version: Pair
+    threshold: Pair
+    threshold_status: Pair
+
+
+class Status(BaseModel):
+    """State of the server."""
+
+    status: Literal["alive", "ready"]

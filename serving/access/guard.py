@@ -1,0 +1,237 @@
+"""Middleware for every request: keys, origin checks, security headers, access log and request metrics."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import os
+import re
+import time
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from retrieval.errors import command
+from serving.api.problems import problem
+from serving.ops.metrics import Metrics
+
+from .keys import ADMIN, SEARCH, Key, KeyRing
+
+log = logging.getLogger("retrieval.access")
+PROBES = ("/healthz", "/readyz")  # open without a key: they reveal nothing
+REPORT_PATH, BUNDLE_REPORT_PATH, DOCS_PATH = PAGES = "/v1/report", "/v1/report/bundle", "/docs"  # for browsers
+ENDPOINT = ("/v1/", "/metrics", "/openapi.json", DOCS_PATH)
+LOCAL = ("localhost", "127.0.0.1", "::1")  # host names that a foreign DNS record cannot claim (DNS rebinding)
+READING = ("GET", "HEAD", "OPTIONS")
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")  # a client's request id that is accepted
+HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~-]{0,255})(:[0-9]{0,5})?")  # host with optional port
+COMMON_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+ENDPOINT_CSP = "default-src 'none'; frame-ancestors 'none'"
+PAGE_CSP = (  # Gradio uses inline scripts and styles
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; media-src 'self' blob:; font-src 'self' data:; connect-src 'self' blob: data:; "
+    "worker-src 'self' blob:; frame-ancestors 'none'; base-uri 'self'; form-action 'self'"
+)
+SECURITY_HEADERS = {  # security headers of the page and of the endpoint
+    endpoint: [
+        *((name.lower().encode(), value.encode()) for name, value in COMMON_HEADERS.items()),
+        (b"content-security-policy", csp.encode()),
+    ]
+    for endpoint, csp in ((False, PAGE_CSP), (True, ENDPOINT_CSP))
+}
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Holder of an API key, or an anonymous client of a server without keys."""
+
+    key: str = ""  # name of the key
+    is_admin: bool = False
+
+    @property
+    def actor(self) -> str:
+        """Name for the gallery's change log."""
+        return self.key or "http"
+
+
+# of the current request, in the threads of the pool and the page too
+CALLER: ContextVar[Caller] = ContextVar("caller", default=Caller())  # noqa: B039 (it is frozen)
+
+
+@dataclass
+class _Request:
+    """Facts about a request, collected for the log and the metrics."""
+
+    request_id: str
+    method: str
+    path: str
+    started: float
+    client: str = ""  # name of the key, or the address without keys
+    key: str = ""
+    status: int = 500
+
+
+class Guard:
+    """Access-control middleware around endpoint and page."""
+
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, keys: KeyRing | None, local: bool = False) -> None:
+        self._app, self._metrics, self._keys, self._local = app, metrics, keys, local
+        self._ids = _RequestIds()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse requests that fail a check and pass the others on."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})  # not supported
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        client_id = headers.get("x-request-id", "")
+        request = _Request(
+            client_id if REQUEST_ID.fullmatch(client_id) else next(self._ids),
+            scope["method"],
+            scope["path"],
+            time.perf_counter(),
+        )
+        scope.setdefault("state", {})["request_id"] = request.request_id
+        request.client = (scope.get("client") or ("",))[0]
+        CALLER.set(Caller())  # requests of one connection may share a context
+
+        async def send_noting_status(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                request.status = message["status"]
+                message["headers"] = _with_headers(message.get("headers", ()), request)
+            await send(message)
+
+        try:
+            refusal = self._refusal(request, headers)
+            scope["state"]["client"] = request.client
+            if refusal is not None:
+                await refusal(scope, receive, send_noting_status)
+            else:
+                await self._app(scope, receive, send_noting_status)
+        finally:
+            self._record(request, scope)
+
+    def _refusal(self, request: _Request, headers: Headers) -> JSONResponse | None:
+        if request.path in PROBES:
+            return None
+        refusal = self._bad_origin(request, headers)
+        if refusal is not None:
+            return refusal
+        if self._keys is not None:
+            key = self._keys.find(_key_of(headers))
+            if key is None:
+                return _missing_key(request)
+            request.key = request.client = key.name
+            CALLER.set(Caller(key.name, is_admin=key.may(ADMIN)))
+            return _missing_scope(request, key)
+        return None
+
+    def _bad_origin(self, request: _Request, headers: Headers) -> JSONResponse | None:
+        """Return the refusal of a request with a bad Host header or from a page of another origin."""
+        host = HOST.fullmatch(headers.get("host", ""))
+        if host is None:
+            return problem(
+                400,
+                "the header Host is not a host name with an optional port",
+                "Send one, such as Host: example.org:7860.",
+            )
+        if self._local and host[1].strip("[]").lower() not in LOCAL:
+            return problem(
+                403, "this server accepts requests from its own machine only", "Use the host 127.0.0.1 or localhost."
+            )
+        origin = headers.get("origin")
+        if origin is None or request.method in READING:
+            return None
+        # a proxy may terminate TLS
+        if origin not in [f"{scheme}://{headers.get('host')}" for scheme in ("http", "https")]:
+            return problem(
+                403,
+                "the request came from a page of another origin",
+                "Send it from this server's page or without an Origin header.",
+            )
+        return None
+
+    def _record(self, request: _Request, scope: Scope) -> None:
+        """Count and log a request by its route, which clients cannot make up."""
+        route = scope["state"].get("route", "page")  # the page sets route and status of its events
+        status = scope["state"].get("status", request.status)
+        if request.path in PROBES:
+            route = request.path
+        elif request.path.startswith(ENDPOINT):
+            named = request.path if request.path in ENDPOINT else "refused"
+            route = getattr(scope.get("route"), "path", named)
+        seconds = time.perf_counter() - request.started
+        self._metrics.request(route, status, seconds)
+        level = logging.DEBUG if request.path in PROBES or route == "page" else logging.INFO
+        facts = {"method": request.method, "route": route, "status": status, "ms": round(1e3 * seconds, 2)}
+        log.log(level, "request", extra={"facts": {"request_id": request.request_id, "key": request.key, **facts}})
+
+
+def _with_headers(headers: Sequence[tuple[bytes, bytes]], request: _Request) -> list[tuple[bytes, bytes]]:
+    """Return the response headers with security headers and without CORS headers, which Gradio sets."""
+    kept = [header for header in headers if not header[0].startswith(b"access-control-")]
+    endpoint = request.path in PROBES or request.path.startswith(ENDPOINT)
+    kept += SECURITY_HEADERS[endpoint and request.path not in PAGES]
+    kept.append((b"x-request-id", request.request_id.encode()))
+    if endpoint and not any(name == b"cache-control" for name, _ in headers):
+        kept.append((b"cache-control", b"no-store"))
+    return kept
+
+
+class _RequestIds:
+    """Random request ids, drawn in blocks: a system call for each would release the GIL."""
+
+    def __init__(self) -> None:
+        self._left = ""
+
+    def __next__(self) -> str:
+        if not self._left:
+            self._left = os.urandom(4096).hex()
+        request_id, self._left = self._left[:16], self._left[16:]
+        return request_id
+
+
+def _missing_scope(request: _Request, key: Key) -> JSONResponse | None:
+    """Return the refusal of a request that the key's scope does not cover, or None."""
+    scope = ADMIN if request.path.startswith("/v1/admin/") or request.method in ("PUT", "DELETE") else SEARCH
+    if key.may(scope):
+        return None
+    return problem(
+        403,
+        f"this key does not have the scope {scope}",
+        f"Ask for one: {command('keys', 'add', 'FILE', 'NAME', '--scope', scope)}",
+    )
+
+
+def _missing_key(request: _Request) -> JSONResponse:
+    response = problem(401, "an API key is required", "Send it as Authorization: Bearer KEY.")
+    page = not request.path.startswith(ENDPOINT) or request.path in PAGES  # browsers prompt for the key as a password
+    response.headers["WWW-Authenticate"] = 'Basic realm="Retrieval", charset="UTF-8"' if page else "Bearer"
+    return response
+
+
+def _key_of(headers: Headers) -> str:
+    """Return the key of a request: bearer token, basic-auth password or X-API-Key header."""
+    kind, _, value = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return value.strip()
+    if kind.lower() == "basic":
+        try:
+            return base64.b64decode(value, validate=True).decode().partition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            return ""
+    return headers.get("x-api-key", "")

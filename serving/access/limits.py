@@ -1,0 +1,144 @@
+"""Limits on requests: size and arrival time of heads and bodies, and the errors of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from retrieval.errors import ImageTooLarge, RetrievalError
+from retrieval.images import MAX_BYTES
+from serving.api.problems import problem, problem_response
+
+BATCH_BYTES = 64 * 2**20  # per batch of images
+BODY_S = 15.0  # time limit for the arrival of a request body
+OVERHEAD = 64 * 1024  # allowance for multipart framing
+BATCH_PATHS = ("/v1/search/batch", "/v1/search/photos")
+LENGTH = re.compile(rb"[0-9]{1,19}")  # Content-Length in bytes; int() rejects thousands of digits
+TRY_AGAIN = "Try again in a second"
+CLOSE = {"Connection": "close"}  # the rest of the body is not read
+
+HEAD_S = 10.0  # time limit of a request head, from the connection or its first byte
+HEAD_BYTES = 128 * 1024  # size limit of a request head; uvicorn has neither limit
+PIPELINED = 16  # pipelined requests accepted before the first is answered
+
+
+class Busy(RetrievalError):
+    """The queue or the upload store is full, or a search passed its deadline."""
+
+
+class NoSuchThing(RetrievalError):
+    """A photo, item or answer that does not exist."""
+
+
+class GalleryMismatch(RetrievalError):
+    """The served bundle does not compute the local features that the gallery keeps."""
+
+
+class BodyLimit:
+    """Middleware that refuses bodies that are too large, declared or not, or arrive too slowly."""
+
+    def __init__(self, app: ASGIApp, *, max_bytes: int = MAX_BYTES, seconds: float = BODY_S) -> None:
+        self._app, self._limit, self._seconds = app, max_bytes, seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on and enforce the limits while its body arrives."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        limit = BATCH_BYTES if scope["path"] in BATCH_PATHS else self._limit
+        if b"json" in headers.get(b"content-type", b""):
+            limit = limit * 4 // 3  # base64
+        limit += OVERHEAD
+        declared = headers.get(b"content-length", b"0")
+        if not LENGTH.fullmatch(declared):
+            await problem(400, "the header Content-Length is not a number of bytes")(scope, receive, send)
+            return
+        if int(declared) > limit:
+            await problem_response(_too_large(limit))(scope, receive, send)
+            return
+        received, complete, end = 0, False, time.monotonic() + self._seconds
+
+        async def counted() -> Message:
+            nonlocal received, complete
+            if complete:  # the next message is the disconnect
+                return await receive()
+            try:
+                async with asyncio.timeout(end - time.monotonic()):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, "the body did not arrive in time", CLOSE) from None
+            received += len(message.get("body", b""))
+            complete = not message.get("more_body", False)
+            if received > limit:
+                raise HTTPException(
+                    413, _too_large(limit).message, CLOSE
+                )  # the only exception that every parser lets through
+            return message
+
+        await self._app(scope, counted, send)
+
+
+def _too_large(limit: int) -> ImageTooLarge:
+    return ImageTooLarge(f"the request has more than {limit:,} bytes", remedy="Send a smaller image")
+
+
+class HeadLimitProtocol(HttpToolsProtocol):
+    """Uvicorn's protocol with limits on time and size of request heads, and on pipelining."""
+
+    _deadline: asyncio.TimerHandle | None = None
+    _head = 0  # bytes since the last head ended
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the timer of the first head."""
+        super().connection_made(transport)
+        self._start_timer()
+
+    def data_received(self, data: bytes) -> None:
+        """Count the bytes of a head; start the timer of the next head on a kept-alive connection."""
+        in_body = self.cycle is not None and self.cycle.more_body and not self.cycle.response_complete
+        if self._deadline is None and not in_body:
+            self._start_timer()
+        self._head = 0 if in_body else self._head + len(data)
+        super().data_received(data)
+        if self._head > HEAD_BYTES and self._deadline is not None:  # the head has not ended yet
+            self._abort()
+
+    def on_headers_complete(self) -> None:
+        """Stop the timer and check the limits; `limits.BodyLimit` has its own timer for bodies."""
+        self._stop_timer()
+        head, self._head = sum(len(name) + len(value) for name, value in self.headers) + len(self.url), 0
+        if len(self.pipeline) >= PIPELINED or head > HEAD_BYTES or self.transport.is_closing():
+            self._abort()
+            return
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Pass on the end of a request unless the connection is closing."""
+        if not self.transport.is_closing():
+            super().on_message_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timer and drop unanswered requests."""
+        self._stop_timer()
+        self.pipeline.clear()
+        super().connection_lost(exc)
+
+    def _start_timer(self) -> None:
+        self._deadline = self.loop.call_later(HEAD_S, self._abort)
+
+    def _stop_timer(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _abort(self) -> None:
+        self._stop_timer()
+        self.pipeline.clear()
+        if not self.transport.is_closing():
+            self.transport.abort()

@@ -1,0 +1,235 @@
+"""Requests: query parameters, JSON bodies, forms and raw images."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.datastructures import UploadFile
+
+from retrieval.errors import ImageUnreadable, InvalidParameter
+from retrieval.feedback import Verdict
+from retrieval.images.formats import NAMES
+from retrieval.indexing.plan import AT_MOST
+from retrieval.search.boxes import MOST_BBOXES
+from retrieval.search.looks import MOST_IMAGES, MOST_MATCHES, MOST_QUERY_PHOTOS, MOST_WHERE
+
+MOST_ROWS = 100_000  # of a table
+MOST_ERRORS = 1000  # in a body whose first error is told
+LONGEST_ID = 500
+PLACES = ("query", "path", "body")  # location prefixes of pydantic errors, left out of messages
+NUMBER = r"\d{1,6}(\.\d{1,3})?"
+BOX = "left, upper, right, lower in pixels of the upright photo."
+Id = Annotated[str, Field(min_length=1, max_length=LONGEST_ID)]
+Base64 = Annotated[str, Field(description=f"A {NAMES} file, base64.")]
+Sides = Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=4, max_length=4, description=BOX)]
+BoxText = Annotated[str, Field(pattern=f"^{NUMBER}(,{NUMBER}){{3}}$", description=f"Part to search: {BOX}")]
+Find = Annotated[Literal["windows", "detector"], Field(description="Windows of the photo, or the server's detector.")]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Options(BaseModel):
+    """Options of every search."""
+
+    top_k: Annotated[int, Field(ge=1, le=MOST_MATCHES, description="Largest number of matches.")] = 10
+    where: Annotated[
+        str | None,
+        Field(max_length=MOST_WHERE, description="A filter over columns, such as \"brand = 'x' and price < 10\"."),
+    ] = None
+    fields: Annotated[
+        list[Annotated[str, Field(max_length=200)]] | None,
+        Field(max_length=64, description="Metadata keys to return with each match; all by default."),
+    ] = None
+
+
+class Explained(Options):
+    """Options of searches whose answers can be explained."""
+
+    explain: bool = False
+
+
+class PhotoQuery(Explained):
+    """Query parameters of a search with one photo."""
+
+    bbox: BoxText | None = None
+
+
+class BoxesQuery(Options):
+    """Query parameters of a search with several parts of a photo."""
+
+    find: Find = "windows"
+    bbox: Annotated[
+        list[BoxText] | None, Field(max_length=MOST_BBOXES, description="Boxes to search one by one, instead.")
+    ] = None
+
+
+class SearchRequest(Explained):
+    """A search request."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    image: Base64
+    bbox: Sides | None = None
+
+
+class BatchRequest(Explained):
+    """A search request with several photos."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    images: Annotated[list[Base64], Field(min_length=1, max_length=MOST_IMAGES)]
+
+
+class PhotosRequest(Options):
+    """A search request with several photos of the same item."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    images: Annotated[list[Base64], Field(min_length=2, max_length=MOST_QUERY_PHOTOS)]
+
+
+class BoxesRequest(Options):
+    """A search request with several parts of a photo."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    image: Base64
+    find: Find = "windows"
+    bbox: Annotated[list[Sides] | None, Field(max_length=MOST_BBOXES)] = None
+
+
+class PhotoRequest(BaseModel):
+    """A photo to add to the gallery."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    image: Base64
+    item_id: Id
+    metadata: dict[str, Any] = {}
+
+
+class FeedbackRequest(BaseModel):
+    """A verdict on an answer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    request_id: Annotated[
+        str, Field(max_length=100, description="Request id of one of the last 4,096 answers to the same key.")
+    ]
+    verdict: Annotated[
+        Verdict,
+        Field(description="right, wrong (another item is right) or unknown (the item is not in the catalogue)."),
+    ]
+    item_id: Annotated[
+        str, Field(max_length=LONGEST_ID, description="The right item, if the verdict is wrong and it is known.")
+    ] = ""
+
+
+class TableRow(BaseModel):
+    """A photo of a table."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    photo_id: Id
+    item_id: Id
+    metadata: dict[str, Any] = {}
+
+
+class SyncRequest(BaseModel):
+    """A table of all photos that the gallery should have."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    photos: Annotated[list[TableRow], Field(min_length=1, max_length=MOST_ROWS)]
+    prune: Annotated[bool, Field(description="Remove the gallery's photos that are not in the table.")] = False
+    prune_at_most: Annotated[
+        float, Field(ge=0, le=1, description="Refuse to remove a larger share of the gallery's photos.")
+    ] = AT_MOST
+    dry_run: Annotated[bool, Field(description="Change nothing.")] = False
+
+
+JSON_BODIES = (SearchRequest, BatchRequest, PhotosRequest, BoxesRequest, PhotoRequest)  # that routes read themselves
+
+
+def is_json(request: Request) -> bool:
+    """Return whether a request's content type is JSON."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+
+
+async def parsed(request: Request, model: type[Model]) -> Model:
+    """Return a validated JSON body; raise InvalidParameter for the first broken rule."""
+    try:
+        return model.model_validate_json(await request.body())
+    except ValidationError as error:
+        if error.error_count() > MOST_ERRORS:  # listing them all takes seconds
+            raise InvalidParameter("body", "keep to the fields of the API", f"{error.error_count():,} errors") from None
+        raise broken_rule(error.errors(include_url=False)[0]) from None
+
+
+def broken_rule(error: Mapping[str, Any]) -> InvalidParameter:
+    """Return a pydantic error as InvalidParameter, with the parameter's name and value."""
+    kind, value = error["type"], error["input"]
+    name = ".".join(str(part) for part in error["loc"] if part not in PLACES)
+    match = re.fullmatch(r"\w+ should (.*)", error["msg"], re.DOTALL)
+    rule = match[1] if match else error["msg"]
+    if kind == "missing":
+        rule, value = "be given", None
+    elif kind == "extra_forbidden":
+        rule = "be left out: the API has no such field"
+    elif kind == "json_invalid":
+        name, rule = "body", f"be JSON ({error.get('ctx', {}).get('error', 'it ends too early')})"
+    return InvalidParameter(name or "body", rule, value)
+
+
+def decoded(text: str) -> bytes:
+    """Decode base64 text; raise ImageUnreadable if it is invalid or empty."""
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise ImageUnreadable(
+            "the image is not valid base64", remedy="Encode the file's bytes, without line breaks"
+        ) from None
+    if not data:
+        raise ImageUnreadable("the request contains no image", remedy="Send the image as the body")
+    return data
+
+
+def check_keys(metadata: Mapping[str, Any]) -> None:
+    """Raise InvalidParameter for metadata with a reserved key."""
+    if any(key.startswith("_") for key in metadata):
+        raise InvalidParameter("metadata", "have no key that begins with an underscore", sorted(metadata))
+
+
+async def image_of(request: Request) -> bytes:
+    """Return the image of a request: the raw body or the form field `image`."""
+    if not _is_form(request):
+        data = await request.body()
+        if not data:
+            raise ImageUnreadable("the request contains no image", remedy="Send the image as the body")
+        return data
+    files = await images_of(request, "image", most=1)
+    if not files:
+        raise ImageUnreadable("the form has no file in the field `image`", remedy="Send image=@photo.jpg")
+    return files[0]
+
+
+async def images_of(request: Request, field: str, *, most: int = MOST_IMAGES) -> list[bytes]:
+    """Return the files of a form field; empty if the request is not a form."""
+    await request.body()  # first: the body is capped, and a truncated one leaves no temporary file
+    if not _is_form(request):
+        return []
+    async with request.form(max_files=most, max_fields=4) as form:
+        parts = form.getlist(field)
+        files = [await part.read() for part in parts if isinstance(part, UploadFile)]
+    if not all(files) or len(files) < len(parts):
+        raise ImageUnreadable(f"the field `{field}` contains an empty file or something that is not a file")
+    return files
+
+
+def _is_form(request: Request) -> bool:
+    return request.headers.get("content-type", "").lower().startswith("multipart/form-data")

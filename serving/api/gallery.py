@@ -1,0 +1,174 @@
+"""Routes of items, photos and thumbnails, and of updates from a table. Writing needs the scope `admin`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.convertors import Convertor, register_url_convertor
+
+from retrieval.catalogue.photos import UploadedPhoto
+from retrieval.errors import InvalidParameter
+from retrieval.indexing.plan import SyncSettings, plan_table, sync_table
+from retrieval.messages import Item, ItemPage, Photo, Removed, Stored, Synced
+from serving.access.guard import CALLER
+from serving.access.limits import NoSuchThing
+from serving.service import Service
+
+from .bodies import LONGEST_ID, PhotoRequest, SyncRequest, check_keys, decoded, image_of, is_json, parsed
+from .problems import BODY, IMAGE, answers, body_of, errors, problem
+from .search import public
+
+LISTED = 100  # photo_ids in the answer to a table
+
+
+class AnyText(Convertor[str]):
+    """Path converter that matches any text, slashes and line ends included."""
+
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        """Return the text."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """Return the text."""
+        return value
+
+
+register_url_convertor("any", AnyText())
+
+
+def item_routes(service: Service) -> APIRouter:
+    """Return the item routes; ids in paths are percent-encoded."""
+    router = APIRouter(prefix="/v1", tags=["gallery"])
+
+    @router.get("/items", response_model=ItemPage, responses=errors(422))
+    def items(
+        after: Annotated[str, Query(max_length=LONGEST_ID)] = "", limit: Annotated[int, Query(ge=1, le=1000)] = 100
+    ) -> dict[str, Any]:
+        """List item ids in alphabetical order, page by page."""
+        item_ids = service.retriever.gallery.item_ids(after=after, limit=limit + 1)
+        return {"items": item_ids[:limit], "next": item_ids[limit - 1] if len(item_ids) > limit else None}
+
+    @router.get("/items/{item_id:any}", response_model=Item, responses=errors(404))
+    def item(item_id: str) -> dict[str, Any]:
+        """Return an item and its photos."""
+        photos = service.retriever.gallery.photos(item_id)
+        if not photos:
+            raise NoSuchThing("no such item")
+        return {"item_id": item_id, "photos": [_photo(photo) for photo in photos]}
+
+    @router.delete("/items/{item_id:any}", response_model=Removed, responses=errors(404, 422, 503))
+    def remove_item(item_id: str) -> dict[str, int]:
+        """Remove all photos of an item."""
+        photos, version = service.remove(item_ids=[item_id])
+        return {"photos": photos, "gallery_version": version}
+
+    return router
+
+
+def photo_routes(service: Service) -> APIRouter:
+    """Return the photo and thumbnail routes."""
+    router = APIRouter(prefix="/v1", tags=["gallery"])
+
+    @router.get("/photos/{photo_id:any}", response_model=Photo, responses=errors(404))
+    def photo(photo_id: str) -> dict[str, Any]:
+        """Return a photo's item and metadata."""
+        row = service.retriever.gallery.photo(photo_id)
+        if row is None:
+            raise NoSuchThing("no such photo")
+        return _photo(row)
+
+    @router.put(
+        "/photos/{photo_id:any}",
+        response_model=Stored,
+        responses=errors(*IMAGE, 409, 503),
+        openapi_extra=body_of("PhotoRequest", "image"),
+    )
+    async def put_photo(
+        request: Request, photo_id: str, item_id: Annotated[str, Query(max_length=LONGEST_ID)] = ""
+    ) -> Response:
+        """Add or replace a photo: send the raw image with ?item_id=, or JSON."""
+        metadata: dict[str, Any] = {}
+        if is_json(request):
+            body = await parsed(request, PhotoRequest)
+            image, item_id, metadata = decoded(body.image), body.item_id, body.metadata
+        else:
+            image = await image_of(request)
+        if not item_id or len(photo_id) > LONGEST_ID:
+            raise InvalidParameter("item_id", f"be given, and ids have at most {LONGEST_ID} characters", item_id)
+        check_keys(metadata)
+        work = partial(service.put_photo, photo_id, item_id, image, metadata)
+        (replaced, version), _ = await service.pool.run(work)
+        return JSONResponse(
+            {"photo_id": photo_id, "item_id": item_id, "replaced": replaced, "gallery_version": version}
+        )
+
+    @router.delete("/photos/{photo_id:any}", response_model=Removed, responses=errors(404, 422, 503))
+    def remove_photo(photo_id: str) -> dict[str, int]:
+        """Remove a photo."""
+        photos, version = service.remove(photo_ids=[photo_id])
+        return {"photos": photos, "gallery_version": version}
+
+    @router.get(
+        "/thumbnails/{photo_id:any}",
+        response_class=Response,
+        responses=answers("image/jpeg") | errors(404),
+    )
+    async def thumbnail(photo_id: str) -> Response:
+        """Return a gallery photo's thumbnail, a JPEG of at most 256 pixels per side."""
+        jpeg = await to_thread.run_sync(service.retriever.gallery.thumbnail, photo_id)
+        if jpeg is None:
+            return problem(404, "no such thumbnail")
+        return Response(jpeg, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+
+    return router
+
+
+def sync_routes(service: Service) -> APIRouter:
+    """Return the route."""
+    router = APIRouter(prefix="/v1/admin", tags=["gallery"])
+
+    @router.post("/sync", response_model=Synced, responses=errors(*BODY, 400, 409, 503))
+    def sync(table: SyncRequest) -> dict[str, Any]:
+        """Update the items and metadata of the gallery's photos from a table, and list photos that are missing."""
+        photos, settings = _photos(table), SyncSettings(prune=table.prune, prune_at_most=table.prune_at_most)
+        if table.dry_run:
+            gallery = service.retriever.gallery
+            plan, version = plan_table(gallery, photos, settings), gallery.version
+        else:
+            with service.writer() as gallery:
+                plan = sync_table(gallery, photos, settings, actor=CALLER.get().actor)
+                version = gallery.version
+        missing = [photo.photo_id for photo in plan.new]
+        return {
+            "updated": len(plan.updates),
+            "unchanged": plan.unchanged,
+            "missing": len(missing),
+            "missing_photos": missing[:LISTED],
+            "gone": len(plan.gone),
+            "gone_photos": plan.gone[:LISTED],
+            "gallery_version": version,
+        }
+
+    return router
+
+
+def _photos(table: SyncRequest) -> list[UploadedPhoto]:
+    for row in table.photos:
+        check_keys(row.metadata)
+    repeated = [name for name, count in Counter(row.photo_id for row in table.photos).items() if count > 1]
+    if repeated:
+        raise InvalidParameter("photos", "name each photo once", repeated[0])
+    return [UploadedPhoto(row.photo_id, Path(row.photo_id), row.item_id, metadata=row.metadata) for row in table.photos]
+
+
+def _photo(row: tuple[str, str, dict[str, Any]]) -> dict[str, Any]:
+    photo_id, item_id, metadata = row
+    return {"photo_id": photo_id, "item_id": item_id, "metadata": public(metadata)}

@@ -1,0 +1,176 @@
+"""Routes of searches and of feedback on their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from retrieval.errors import InvalidParameter, RetrievalError
+from retrieval.messages import BatchAnswer, Problem, Recorded
+from retrieval.search.boxes import check_bbox, parse_bbox
+from retrieval.search.looks import MOST_QUERY_PHOTOS
+from retrieval.search.result import RESULT, Match, SearchResult
+from serving.service import Service
+
+from .bodies import (
+    BatchRequest,
+    BoxesQuery,
+    BoxesRequest,
+    Explained,
+    FeedbackRequest,
+    Options,
+    PhotoQuery,
+    PhotosRequest,
+    SearchRequest,
+    decoded,
+    image_of,
+    images_of,
+    is_json,
+    parsed,
+)
+from .problems import BODY, IMAGE, body_of, errors, problem, problem_response
+
+
+def search_routes(service: Service) -> APIRouter:
+    """Return the routes of searches with one photo or with several, and of feedback."""
+    router = APIRouter(prefix="/v1", tags=["search"])
+
+    @router.post(
+        "/search",
+        response_model=SearchResult,
+        responses=errors(*IMAGE, 503),
+        openapi_extra=body_of("SearchRequest", "image"),
+    )
+    async def search(request: Request, query: Annotated[PhotoQuery, Query()]) -> Response:
+        """Search with one photo or a part: send the raw image, a form with the file `image`, or JSON with base64."""
+        asked: Explained = query
+        if is_json(request):
+            asked = body = await parsed(request, SearchRequest)
+            image, part = decoded(body.image), None if body.bbox is None else check_bbox(body.bbox)
+        else:
+            part = None if query.bbox is None else parse_bbox(query.bbox)
+            image = await image_of(request)
+        request_id = request.state.request_id
+        result = await service.search(
+            image, bbox=part, top_k=asked.top_k, where=asked.where, explain=asked.explain, request_id=request_id
+        )
+        return _json(RESULT.dump_json(shown(result, request_id, asked.fields)))
+
+    @router.post(
+        "/search/batch",
+        response_model=BatchAnswer,
+        responses=errors(*BODY, 400, 503),
+        openapi_extra=body_of("BatchRequest", "images", several=True),
+    )
+    async def batch(request: Request, query: Annotated[Explained, Query()]) -> Response:
+        """Search with several photos: send a form with the files `images`, or JSON. Refused photos get a problem."""
+        asked: Explained = query
+        images: list[bytes | str] = []
+        if is_json(request):
+            asked = body = await parsed(request, BatchRequest)
+            images += body.images
+        else:
+            images += await images_of(request, "images")
+        if not images:
+            return problem(400, "the request contains no image", "Send files in the field `images`, or JSON.")
+        answers: list[SearchResult | Problem] = []
+        for number, image in enumerate(images):  # sequential: a batch takes one place in the queue
+            request_id = f"{request.state.request_id}-{number}"
+            try:
+                data = decoded(image) if isinstance(image, str) else image
+                result = await service.search(
+                    data, top_k=asked.top_k, where=asked.where, explain=asked.explain, request_id=request_id
+                )
+                answers.append(shown(result, request_id, asked.fields))
+            except RetrievalError as error:
+                refusal = problem_response(error)
+                if refusal.status_code not in (400, 413, 415):
+                    raise
+                answers.append(Problem.model_validate(refusal.content))
+        return _json(BatchAnswer(answers=answers, request_id=request.state.request_id).model_dump_json().encode())
+
+    @router.post("/feedback", response_model=Recorded, responses=errors(*BODY, 404))
+    def feedback(verdict: FeedbackRequest) -> dict[str, bool]:
+        """Record a verdict on an answer to this key: right, wrong, or not in the catalogue (unknown)."""
+        service.feedback(verdict.request_id, verdict.verdict, verdict.item_id)
+        return {"recorded": True}
+
+    return router
+
+
+def ranking_routes(service: Service) -> APIRouter:
+    """Return the routes of searches with several photos of one item, and with several parts of a photo."""
+    router = APIRouter(prefix="/v1", tags=["search"])
+
+    @router.post(
+        "/search/photos",
+        response_model=SearchResult,
+        responses=errors(*IMAGE, 503),
+        openapi_extra=body_of("PhotosRequest", "images", several=True),
+    )
+    async def photos(request: Request, query: Annotated[Options, Query()]) -> Response:
+        """Rank the items by 2 to 4 photos of one item: send a form with the files `images`, or JSON."""
+        asked: Options = query
+        if is_json(request):
+            asked = body = await parsed(request, PhotosRequest)
+            images = [decoded(image) for image in body.images]
+        else:
+            images = await images_of(request, "images", most=MOST_QUERY_PHOTOS)
+        result = await service.search_photos(images, top_k=asked.top_k, where=asked.where)
+        return _json(RESULT.dump_json(shown(result, request.state.request_id, asked.fields)))
+
+    @router.post(
+        "/search/boxes",
+        response_model=BatchAnswer,
+        responses=errors(*IMAGE, 503),
+        openapi_extra=body_of("BoxesRequest", "image"),
+    )
+    async def boxes(request: Request, query: Annotated[BoxesQuery, Query()]) -> Response:
+        """Search with several parts of one photo, each with an answer; boxes that the server finds only rank."""
+        asked: BoxesQuery | BoxesRequest = query
+        if is_json(request):
+            asked = body = await parsed(request, BoxesRequest)
+            image, given = decoded(body.image), [check_bbox(box) for box in body.bbox or ()]
+        else:
+            given = [parse_bbox(text) for text in query.bbox or ()]
+            image = await image_of(request)
+        if "find" in asked.model_fields_set and given:
+            raise InvalidParameter("bbox", "be left out where boxes are to be found", given)
+        request_id = request.state.request_id
+        results = await service.search_boxes(
+            image, given or asked.find, top_k=asked.top_k, where=asked.where, request_id=request_id
+        )
+        answers: list[SearchResult | Problem] = [
+            shown(result, f"{request_id}-{number}", asked.fields) for number, result in enumerate(results)
+        ]
+        return _json(BatchAnswer(answers=answers, request_id=request_id).model_dump_json().encode())
+
+    return router
+
+
+def shown(result: SearchResult, request_id: str, fields: Collection[str] | None = None) -> SearchResult:
+    """Return a result for a client: with its request id, and with metadata as `public` returns it."""
+
+    def clean(match: Match | None) -> Any:
+        return match and replace(match, metadata=public(match.metadata, fields))
+
+    lists: dict[str, Any] = {name: tuple(map(clean, getattr(result, name))) for name in ("matches", "ranked", "review")}
+    explained = result.explanation
+    if explained is not None:
+        explained = replace(explained, plain_nearest=clean(explained.plain_nearest))
+    return replace(result, nearest=clean(result.nearest), explanation=explained, request_id=request_id, **lists)
+
+
+def public(metadata: dict[str, object], fields: Collection[str] | None = None) -> dict[str, object]:
+    """Return metadata without reserved keys, those with an underscore in front; restricted to `fields` if given."""
+    return {
+        key: value for key, value in metadata.items() if not key.startswith("_") and (fields is None or key in fields)
+    }
+
+
+def _json(content: bytes) -> Response:
+    return Response(content, media_type="application/json")

@@ -1,0 +1,67 @@
+"""Settings of one server, with the defaults and help texts of the options of `retrieval serve`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from retrieval.cli.options import setting
+from retrieval.errors import InvalidParameter
+from retrieval.process import cores
+from retrieval.search.result import REVIEW_P
+
+GROUPS = ADDRESS, ACCESS, CAPACITY, PAGE = "Address", "Access", "Capacity", "Page and feedback"
+
+MOST_WORKERS = 256
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """Settings of a server. The threshold is not among them: it belongs to the gallery or the bundle."""
+
+    workers: int = setting(
+        1, CAPACITY, "Number of worker processes, which serve without the page. One is enough for a few cores."
+    )
+    threads: int = setting(
+        cores, CAPACITY, "Number of concurrent searches per worker.", shown="one per core, divided by the workers"
+    )
+    queue: int = setting(
+        32, CAPACITY, "Number of searches per worker that may wait for a thread; further ones get status 503."
+    )
+    deadline_s: float = setting(
+        10.0,
+        CAPACITY,
+        "Time limit of a search in seconds, with waiting; after it, the status is 503.",
+        option="deadline",
+    )
+    keys: Path | None = setting(
+        None, ACCESS, "File of API keys, made by `retrieval keys`; required beyond this machine.", shown="none"
+    )
+    detector: Path | None = setting(
+        None, CAPACITY, "ONNX file of a detector, for searches with regions=detector.", shown="none"
+    )
+    review: float = setting(
+        REVIEW_P,
+        PAGE,
+        "Largest p-value of the items beyond the threshold that answers list for review; 0 lists none.",
+    )
+    feedback: Path | None = setting(None, PAGE, "File that feedback is appended to.", shown="GALLERY.feedback.jsonl")
+    feedback_photos: Path | None = setting(
+        None,
+        PAGE,
+        "Folder to keep the photos of judged answers in, as they were sent, so that they can be exported.",
+        shown="none: no photo is kept",
+    )
+    # set in Python only
+    local: bool = False  # accept loopback host names only; set where there are no keys
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "threads", "queue"):
+            if getattr(self, name) < 1:
+                raise InvalidParameter(name, "be at least 1", getattr(self, name))
+        if self.workers > MOST_WORKERS:
+            raise InvalidParameter("workers", f"be at most {MOST_WORKERS}", self.workers)
+        if not self.deadline_s > 0:
+            raise InvalidParameter("deadline_s", "be above 0", self.deadline_s)
+        if not 0 <= self.review <= 1:
+            raise InvalidParameter("review", "lie between 0 and 1", self.review)

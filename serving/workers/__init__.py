@@ -1,1 +1,0 @@
-"""Several processes that serve one bundle and one gallery on one port."""

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrieval.retriever import Retriever
+from retrieval.search.result import Match, SearchResult
+from serving.page.answers import answer_html, header_html, shown_items, thumbnail_url
+
+
+def result(*distances: float, threshold: float = 0.5, **match: Any) -> SearchResult:
+    found = [
+        Match(**{"item_id": f"item {i}", "photo_id": f"p{i}", **match}, distance=d) for i, d in enumerate(distances)
+    ]
+    matches = tuple(m for m in found if m.distance <= threshold)
+    return SearchResult(
+        matches=matches,
+        decision="match" if matches else "no_match",
+        reason="" if matches else "beyond_threshold",
+        threshold=threshold,
+        nearest_distance=found[0].distance if found else None,
+        certainty=1.0,
+        nearest=found[0] if found else None,
+        bundle_id="b",
+        gallery_version=1,
+    )
+
+
+def with_p_values(answer: SearchResult, *values: float) -> SearchResult:
+    """Return an answer whose items beyond the threshold are for review, with p-values in their order."""
+    found = [Match(f"item {i}", f"p{i}", 0.4 + i / 10, {}, value) for i, value in enumerate(values)]
+    return replace(
+        answer,
+        matches=tuple(m for m in found if m.distance <= 0.5),
+        review=tuple(m for m in found if m.distance > 0.5),
+        nearest=found[0],
+    )
+
+
+def test_matches_stand_side_by_side() -> None:
+    page = answer_html(result(0.123, 0.456, 0.7))
+    assert "This is item 0" in page
+    assert "2 items are close enough" in page
+    assert re.findall(r"distance ([\d.]+), threshold ([\d.]+)", page) == [("0.1230", "0.5000"), ("0.4560", "0.5000")]
+    assert page.count("<figure") == page.count("<img") == 2
+    assert "<details" not in page
+
+
+def test_p_values_stand_in_words_where_they_were_measured() -> None:
+    page = answer_html(with_p_values(result(0.4), 0.004, 0.07, 0.2))
+    assert "An unknown item comes this close in 0.4% of searches." in page
+    assert page.count("comes this close") == page.count("<figure") == 3
+    assert page.index("1 more, less close") < page.index("in 20% of searches")
+    assert "comes this close" not in answer_html(result(0.4))
+
+
+def test_no_match_shows_the_closest_item_and_claims_nothing_about_the_catalogue() -> None:
+    page = answer_html(result(0.51, 0.6))
+    assert "No confident match" in page
+    assert "No item is close enough to be sure. This is the closest one." in page
+    assert page.count("<figure") == 1
+    for claim in ("ot in the catalogue", "This is item", "grey"):
+        assert claim not in page
+
+
+def test_candidates_for_review_can_be_picked_from() -> None:
+    nearby = with_p_values(result(0.4), *[0.1] * 12)
+    page = answer_html(replace(nearby, matches=(), decision="no_match", reason="beyond_threshold"), "r-1")
+    assert "Is it one of them?" in page
+    assert re.findall(r'data-item="item (\d+)"', page) == [str(n) for n in range(2, 8)]  # a few are enough to look at
+    assert [m.item_id for m in shown_items(replace(nearby, matches=()))] == [f"item {n}" for n in range(2, 8)]
+
+
+def test_the_first_match_is_confirmed_below_and_others_are_picked_on_their_cards() -> None:
+    page = answer_html(with_p_values(result(0.4), 0.01, 0.02, 0.1), "r-1")
+    assert re.findall(r'data-item="item (\d+)"', page) == ["1", "2"]
+
+
+def test_other_reasons_are_said_in_words() -> None:
+    unsure = answer_html(replace(result(0.3), matches=(), decision="no_match", reason="low_certainty"))
+    assert "too ambiguous" in unsure
+    assert "close enough" not in unsure
+    assert "is unlike those of this catalogue" in answer_html(replace(result(0.9), reason="out_of_domain"))
+
+
+def test_an_outgrown_promise_is_a_warning_on_the_page(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    retriever = Retriever.open(world / "bundle", world / "gallery")
+    assert "r-warning" not in header_html(retriever)
+    monkeypatch.setattr(retriever, "outgrown", lambda: "The gallery has 5000 items")
+    page = header_html(retriever)
+    assert "more than intended, because the catalogue has grown" in page
+    assert "recalibrate" not in page  # commands are for operators
+
+
+def test_drift_is_a_warning_in_words_for_visitors(retriever: Retriever) -> None:
+    assert "Recent photos look different" in header_html(retriever, drift=True)
+    assert "Recent photos look different" not in header_html(retriever)
+
+
+def test_an_empty_gallery_is_no_match_either() -> None:
+    assert "holds no photos" in answer_html(result())
+
+
+def test_the_bar_ends_before_the_line_exactly_for_a_match() -> None:
+    for distance in (0.0, 0.3, 0.499, 0.5, 0.52, 2.0):
+        page = answer_html(result(distance))
+        ends, line = re.search(r'<i style="width:([\d.]+)%"></i><u style="left:([\d.]+)%', page).groups()  # type: ignore[union-attr]
+        assert 0 <= float(ends) <= 100
+        assert (float(ends) <= float(line)) == (distance <= 0.5)
+
+
+def test_a_name_is_the_title_and_every_text_is_escaped() -> None:
+    assert "This is Tea" in answer_html(result(0.1, metadata={"name": "Tea"}))
+    assert "This is item 0" in answer_html(result(0.1, metadata={"name": " "}))
+    assert "This is item 0" in answer_html(result(0.1, metadata={"name": 7}))
+    evil = '"><script>alert(1)</script>'
+    for distance in (0.1, 0.9):
+        page = answer_html(result(distance, item_id=evil, photo_id=evil, metadata={"name": evil}), "r-1")
+        assert "<script" not in page
+        assert '""><' not in page
+
+
+def test_a_thumbnail_address_survives_any_photo_id() -> None:
+    assert thumbnail_url("../a b/ü?#.jpg") == "v1/thumbnails/..%2Fa%20b%2F%C3%BC%3F%23.jpg"
+
+
+def test_the_header_has_one_rate_in_a_sentence_and_a_link_to_the_report(retriever: Retriever) -> None:
+    page = header_html(retriever)
+    for told in (
+        "<b>10</b> items",
+        "<b>30</b> photos",
+        "An unknown item (one that is not in the catalogue) returns a match in <b>about 5.0%</b> of searches.",
+        "measured on other items, not in this catalogue",
+        'href="v1/report"',
+    ):
+        assert told in page
+    assert page.count("%") == 1
+
+
+def test_stand_ins_are_what_the_retriever_answers(retriever: Retriever) -> None:
+    photo = next(iter({photo[0] for photo in retriever.gallery.photos()}))
+    thumbnail = retriever.gallery.thumbnail(photo)
+    assert thumbnail is not None
+    real = retriever.search(thumbnail)
+    assert answer_html(replace(real, matches=real.matches[:1])).count("<figure") == 1

@@ -1,0 +1,119 @@
+"""Feedback over HTTP: whose answers can be judged, by any process, and the photos of judged answers."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from retrieval.feedback import read_feedback
+from retrieval.retriever import Retriever
+from serving import feedback
+from serving.access.keys import add_key
+from serving.app import create_app
+from serving.settings import ServeSettings
+
+from ..world import draw, encode
+
+MINE = encode(draw(3, 5))
+
+
+@contextmanager
+def server(world: Path, folder: Path, **settings: Any) -> Iterator[TestClient]:
+    settings = {"feedback": folder / "feedback.jsonl", **settings}
+    retriever = Retriever.open(world / "bundle", world / "gallery")
+    with TestClient(create_app(retriever, settings=ServeSettings(**settings), page=False)) as client:
+        yield client
+
+
+def search(client: TestClient, image: bytes = MINE, path: str = "/v1/search", **options: Any) -> str:
+    return str(client.post(path, content=image, **options).json()["request_id"])
+
+
+def judge(client: TestClient, request_id: str, verdict: str = "right", **options: Any) -> int:
+    item = options.pop("item_id", "")
+    body = {"request_id": request_id, "verdict": verdict, "item_id": item}
+    return client.post("/v1/feedback", json=body, **options).status_code
+
+
+def test_an_answer_of_one_process_can_be_judged_at_another(world: Path, tmp_path: Path) -> None:
+    with server(world, tmp_path) as one, server(world, tmp_path) as other:
+        assert judge(other, search(one), "wrong", item_id="item-04") == 200
+    (line,) = read_feedback(tmp_path / "feedback.jsonl")
+    assert (line.item_id, line.right_item_id, line.photo) == ("item-03", "item-04", "")
+    table = tmp_path / "feedback.jsonl.answers.sqlite"
+    assert stat.S_IMODE(table.stat().st_mode) == 0o600
+
+
+def test_what_is_not_in_the_gallery_or_was_not_answered_is_refused(world: Path, tmp_path: Path) -> None:
+    with server(world, tmp_path) as client:
+        request_id = search(client)
+        assert judge(client, "other") == 404
+        assert judge(client, request_id, "wrong", item_id="no such item") == 404
+        assert judge(client, request_id, "right", item_id="item-04") == 422
+        assert judge(client, request_id, "nice") == 422
+    assert not (tmp_path / "feedback.jsonl").exists()
+    with server(world, tmp_path, feedback=None) as client:
+        assert judge(client, search(client)) == 404  # this server takes none
+
+
+def test_a_key_judges_its_own_answers_and_an_admin_all(world: Path, tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    keys = {name: add_key(file, name, "admin" if name == "boss" else "search") for name in ("ann", "bob", "boss")}
+    headers = {name: {"Authorization": f"Bearer {key}"} for name, key in keys.items()}
+    with server(world, tmp_path, keys=file) as client:
+        named = {"X-Request-ID": "same"}  # both keys use one id
+        for name in ("ann", "bob"):
+            assert search(client, headers={**headers[name], **named}) == "same"
+        only_anns = search(client, headers=headers["ann"])
+        assert judge(client, only_anns, headers=headers["bob"]) == 404
+        for name in ("ann", "bob"):
+            assert judge(client, "same", headers=headers[name]) == 200
+        assert judge(client, only_anns, headers=headers["boss"]) == 200
+    lines = read_feedback(tmp_path / "feedback.jsonl")
+    assert [(line.asked_by, line.key) for line in lines] == [("ann", "ann"), ("bob", "bob"), ("ann", "boss")]
+
+
+def test_the_table_keeps_the_newest_answers_of_each_key(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feedback, "KEPT_PER_KEY", 3)
+    monkeypatch.setattr(feedback, "TRIM_EVERY", 1)
+    with server(world, tmp_path) as client:
+        asked = [search(client) for _ in range(5)]
+        assert [judge(client, request_id) for request_id in asked] == [404, 404, 200, 200, 200]
+
+
+def test_photos_of_judged_answers_are_kept_with_their_box(world: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "judged"
+    with server(world, tmp_path, feedback_photos=folder) as client:
+        whole, part = search(client), search(client, path="/v1/search?bbox=0,0,20,20")
+        search(client, encode(draw(5, 5)))  # is not judged
+        assert list(folder.iterdir()) == []
+        assert judge(client, whole) == judge(client, part) == 200
+    (photo,) = folder.iterdir()
+    assert photo.read_bytes() == MINE
+    assert stat.S_IMODE(photo.stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    lines = read_feedback(tmp_path / "feedback.jsonl")
+    assert [(line.photo, line.bbox) for line in lines] == [(photo.name, None), (photo.name, (0, 0, 20, 20))]
+
+
+def test_bytes_of_photos_are_bounded_in_the_table_and_in_the_folder(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "judged"
+    monkeypatch.setattr(feedback, "PHOTO_BYTES_PER_KEY", len(MINE) + 10)
+    with server(world, tmp_path, feedback_photos=folder) as client:
+        old, new = search(client), search(client)
+        assert judge(client, old) == judge(client, new) == 200
+        monkeypatch.setattr(feedback, "FOLDER_BYTES", len(MINE) + 10)
+        assert judge(client, search(client, encode(draw(5, 5)))) == 200  # without its photo
+    lines = read_feedback(tmp_path / "feedback.jsonl")
+    assert [bool(line.photo) for line in lines] == [False, True, False]
+    assert len(list(folder.iterdir())) == 1
