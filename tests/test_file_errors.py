@@ -65,7 +65,6 @@ LOST = [  # commands whose input is not there, or is a folder or a file where th
     "audit FILE/x GALLERY",
     "calibrate FILE/x GALLERY",
     "calibrate BUNDLE FILE/x",
-    "calibrate BUNDLE GALLERY --feedback PHOTOS",
     "calibrate BUNDLE GALLERY --queries FILE/x",
     "feedback export FILE/x --photos PHOTOS -o x.csv",
     "feedback export FILE --photos FILE/x -o x.csv",

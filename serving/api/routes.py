@@ -33,7 +33,7 @@ from serving.service import Service
 from .bodies import broken_rule
 from .gallery import item_routes, photo_routes, sync_routes
 from .problems import STATUS, answers, document, errors, problem, problem_response
-from .search import ranking_routes, search_routes
+from .search import feedback_routes, ranking_routes, search_routes
 
 log = logging.getLogger("retrieval.serving")
 DESCRIPTION = (
@@ -63,7 +63,8 @@ def create_api(service: Service) -> FastAPI:
         redoc_url=None,
     )
     _handle_errors(app)
-    for routes in (search_routes, ranking_routes, item_routes, photo_routes, sync_routes, state_routes, report_routes):
+    searches, gallery = (search_routes, ranking_routes, feedback_routes), (item_routes, photo_routes, sync_routes)
+    for routes in (*searches, *gallery, state_routes, report_routes):
         app.include_router(routes(service))
     app.include_router(docs_route(app))
     app.openapi = lambda: document(app)  # type: ignore[method-assign]

@@ -36,7 +36,7 @@ from .problems import BODY, IMAGE, body_of, errors, problem, problem_response
 
 
 def search_routes(service: Service) -> APIRouter:
-    """Return the routes of searches with one photo or with several, and of feedback."""
+    """Return the routes of searches with one photo, and with each of several."""
     router = APIRouter(prefix="/v1", tags=["search"])
 
     @router.post(
@@ -92,6 +92,13 @@ def search_routes(service: Service) -> APIRouter:
                     raise
                 answers.append(Problem.model_validate(refusal.content))
         return _json(BatchAnswer(answers=answers, request_id=request.state.request_id).model_dump_json().encode())
+
+    return router
+
+
+def feedback_routes(service: Service) -> APIRouter:
+    """Return the feedback route."""
+    router = APIRouter(prefix="/v1", tags=["search"])
 
     @router.post("/feedback", response_model=Recorded, responses=errors(*BODY, 404))
     def feedback(verdict: FeedbackRequest) -> dict[str, bool]:

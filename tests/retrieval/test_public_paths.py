@@ -5,7 +5,7 @@ from importlib import import_module
 PUBLIC = {
     "index.gallery": ("Gallery",),
     "retrieval": ("Bundle", "Embedder", "Match", "Retriever", "SearchResult"),
-    "retrieval.client": ("AsyncRetrievalClient", "RetrievalClient"),
+    "retrieval.client": ("ApiError", "RetrievalClient", "Unreachable"),
     "retrieval.consistency": ("opis", "search_opis", "utility_curves"),
     "retrieval.identification": ("SearchScores", "identification_rates", "search_scores", "threshold_at_fpir"),
     "retrieval.metrics": ("map_at_r", "r_precision", "recall_at_k"),
