@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["ApiError", "RetrievalClient", "Unreachable"]
 
 T = TypeVar("T")
+Fields = Sequence[str] | None  # metadata keys to return; None: all
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 LEAST_TIMEOUT_S = 0.01
 BUSY, TOO_MANY = 503, 429
@@ -60,14 +61,11 @@ class RetrievalClient:
     key:
         API key, as printed by `retrieval keys add`.
     timeout:
-        Time limit of a call in seconds, including retries and pauses. Each network operation is limited to the
-        remaining time.
+        Time limit of a call in seconds, including retries and pauses.
     retries:
         Number of further attempts after a broken connection, status 503 (busy) or 429 (too many requests). `feedback`
         and `reload` are retried only if no connection could be opened. If the response to a removal is lost, its
         retry reports that there is nothing to remove.
-    transport:
-        An httpx transport, for tests.
 
     Every method raises ApiError for an error response, and Unreachable without a response.
     """
@@ -91,8 +89,8 @@ class RetrievalClient:
             raise MissingDependency.of_extra("httpx", "client") from error
         try:
             url = httpx.URL(base_url)
-        except httpx.InvalidURL as error:
-            raise InvalidParameter("base_url", "be an address", base_url) from error
+        except httpx.InvalidURL:
+            url = httpx.URL("")
         if url.scheme not in ("http", "https") or not url.host:
             raise InvalidParameter("base_url", "begin with http:// or https:// and a host", base_url)
         secret = (key or "").strip()  # strip the newline of a key file
@@ -119,7 +117,7 @@ class RetrievalClient:
         bbox: Sequence[float] | None = None,
         top_k: int = 10,
         where: str | None = None,
-        fields: Sequence[str] | None = None,
+        fields: Fields = None,
         explain: bool = False,
     ) -> SearchResult:
         """Return the catalogue items that match a photo, if any.
@@ -137,7 +135,7 @@ class RetrievalClient:
         *,
         top_k: int = 10,
         where: str | None = None,
-        fields: Sequence[str] | None = None,
+        fields: Fields = None,
         explain: bool = False,
     ) -> list[SearchResult | ApiError]:
         """Search with several photos at once; a photo that the server refuses gets an ApiError in its place."""
@@ -145,12 +143,7 @@ class RetrievalClient:
         return self._answers("/v1/search/batch", params=query, files=_files(images))
 
     def search_photos(
-        self,
-        images: Sequence[Source],
-        *,
-        top_k: int = 10,
-        where: str | None = None,
-        fields: Sequence[str] | None = None,
+        self, images: Sequence[Source], *, top_k: int = 10, where: str | None = None, fields: Fields = None
     ) -> SearchResult:
         """Rank the items by 2 to 4 photos of the same item as one query."""
         check_images(images, 2, MOST_QUERY_PHOTOS)
@@ -164,7 +157,7 @@ class RetrievalClient:
         *,
         top_k: int = 10,
         where: str | None = None,
-        fields: Sequence[str] | None = None,
+        fields: Fields = None,
     ) -> list[SearchResult | ApiError]:
         """Return an answer for each of several parts of a photo: "windows", "detector", or 1 to 64 bounding boxes."""
         query, chosen = _query(top_k, where, fields), check_boxes(boxes)
@@ -269,29 +262,26 @@ class RetrievalClient:
 
         end, made = time.monotonic() + self._timeout, 0
         while True:
-            left, failure = max(end - time.monotonic(), LEAST_TIMEOUT_S), None
+            outcome: httpx.Response | httpx.RequestError
             try:
-                response = self._http.request(method, path, timeout=left, **request)
-                if response.is_success:
-                    return response
-                again = repeatable and response.status_code in (BUSY, TOO_MANY)
-                pause = _retry_after(response)
+                left = max(end - time.monotonic(), LEAST_TIMEOUT_S)
+                outcome = self._http.request(method, path, timeout=left, **request)
             except httpx.RequestError as error:
-                unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
-                broken = (httpx.TimeoutException, httpx.NetworkError, httpx.RemoteProtocolError)
-                again, pause, failure = unsent or (repeatable and isinstance(error, broken)), 0.0, error
-            pause += jitter(0, min(FIRST_PAUSE_S * 2**made, LONGEST_PAUSE_S))
-            if not again or made == self._retries or pause > end - time.monotonic():
+                outcome = error
+            pause = _retry_after(outcome) + jitter(0, min(FIRST_PAUSE_S * 2**made, LONGEST_PAUSE_S))
+            if made == self._retries or pause > end - time.monotonic() or not _may_pass(outcome, repeatable=repeatable):
                 break
             made += 1
             time.sleep(pause)
-        if failure is None:
-            raise _problem(response)
-        url = failure.request.url
-        raise Unreachable(
-            f"no answer from {url.scheme}://{url.netloc.decode()}: {type(failure).__name__} {failure}".rstrip(),
-            remedy="Check that the server is running and that this is its address",
-        ) from failure
+        if isinstance(outcome, Exception):
+            url = outcome.request.url
+            raise Unreachable(
+                f"no answer from {url.scheme}://{url.netloc.decode()}: {type(outcome).__name__} {outcome}".rstrip(),
+                remedy="Check that the server is running and that this is its address",
+            ) from outcome
+        if not outcome.is_success:
+            raise _problem(outcome)
+        return outcome
 
 
 def image_bytes(image: Source) -> bytes:
@@ -338,7 +328,7 @@ def _json(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {"content": content, "headers": {"Content-Type": "application/json"}}
 
 
-def _query(top_k: int, where: str | None, fields: Sequence[str] | None) -> dict[str, Any]:
+def _query(top_k: int, where: str | None, fields: Fields) -> dict[str, Any]:
     if isinstance(fields, str):
         raise InvalidParameter("fields", "be a sequence of metadata keys", fields, remedy=f"Pass [{fields!r}]")
     query: dict[str, Any] = {"top_k": top_k} | ({} if where is None else {"where": where})
@@ -362,9 +352,20 @@ def _problem(response: httpx.Response, title: str = "", detail: str = "") -> Api
     return ApiError(made, response.headers.get("X-Request-ID", ""))
 
 
-def _retry_after(response: httpx.Response) -> float:
+def _may_pass(outcome: httpx.Response | httpx.RequestError, *, repeatable: bool) -> bool:
+    """Return whether the outcome of a request may be another one if it is sent again."""
+    import httpx
+
+    if isinstance(outcome, httpx.Response):
+        return repeatable and outcome.status_code in (BUSY, TOO_MANY)
+    if isinstance(outcome, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)):
+        return True  # nothing was sent
+    return repeatable and isinstance(outcome, (httpx.TimeoutException, httpx.NetworkError, httpx.RemoteProtocolError))
+
+
+def _retry_after(outcome: httpx.Response | httpx.RequestError) -> float:
     """Return the Retry-After of a response in seconds; the header may be a date."""
-    value = response.headers.get("Retry-After", "")
+    value = "" if isinstance(outcome, Exception) else outcome.headers.get("Retry-After", "")
     try:
         return float(value) if value.isdecimal() else max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     except (ValueError, OverflowError):  # neither seconds nor a date

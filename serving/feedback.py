@@ -8,13 +8,12 @@ import logging
 import os
 import sqlite3
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 
 from retrieval.errors import InvalidParameter
-from retrieval.feedback import Feedback, Verdict, append_feedback
+from retrieval.feedback import FEEDBACK, Verdict, append_feedback
 from retrieval.files import explain, naming, write_file
 from retrieval.images.formats import format_of
 from retrieval.retriever import Retriever
@@ -120,44 +119,26 @@ class FeedbackRecorder:
         if right_item_id and not retriever.gallery.photos(right_item_id):
             raise NoSuchThing("the gallery does not have this item", remedy="Send an item_id of the gallery")
         asked_by, answer, photo = found
-        facts = json.loads(answer)
-        facts["bbox"] = facts["bbox"] and tuple(facts["bbox"])
-        entry = Feedback(
-            verdict=verdict,
-            time=datetime.now(UTC).isoformat(timespec="seconds"),
-            request_id=request_id,
-            asked_by=asked_by,
-            key=caller.key,
-            right_item_id=right_item_id,
-            photo="" if photo is None else self._write(photo),
-            **facts,
-        )
-        append_feedback(self._path, entry)
+        facts = json.loads(answer) | {"verdict": verdict, "request_id": request_id, "right_item_id": right_item_id}
+        facts |= {"time": datetime.now(UTC).isoformat(timespec="seconds"), "asked_by": asked_by, "key": caller.key}
+        facts["photo"] = "" if photo is None else self._write(photo)
+        append_feedback(self._path, FEEDBACK.validate_json(json.dumps(facts)))
 
     def _write(self, photo: bytes) -> str:
         """Write a photo to the folder and return its name; "" without room or after an error."""
         form, folder = format_of(photo), self._photos
         name = hashlib.sha256(photo).hexdigest()[:32] + ("" if form is None else form.suffixes[0])
-        if folder is None:
-            return ""
+        if folder is None or (folder / name).exists():
+            return "" if folder is None else name
         try:
-            if not (folder / name).exists():
-                if _bytes_in(folder) + len(photo) > FOLDER_BYTES:
-                    log.warning("the folder of judged photos is full: feedback is recorded without its photo")
-                    return ""
-                write_file(folder / name, photo, mode=0o600)
+            if sum(file.lstat().st_size for file in folder.iterdir()) + len(photo) > FOLDER_BYTES:
+                log.warning("the folder of judged photos is full: feedback is recorded without its photo")
+                return ""
+            write_file(folder / name, photo, mode=0o600)
         except OSError as error:
             log.warning("feedback is recorded without its photo: %s", explain(error))
             return ""
         return name
-
-
-def _bytes_in(folder: Path) -> int:
-    size = 0
-    for entry in os.scandir(folder):
-        with suppress(FileNotFoundError):  # deleted meanwhile
-            size += entry.stat(follow_symlinks=False).st_size
-    return size
 
 
 def _facts(result: SearchResult) -> str:

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from retrieval.errors import InvalidParameter, command
-from retrieval.files import check_place, naming
+from retrieval.files import check_place
 
 from .lines import show_next
-
-if TYPE_CHECKING:
-    from retrieval.catalogue.photos import Photo
 
 Folder = click.Path(path_type=Path)
 CSV, PARQUET = ".csv", ".parquet"
@@ -46,7 +40,7 @@ def feedback() -> None:
     "--output",
     required=True,
     type=Folder,
-    help="Table to write: a .csv, with the photos in a folder of the same name, or a .parquet that contains them.",
+    help="Table to write: a .csv that names the photos in their folder, or a .parquet that contains them.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
 def export(files: Sequence[Path], photos: Path, output: Path, as_json: bool) -> None:
@@ -66,41 +60,22 @@ def export(files: Sequence[Path], photos: Path, output: Path, as_json: bool) -> 
     """
     from retrieval.catalogue.embedded import write_embedded
     from retrieval.catalogue.tables import write_catalogue
-    from retrieval.feedback import UNKNOWN_ITEM, labelled_photos, read_feedback
+    from retrieval.feedback import labelled_photos, read_feedback
 
     if output.suffix.lower() not in (CSV, PARQUET):
         raise InvalidParameter("--output", f"end in {CSV} or {PARQUET}", str(output))
     if not photos.is_dir():
         raise InvalidParameter("--photos", "be a folder", str(photos), remedy="Serve with --feedback-photos FOLDER")
     check_place(output)
-    verdicts = [verdict for file in files for verdict in read_feedback(file)]
-    labelled, left_out = labelled_photos(verdicts, photos)
-    if output.suffix.lower() == PARQUET:
-        write_embedded(labelled, output)
-    else:
-        write_catalogue(_copied(labelled, output.with_suffix("")), output)
-    unknown = sum(photo.item_id == UNKNOWN_ITEM for photo in labelled)
-    items = len({photo.item_id for photo in labelled} - {UNKNOWN_ITEM})
+    labelled, left_out = labelled_photos([verdict for file in files for verdict in read_feedback(file)], photos)
+    (write_embedded if output.suffix.lower() == PARQUET else write_catalogue)(labelled, output)
+    items = [photo.item_id for photo in labelled if photo.item_id]
+    counts = {"photos": len(labelled), "items": len(set(items)), "unknown": len(labelled) - len(items)}
     if as_json:
-        counts = {"photos": len(labelled), "items": items, "unknown": unknown, "left_out": dict(left_out)}
-        click.echo(json.dumps(counts, indent=2))
+        click.echo(json.dumps({**counts, "left_out": dict(left_out)}, indent=2))
         return
     for why, count in left_out.items():
         click.echo(f"Left out: {count} verdicts {why}.")
-    known = f"{len(labelled) - unknown} of {items} known items"
-    click.echo(f"Wrote {output} with {len(labelled)} reviewed photos: {known}, {unknown} of unknown items.")
+    known = f"{len(items)} of {counts['items']} known items, {counts['unknown']} of unknown items"
+    click.echo(f"Wrote {output} with {len(labelled)} reviewed photos: {known}.")
     show_next(command("calibrate", "BUNDLE", "GALLERY", "--queries", output, "--dry-run"))
-
-
-def _copied(photos: Sequence[Photo], folder: Path) -> list[Photo]:
-    """Copy photos to a folder and return them with their new paths."""
-    copies = []
-    with naming(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    for photo in photos:
-        copy = folder / photo.path.name
-        if copy.resolve() != photo.path.resolve():
-            with naming(copy):
-                shutil.copyfile(photo.path, copy)
-        copies.append(replace(photo, path=copy))
-    return copies

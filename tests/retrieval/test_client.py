@@ -291,7 +291,7 @@ def test_a_redirect_is_not_followed_with_the_key(ask: Ask, server: Server) -> No
         ({"base_url": "shop.example"}, "http://"),
         ({"base_url": "ftp://shop.example"}, "http://"),
         ({"base_url": "http://"}, "a host"),
-        ({"base_url": "http://shop.example:port"}, "be an address"),
+        ({"base_url": "http://shop.example:port"}, "a host"),
         ({"timeout": 0}, "positive number of seconds"),
         ({"timeout": float("inf")}, "positive number of seconds"),
         ({"retries": -1}, "at least 0"),

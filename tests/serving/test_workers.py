@@ -75,7 +75,7 @@ def running(folder: Path, *options: str) -> Iterator[Served]:
 
 def children(served: Served) -> list[int]:
     """Return the ids of the worker processes."""
-    words = ["ps", "-o", "pid=,args=", "--ppid", str(served.process.pid)]
+    words = ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(served.process.pid)]
     listed = subprocess.run(words, capture_output=True, text=True, check=False)
     return [int(line.split()[0]) for line in listed.stdout.splitlines() if "spawn_main" in line]
 
