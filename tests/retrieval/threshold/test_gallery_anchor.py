@@ -245,7 +245,7 @@ def test_stored_searches_that_change_are_listed(tmp_path: Path) -> None:
 
 def test_calibration_searches_too_uncertain_for_an_answer_never_change(tmp_path: Path) -> None:
     vectors = np.eye(48, dtype=np.float32)[:4]
-    scores = SearchScores(np.arange(4).astype(str), np.full(4, 0.1), np.full(4, 0.5), 4, np.full((4, 1), 0.5))
+    scores = SearchScores(np.arange(4).astype(str), np.full(4, 0.1), np.full(4, 0.5), 4)
     certainties = np.array([0.5, 2, 2, 2], np.float32)
     names = np.array(["a", "b", "c", "d"])
     files = {
