@@ -6,14 +6,17 @@ Symbols: n = batch size, B = classes of the batch, k = any number of columns.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from retrieval.errors import InvalidParameter, MissingDependency
+
+T = TypeVar("T")
 
 
 class Loss(nn.Module, ABC):
@@ -86,6 +89,18 @@ def group_log_mean_exp(exponents: Tensor, groups: Tensor, count: int) -> Tensor:
     total = total.index_add(0, groups, (exponents - top[groups]).exp())
     sizes = torch.bincount(groups, minlength=count).to(exponents.dtype)
     return top + (total / sizes[:, None]).log()
+
+
+def in_blocks(compute: Callable[[slice], T], *, rows: int, columns: int, limit: int) -> list[T]:
+    """Return `compute(block)` for blocks of rows that have at most `limit` elements each.
+
+    The gradient computes a block again where there are several, so that the tensors of one are in memory at a time.
+    """
+    each = max(1, limit // columns)
+    blocks = [slice(start, min(start + each, rows)) for start in range(0, rows, each)]
+    if len(blocks) == 1:
+        return [compute(blocks[0])]
+    return [checkpoint(compute, block, use_reentrant=False, preserve_rng_state=False) for block in blocks]
 
 
 def pair_masks(labels: Tensor) -> tuple[Tensor, Tensor]:

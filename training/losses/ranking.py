@@ -6,17 +6,17 @@ q = a query, x = one of its positives, z = any other photo, G = sigmoid((s_qz - 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from retrieval.errors import InvalidParameter
 
-from .base import Loss, check_positive
+from .base import Loss, check_positive, in_blocks
+
+Score = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 BLOCK = 2**19  # elements of the largest (queries, m, n) block
 SATURATED = 40.0  # sigmoid(-40) = 4e-18; beyond it, subnormal numbers take a hundred times as long
@@ -40,19 +40,6 @@ def positives_of(labels: Tensor, *, count_query: bool) -> tuple[Tensor, Tensor]:
     return by_class[(starts[:, None] + place).clamp_(max=len(labels) - 1)], real
 
 
-class Score(Protocol):
-    """A figure of each query that depends on the ranks of its positives.
-
-    Shapes: b queries of a block, m positives. `beyond` (b, m) is Σ_{z≠x} G over all photos z, `alike` (b, m) the same
-    sum over the positives z of q, and `real` (b, m) is 1, or 0 for padding.
-    """
-
-    uses_alike: bool
-
-    def __call__(self, beyond: Tensor, alike: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the figures (b,) and their derivatives by `beyond` and `alike` (b, m)."""
-
-
 def scores_of_ranks(
     similarity: Tensor,
     labels: Tensor,
@@ -64,112 +51,30 @@ def scores_of_ranks(
 ) -> tuple[Tensor, Tensor]:
     """Return the score of each query (n,), and whether it has any positive (n,).
 
-    Only the columns of positives x are compared: n·m·n numbers, computed once in blocks of queries together with the
-    gradient, so memory is O(n²).
+    Only the columns of positives x are compared, n·m·n numbers, in blocks of queries, so memory is O(n²).
 
     Parameters
     ----------
+    score:
+        Returns a figure of each query of a block (b,) from Σ_{z≠x} G over all photos z (b, m), the same sum over the
+        positives z of q (b, m), and 1 for each positive x, or 0 for padding (b, m).
     count_query, count_positive:
         Whether a query counts in its own database, and among its own positives.
     """
     order, real = positives_of(labels, count_query=count_positive)
-    scores: Tensor = _Scores.apply(similarity, order, real, score, temperature, count_query)  # type: ignore[no-untyped-call]
-    return scores, real.any(dim=1)
+    (n, m), weights = order.shape, real.to(similarity.dtype)
 
+    def scored(block: slice) -> Tensor:
+        rows, columns = similarity[block] / temperature, order[block]
+        above = rows[:, None, :] - rows.gather(1, columns)[:, :, None]  # (b, m, n)
+        above = above.clamp(-SATURATED, SATURATED).sigmoid().scatter(2, columns[:, :, None], 0.0)  # z = x is excluded
+        if not count_query:
+            queries = torch.arange(block.start, block.stop, device=rows.device)
+            above = above.scatter(2, queries[:, None, None].expand(-1, m, 1), 0.0)
+        alike = above.gather(2, columns[:, None, :].expand(-1, m, -1)) * weights[block, None, :]
+        return score(above.sum(dim=2), alike.sum(dim=2), weights[block])
 
-class _Scores(torch.autograd.Function):
-    """Scores of queries, each of which depends on its own row of the similarities only."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        similarity: Tensor,
-        order: Tensor,
-        real: Tensor,
-        score: Score,
-        temperature: float,
-        count_query: bool,
-    ) -> Tensor:
-        scores, slopes = similarity.new_empty(len(order)), torch.empty_like(similarity)
-        real = real.to(similarity.dtype)
-        for block in _blocks(order, len(order)):
-            above = _above(similarity, order, block, temperature, count_query)
-            scores[block], slopes[block] = _scored(above, order[block], real[block], score, temperature)
-        ctx.save_for_backward(slopes)
-        return scores
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (slopes,) = ctx.saved_tensors
-        return gradient[:, None] * slopes, None, None, None, None, None
-
-
-def _blocks(order: Tensor, n: int) -> list[slice]:
-    rows = max(1, BLOCK // (order.shape[1] * n))
-    return [slice(start, min(start + rows, len(order))) for start in range(0, len(order), rows)]
-
-
-def _above(similarity: Tensor, order: Tensor, block: slice, temperature: float, count_query: bool) -> Tensor:
-    """Return G of a block of queries (b, m, n)."""
-    rows, columns = similarity[block] / temperature, order[block]
-    own = rows.gather(1, columns)
-    above = (rows[:, None, :] - own[:, :, None]).clamp_(-SATURATED, SATURATED).sigmoid_()
-    above.scatter_(2, columns[:, :, None], 0.0)  # z = x is excluded
-    if not count_query:
-        queries = torch.arange(block.start, block.stop, device=rows.device)
-        above.scatter_(2, queries[:, None, None].expand(-1, columns.shape[1], 1), 0.0)
-    return above
-
-
-def _scored(above: Tensor, columns: Tensor, real: Tensor, score: Score, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return the scores of a block of queries (b,), and their derivatives by the similarities (b, n); changes G."""
-    positives = columns[:, None, :].expand(-1, columns.shape[1], -1)  # (b, m, m)
-    alike = above.gather(2, positives).mul_(real[:, None, :]) if score.uses_alike else above.new_zeros(1)
-    scores, by_beyond, by_alike = score(above.sum(dim=2), alike.sum(dim=-1), real)
-    slope = above.addcmul_(above, above, value=-1)  # G (1 - G)
-    if score.uses_alike:
-        steep = slope.gather(2, positives).mul_(real[:, None, :]).mul_((by_alike / temperature)[:, :, None])
-    weighted = slope.mul_((by_beyond / temperature)[:, :, None])
-    slopes, of_positives = weighted.sum(dim=1), weighted.sum(dim=2).neg_()
-    if score.uses_alike:
-        of_positives += steep.sum(dim=1) - steep.sum(dim=2)
-    return scores, slopes.scatter_add_(1, columns, of_positives)
-
-
-class AveragePrecision:
-    """Smooth average precision: the mean over positives x of (1 + alike) / (1 + beyond)."""
-
-    uses_alike = True
-
-    def __call__(self, beyond: Tensor, alike: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the precisions (b,) and their derivatives (b, m)."""
-        by_alike = real / ((1 + beyond) * real.sum(dim=1, keepdim=True).clamp(min=1))
-        parts = (1 + alike) * by_alike
-        return parts.sum(dim=1), -parts / (1 + beyond), by_alike
-
-
-class MeanRecall:
-    """Smooth recall at several k, averaged.
-
-    With the rank r = 1 + beyond, R_k is min(k, Σ_x sigmoid((k - r) / temperature)) over min(k, positives).
-    """
-
-    uses_alike = False
-
-    def __init__(self, ks: Sequence[int], temperature: float) -> None:
-        self.ks = ks
-        self.temperature = temperature
-
-    def __call__(self, beyond: Tensor, alike: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ARG002
-        """Return the recalls (b,) and their derivatives (b, m)."""
-        cuts = beyond.new_tensor(self.ks)
-        hits = torch.sigmoid((cuts - (1 + beyond)[:, :, None]) / self.temperature) * real[:, :, None]  # (b, m, K)
-        reachable = torch.minimum(cuts, real.sum(dim=1, keepdim=True)).clamp(min=1)
-        found = hits.sum(dim=1)
-        share = (found < cuts) / (reachable * (self.temperature * len(self.ks)))  # (b, K)
-        slope = hits.addcmul(hits, hits, value=-1).mul_(share[:, None]).sum(dim=2)
-        return (torch.minimum(found, cuts) / reachable).mean(dim=1), -slope, torch.zeros_like(slope)
+    return torch.cat(in_blocks(scored, rows=n, columns=m * n, limit=BLOCK)), real.any(dim=1)
 
 
 def smooth_average_precision(
@@ -186,13 +91,12 @@ def smooth_average_precision(
     count_query:
         Whether a query counts among its own positives and in its own database, as in the released code.
     """
+
+    def precision(beyond: Tensor, alike: Tensor, real: Tensor) -> Tensor:
+        return ((1 + alike) / (1 + beyond) * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
+
     return scores_of_ranks(
-        similarity,
-        labels,
-        AveragePrecision(),
-        temperature=temperature,
-        count_query=count_query,
-        count_positive=count_query,
+        similarity, labels, precision, temperature=temperature, count_query=count_query, count_positive=count_query
     )
 
 
@@ -233,10 +137,17 @@ def smooth_recall(
     With the rank r(q, x) = 1 + Σ_{z≠x} G, R_k(q) = min(k, Σ_x sigmoid((k - r) / rank_temperature)) over
     min(k, positives of q); a k above the batch size counts as the batch size.
     """
+    cuts = similarity.new_tensor([min(k, len(labels)) for k in ks])
+
+    def recall(beyond: Tensor, alike: Tensor, real: Tensor) -> Tensor:  # noqa: ARG001
+        hits = torch.sigmoid((cuts - (1 + beyond)[:, :, None]) / rank_temperature) * real[:, :, None]  # (b, m, K)
+        reachable = torch.minimum(cuts, real.sum(dim=1, keepdim=True)).clamp(min=1)
+        return (torch.minimum(hits.sum(dim=1), cuts) / reachable).mean(dim=1)
+
     return scores_of_ranks(
         similarity,
         labels,
-        MeanRecall([min(k, len(labels)) for k in ks], rank_temperature),
+        recall,
         temperature=similarity_temperature,
         count_query=count_query,
         count_positive=False,
