@@ -58,64 +58,41 @@ class PhotoReader:
         self._kept: dict[int, Decoded] = {}
         self._lock = threading.Lock()
 
-    @property
-    def size(self) -> int:
-        """Side of what the model sees, in pixels."""
-        return self._preprocessing.size
-
     def __getitem__(self, position: int) -> np.ndarray:
         """Return a photo for augmentation, uint8 (h, w, 3), read-only. Very large ones are reduced in size."""
-        return self._training_view(position).pixels
+        view = self._kept.get(position)
+        return self._cached(position, self._decoded(position)).pixels if view is None else view.pixels
 
     def pixels(self, positions: Sequence[int]) -> np.ndarray:
         """Return uint8 (n, size, size, 3), with the preprocessing that serves."""
-        return np.stack([center_crop_resize(self._exact(position), self._preprocessing) for position in positions])
+        return np.stack([center_crop_resize(self.image(position), self._preprocessing) for position in positions])
 
     def image(self, position: int) -> Image.Image:
         """Return an upright RGB photo, cropped to its bbox, at the size at which it is decoded for the model."""
-        return self._exact(position)
-
-    def _training_view(self, position: int) -> Decoded:
-        view = self._kept.get(position)
-        if view is None:
-            view = self._reduced(self._decoded(position))
-            self._keep(position, view)
-        return view
-
-    def _exact(self, position: int) -> Image.Image:
-        """Return a photo at the full decoded size."""
         view = self._kept.get(position)
         if view is not None and view.exact:
             return Image.fromarray(view.pixels)
         image = self._decoded(position)
-        if view is None and (view := self._reduced(image)).exact:
-            self._keep(position, view)
+        self._cached(position, image, only_exact=True)
         return image
 
-    def _reduced(self, image: Image.Image) -> Decoded:
-        factor = min(image.size) // (2 * self._preprocessing.min_side)
-        if factor < 2:
-            return Decoded(np.asarray(image), exact=True)
-        return Decoded(np.asarray(image.reduce(factor)), exact=False)
-
-    def _keep(self, position: int, view: Decoded) -> None:
-        """Cache a photo in memory if there is room."""
+    def _cached(self, position: int, image: Image.Image, *, only_exact: bool = False) -> Decoded:
+        """Return a decoded photo, reduced if it is large, and cache it if there is room."""
+        factor = max(1, min(image.size) // (2 * self._preprocessing.min_side))
+        view = Decoded(np.asarray(image.reduce(factor) if factor > 1 else image), exact=factor == 1)
         with self._lock:
-            if view.pixels.nbytes <= self._room and position not in self._kept:
+            if view.pixels.nbytes <= self._room and position not in self._kept and (view.exact or not only_exact):
                 self._room -= view.pixels.nbytes
                 self._kept[position] = view
+        return view
 
     def _decoded(self, position: int) -> Image.Image:
         photo = self._photos[position]
+        least = self._preprocessing.min_side if photo.bbox is None else 0
         try:
-            return crop(
-                open_image(photo.read(), min_side=self._preprocessing.min_side if photo.bbox is None else 0), photo.bbox
-            )
+            return crop(open_image(photo.read(), min_side=least), photo.bbox)
         except ImageRefused as error:
-            raise DataError(
-                f"{photo.path}: {error.message}",
-                remedy=REMEDY,
-            ) from error
+            raise DataError(f"{photo.path}: {error.message}", remedy=REMEDY) from error
 
 
 def require_readable(photos: Sequence[Photo], preprocessing: Preprocessing) -> None:

@@ -42,12 +42,9 @@ class PhotoSampler(Sampler):
 
     def epoch(self, number: int) -> Iterator[np.ndarray]:
         """Yield batches; every photo is used once before any is used again."""
-        generator, queue = self._generator(number), np.zeros(0, np.int64)
+        rounds = Rounds(range(self._photos), self._generator(number))
         for _ in range(self.batches):
-            while len(queue) < self.batch_size:
-                queue = np.concatenate([queue, generator.permutation(self._photos)])
-            yield queue[: self.batch_size]
-            queue = queue[self.batch_size :]
+            yield np.array(rounds.take(self.batch_size))
 
 
 class ItemSampler(Sampler):
@@ -68,25 +65,15 @@ class ItemSampler(Sampler):
     def epoch(self, number: int) -> Iterator[np.ndarray]:
         """Yield arrays of P·K photo positions, with the photos of an item next to each other."""
         generator = self._generator(number)
-        queues: list[list[int]] = [[] for _ in self._photos]
+        photos = [Rounds(positions.tolist(), generator) for positions in self._photos]
         for items in self._item_batches(generator):
-            yield np.concatenate([self._draw(queues, item, generator) for item in items])
+            yield np.array([position for item in items for position in photos[item].take(self._each)])
 
     def _item_batches(self, generator: np.random.Generator) -> Iterator[list[int]]:
         """Yield the items of each batch."""
         rounds = Rounds(range(len(self._photos)), generator)
         for _ in range(self.batches):
             yield rounds.take(self._items)
-
-    def _draw(self, queues: list[list[int]], item: int, generator: np.random.Generator) -> np.ndarray:
-        drawn: list[int] = []
-        while len(drawn) < self._each:
-            if not queues[item]:
-                fresh = generator.permutation(self._photos[item]).tolist()
-                # popped from the end, so that photos that the batch does not have yet come first
-                queues[item] = sorted(fresh, key=lambda photo: photo not in drawn)
-            drawn.append(queues[item].pop())
-        return np.array(drawn)
 
 
 class GroupItemSampler(ItemSampler):
@@ -143,14 +130,18 @@ class Rounds:
         self._queue: list[int] = []
 
     def take(self, count: int) -> list[int]:
-        """Return the next `count` members, all different. Enough members must exist."""
+        """Return the next `count` members, with repetitions only if there are fewer."""
         taken: list[int] = []
+        used: set[int] = set()
         while len(taken) < count:
-            position = next((i for i, member in enumerate(self._queue) if member not in taken), None)
+            if len(used) == len(self._members):
+                used.clear()
+            position = next((i for i, member in enumerate(self._queue) if member not in used), None)
             if position is None:  # all that is left of this round is taken
                 self._queue += self._generator.permutation(self._members).tolist()
-                continue
-            taken.append(self._queue.pop(position))
+            else:
+                taken.append(self._queue.pop(position))
+                used.add(taken[-1])
         return taken
 
 

@@ -58,6 +58,13 @@ def check_not_negative(**values: float) -> None:
             raise InvalidParameter(name, "be zero or more", value)
 
 
+def check_cosine_distance(**values: float) -> None:
+    """Raise InvalidParameter for an argument outside of the range of cosine distances."""
+    for name, value in values.items():
+        if not 0 <= value <= 2:
+            raise InvalidParameter(name, "lie in [0, 2], a cosine distance", value)
+
+
 def check_one_of(name: str, value: str, allowed: Sequence[str]) -> None:
     """Raise InvalidParameter for an argument that is not among the allowed words."""
     if value not in allowed:

@@ -7,7 +7,6 @@ N = 1[-D + margin >= -(k-th smallest D of the row)] the neighbourhoods (n, n).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from retrieval.errors import InvalidParameter
 
-from .base import Loss, check_not_negative, check_one_of, check_positive
+from .base import Loss, check_not_negative, check_one_of, check_positive, in_blocks
 from .contrastive import Contrastive
 
 
@@ -41,19 +40,6 @@ ROWS = 2**22  # elements of the largest (rows, n, n) block of the min ablation
 Step = Callable[[Tensor], Tensor]
 
 
-class _ConstantSlopeStep(torch.autograd.Function):
-    """Step function 1[x >= 0] with a constant slope as its gradient (Eq. 20)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, slope: float) -> Tensor:
-        ctx.slope = slope
-        return (x >= 0).to(x.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.slope * gradient, None
-
-
 def neighbourhoods(squared: Tensor, *, k: int, margin: float, step: Step) -> Tensor:
     """Return N (n, n) for squared distances (n, n): Eq. 23 and 25; the k-th distance is a constant."""
     k = min(max(k, 1), len(squared))
@@ -70,22 +56,23 @@ def shared_neighbours(inside: Tensor, *, complement: bool, stop_gradient: bool, 
     """
     n = len(inside)
     sizes = inside.sum(dim=1, keepdim=True)
-    divisors = (sizes, n - sizes)
-    if stop_gradient:
-        divisors = (sizes.detach(), n - sizes.detach())
+    divisor = sizes.detach() if stop_gradient else sizes
     common = inside @ inside.T if product else _sum_of_minima(inside)
-    share = common / divisors[0].clamp(min=1)
+    share = common / divisor.clamp(min=1)
     if complement:
         outside = n - sizes - sizes.T + common if product else _sum_of_minima(1 - inside)
-        share = (share + outside / divisors[1].clamp(min=1)) / 2
+        share = (share + outside / (n - divisor).clamp(min=1)) / 2
     return share * inside if product else torch.minimum(share, inside)
 
 
 def _sum_of_minima(inside: Tensor) -> Tensor:
     """Return Σ_p min(N_ip, N_jp) (n, n), the intersection by minimum; O(n³), in blocks of rows."""
-    rows = max(1, ROWS // inside.numel())
-    blocks = [torch.minimum(block[:, None], inside[None]).sum(dim=2) for block in torch.split(inside, rows)]
-    return torch.cat(blocks)
+    n = len(inside)
+
+    def sums(block: slice) -> Tensor:
+        return torch.minimum(inside[block, None], inside[None]).sum(dim=2)
+
+    return torch.cat(in_blocks(sums, rows=n, columns=n * n, limit=ROWS))
 
 
 def expand_query(similarity: Tensor, close: Tensor, *, product: bool) -> Tensor:
@@ -161,8 +148,8 @@ class Contextual(Loss):
     def _step(self, x: Tensor) -> Tensor:
         if self.step == "sigmoid":
             return torch.sigmoid(x / self.step_temperature)
-        value: Tensor = _ConstantSlopeStep.apply(x, self.slope)  # type: ignore[no-untyped-call]
-        return value
+        line = self.slope * x
+        return (x >= 0).to(x.dtype) + (line - line.detach())  # the value of a step, with a constant slope (Eq. 20)
 
 
 class ContextualSum(Loss):

@@ -9,9 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from retrieval.errors import InvalidParameter
-
-from .base import Loss, one_label_each
+from .base import Loss, check_cosine_distance, one_label_each
 from .tcm import check_margins, threshold_consistent_margin
 
 
@@ -49,9 +47,7 @@ class ClassAveragedContrastive(Loss):
 
     def __init__(self, *, positive_margin: float = 0.02, negative_margin: float = 0.3) -> None:
         super().__init__()
-        for name, margin in (("positive_margin", positive_margin), ("negative_margin", negative_margin)):
-            if not 0 <= margin <= 2:
-                raise InvalidParameter(name, "lie in [0, 2], a cosine distance", margin)
+        check_cosine_distance(positive_margin=positive_margin, negative_margin=negative_margin)
         self.positive_margin = positive_margin
         self.negative_margin = negative_margin
 

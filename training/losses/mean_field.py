@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from retrieval.errors import InvalidParameter
-
 from .base import (
     Loss,
+    check_cosine_distance,
     check_labels,
     check_not_negative,
     check_one_of,
@@ -33,7 +32,8 @@ class ClassWiseMultiSimilarity(Loss):
 
     def __init__(self, *, alpha: float = 0.01, beta: float = 80.0, delta: float = 0.2) -> None:
         super().__init__()
-        check_similarity_scales(alpha, beta, delta)
+        check_positive(alpha=alpha, beta=beta)
+        check_cosine_distance(delta=delta)
         self.alpha = alpha
         self.beta = beta
         self.delta = delta
@@ -49,13 +49,6 @@ class ClassWiseMultiSimilarity(Loss):
         attraction = torch.log1p(pull.exp() / 2).sum() / self.alpha
         repulsion = F.softplus(push)[apart].sum() / (2 * self.beta)
         return (attraction + repulsion) / len(sizes)
-
-
-def check_similarity_scales(alpha: float, beta: float, delta: float) -> None:
-    """Raise InvalidParameter for scales that are not positive, or an offset that is no cosine distance."""
-    check_positive(alpha=alpha, beta=beta)
-    if not 0 <= delta <= 2:
-        raise InvalidParameter("delta", "lie in [0, 2], a cosine distance", delta)
 
 
 def _class_pairs(exponents: Tensor, groups: Tensor, classes: int) -> Tensor:
@@ -105,9 +98,7 @@ class MeanFieldContrastive(_MeanFields):
         reduction: str = "class",
     ) -> None:
         super().__init__(classes, dim, regularization=regularization)
-        for name, margin in (("positive_margin", positive_margin), ("negative_margin", negative_margin)):
-            if not 0 <= margin <= 2:
-                raise InvalidParameter(name, "lie in [0, 2], a cosine distance", margin)
+        check_cosine_distance(positive_margin=positive_margin, negative_margin=negative_margin)
         check_one_of("reduction", reduction, ("class", "sample"))
         self.positive_margin = positive_margin
         self.negative_margin = negative_margin
@@ -149,7 +140,8 @@ class MeanFieldClassWiseMultiSimilarity(_MeanFields):
         regularization: float = 0.0,
     ) -> None:
         super().__init__(classes, dim, regularization=regularization)
-        check_similarity_scales(alpha, beta, delta)
+        check_positive(alpha=alpha, beta=beta)
+        check_cosine_distance(delta=delta)
         self.alpha = alpha
         self.beta = beta
         self.delta = delta

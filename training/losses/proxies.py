@@ -16,7 +16,7 @@ from retrieval.errors import InvalidParameter
 from .base import Loss, check_labels, check_positive, check_shape
 
 
-def proxy_anchor(similarity: Tensor, labels: Tensor, *, alpha: float, margin: float) -> Tensor:
+def proxy_anchor(similarity: Tensor, labels: Tensor, *, alpha: float = 32.0, margin: float = 0.1) -> Tensor:
     """Return the ProxyAnchor loss of cosines (n, C) to the proxies (Kim et al., CVPR 2020).
 
     (1/|C+|) Σ_{c in batch} log(1 + Σ_{i of c} e^{-α(s-δ)}) + (1/C) Σ_c log(1 + Σ_{i not of c} e^{α(s+δ)})

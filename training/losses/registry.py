@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import inspect
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -171,25 +172,15 @@ def render_losses(rows: Sequence[Mapping[str, Any]], *, summaries: bool = False)
     Losses that exist only for comparison come last, under a heading.
     """
     head = {"name": "loss", "paper": "paper", "cost": "cost of a step", "batches": "batches", "learns": "learns"}
-    compared = [row for row in rows if row["compared_only"]]
-    rows = [*(row for row in rows if not row["compared_only"]), *compared]
-    title, rule, *described = text_table(
-        [*head.values()], [[str(row[key]) for key in head] for row in rows], left=len(head)
-    )
-    lines = [title, rule]
+    rows = sorted(rows, key=lambda row: bool(row["compared_only"]))
+    cells = [[str(row[key]) for key in head] for row in rows]
+    title, rule, *described = text_table([*head.values()], cells, left=len(head))
+    lines, apart = [title, rule], False
     for row, line in zip(rows, described, strict=True):
-        if compared and row is compared[0]:
+        if row["compared_only"] and not apart:
             lines += ["", "for comparison:"]
-        lines.append(line)
-        if summaries:
-            lines.append(f"    {row['summary']}")
-        lines.append("    " + " ".join(f"{key}={_plain(value)}" for key, value in row["arguments"].items()))
-    if not has_comparison_losses():
-        lines += ["", f"{COMPARISON_NOTE}."]
-    return "\n".join(lines)
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "[" + ",".join(map(str, value)) + "]" if isinstance(value, tuple) else str(value)
+            apart = True
+        summary = [f"    {row['summary']}"] if summaries else []
+        arguments = " ".join(f"{name}={json.dumps(value)}" for name, value in row["arguments"].items())
+        lines += [line, *summary, f"    {arguments}"]
+    return "\n".join(lines if has_comparison_losses() else [*lines, "", f"{COMPARISON_NOTE}."])

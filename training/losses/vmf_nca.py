@@ -39,22 +39,19 @@ class VonMisesFisherNCA(Proxies):
     concentration of the task: see `Settings.initial_norm`. Cost O(N n C d).
     """
 
-    def __init__(  # noqa: PLR0913, as many as the paper has
+    def __init__(
         self,
         classes: int,
         dim: int,
         *,
         distance: str = "el_nivmf",
         temperature: float = 1.0,
-        learn_temperature: bool = True,
         samples: int = 10,
         concentration: float = 50.0,
         normalizer: str = "exact",
         concentration_rate: float = 50.0,
         temperature_rate: float = 0.5,
         anchor_weight: float = 0.0,
-        anchor_alpha: float = 32.0,
-        anchor_margin: float = 0.1,
     ) -> None:
         super().__init__(classes, dim)
         check_one_of("distance", distance, DISTANCES)
@@ -64,7 +61,6 @@ class VonMisesFisherNCA(Proxies):
             concentration=concentration,
             concentration_rate=concentration_rate,
             temperature_rate=temperature_rate,
-            anchor_alpha=anchor_alpha,
         )
         if samples < 1:
             raise InvalidParameter("samples", "be at least 1", samples)
@@ -75,14 +71,12 @@ class VonMisesFisherNCA(Proxies):
             raise InvalidParameter("dim", "be at least 2", dim)
         shape = (classes,) if distance in ANALYTIC else (classes, dim)
         self.concentrations = nn.Parameter(torch.full(shape, float(concentration)))
-        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)), requires_grad=learn_temperature)
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
         self.rates = {"concentrations": concentration_rate, "log_temperature": temperature_rate}
         self.distance = distance
         self.samples = samples
         self.normalizer = normalizer
         self.anchor_weight = anchor_weight
-        self.anchor_alpha = anchor_alpha
-        self.anchor_margin = anchor_margin
 
     def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,) in 0 … C-1."""
@@ -95,8 +89,7 @@ class VonMisesFisherNCA(Proxies):
             logits = self.logits(embeddings, cosines)
         loss = F.cross_entropy(logits, labels)
         if self.anchor_weight:
-            anchor = proxy_anchor(cosines, labels, alpha=self.anchor_alpha, margin=self.anchor_margin)
-            loss = loss + self.anchor_weight * anchor
+            loss = loss + self.anchor_weight * proxy_anchor(cosines, labels)
         return loss
 
     def sample_logits(self, samples: Tensor) -> Tensor:

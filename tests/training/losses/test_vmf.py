@@ -361,9 +361,8 @@ def test_more_certain_photos_get_sharper_similarities() -> None:
     assert loss(200 * towards, labels) < loss(2 * towards, labels)
 
 
-def test_what_is_learned_can_be_chosen_and_has_its_own_rates() -> None:
-    loss = VonMisesFisherNCA(3, 4, learn_temperature=False, concentration_rate=7.0)
-    assert not loss.log_temperature.requires_grad
+def test_what_is_learned_has_its_own_rates() -> None:
+    loss = VonMisesFisherNCA(3, 4, concentration_rate=7.0)
     assert loss.rates["concentrations"] == 7.0
     assert loss.concentrations.shape == (3, 4)
     assert VonMisesFisherNCA(3, 4, distance="el_vmf").concentrations.shape == (3,)
