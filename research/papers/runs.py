@@ -159,7 +159,7 @@ def trained(job: Job) -> Run:
     if (job.path / "finished").exists():
         return Run.open(job.path)
     begun = (job.path / "settings.json").exists()
-    run = train(job.settings, job.path, resume=begun, splits=None if begun else job.splits, unguarded=True)
+    run = train(job.settings, job.path, resume=begun, splits=None if begun else job.splits, check_photos=False)
     (job.path / "finished").touch()
     return run
 

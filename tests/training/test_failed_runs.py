@@ -15,6 +15,7 @@ from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.splits import make_evaluation_protocol, make_splits, photos_in_protocol
 from retrieval.cli.data import data
 from retrieval.errors import DataError, RunError
+from training.loop.distributed import ProcessGroup
 from training.loop.run import BEST, LAST, Run
 from training.loop.train import begin_run, train
 from training.loop.trainer import Trainer
@@ -136,7 +137,7 @@ def test_a_failure_after_the_first_epoch_can_be_resumed(
 def test_a_run_that_was_killed_before_its_first_epoch_can_be_resumed(
     catalogue: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin_run(tiny_settings(catalogue), tmp_path / "run")  # and nothing more
+    begin_run(tiny_settings(catalogue), tmp_path / "run", ProcessGroup.join())  # and nothing more
     with pytest.raises(RunError, match="or remove it: no epoch of it is finished"):
         train(tiny_settings(catalogue), tmp_path / "run")
     fail(0, monkeypatch)
@@ -178,14 +179,14 @@ def test_a_directory_that_cannot_be_written_is_one_refusal(
 ) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(RunError, match="cannot be written: Not a directory"):
-        begin_run(tiny_settings(catalogue), tmp_path / "file" / "run")
+        begin_run(tiny_settings(catalogue), tmp_path / "file" / "run", ProcessGroup.join())
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Run, "_write_json", full)
     with pytest.raises(RunError, match="No space left on device"):
-        begin_run(tiny_settings(catalogue), tmp_path / "run")
+        train(tiny_settings(catalogue), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -197,7 +198,7 @@ def test_what_data_check_tells_is_what_training_does(
     kept = [line for line in lines if int(line.split(".")[0].split("_")[1]) < photos_of_each]
     copied.write_text("\n".join([head, *kept]) + "\n")
     found = readiness(read_catalogue(copied))
-    begin_run(tiny_settings(copied, items_per_batch=16, photos_per_item=4), tmp_path / "run")
+    begin_run(tiny_settings(copied, items_per_batch=16, photos_per_item=4), tmp_path / "run", ProcessGroup.join())
     trainer = Trainer(Run.open(tmp_path / "run"))
     assert found.parts.startswith(
         f"Training fits {len(trainer.splits.fit)} items ({len(trainer.labels)} photos) and validates on "

@@ -9,41 +9,24 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from itertools import count
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from retrieval.bundle.fitted import content_hash
 from retrieval.catalogue.photos import QUERIES, ROLES, Photo
 from retrieval.catalogue.read import read_catalogue
-from retrieval.catalogue.reading import in_order
 from retrieval.catalogue.remote import RemotePhoto
 from retrieval.catalogue.splits import EvaluationProtocol, Splits, side
 from retrieval.errors import ImageRefused
 from retrieval.process import cores
 
-BLOCK = 64  # photos that a thread reads
-
 Place = tuple[object, ...]
 
 
-@dataclass(frozen=True)
-class MergedPhotos:
-    """The photos of several catalogues."""
+def merge_catalogues(catalogues: Sequence[str], protocol: EvaluationProtocol) -> tuple[list[Photo], set[str]]:
+    """Return the photos of several catalogues, and the ids of those that are in a catalogue after the first one.
 
-    photos: list[Photo]
-    added: frozenset[str]  # ids of the photos in catalogues after the first one
-
-
-def read_catalogues(
-    catalogues: Sequence[str], protocol: EvaluationProtocol, *, left_out: Collection[str] = ()
-) -> list[Photo]:
-    """Return the photos of `merge_catalogues`, without those whose ids are in `left_out`."""
-    photos = merge_catalogues(catalogues, protocol).photos
-    return [photo for photo in photos if photo.photo_id not in left_out]
-
-
-def merge_catalogues(catalogues: Sequence[str], protocol: EvaluationProtocol) -> MergedPhotos:
-    """Return the photos of several catalogues, the earliest first; those of unknown items are left out.
+    The earliest photos come first; those of unknown items are left out.
 
     A photo in several catalogues is taken from the last one. A photo of a known item has the group and partition of
     that item unless it names its own. A photo from a source that the first catalogue does not have counts as one of the
@@ -62,8 +45,14 @@ def merge_catalogues(catalogues: Sequence[str], protocol: EvaluationProtocol) ->
             known_photo = replace(photo, group=group, partition=photo.partition or earlier.partition)
             merged[_place(photo)] = known_photo if side(photo) in sides else _as_query(known_photo, protocol)
             added.add(_place(photo))
-    found = _with_own_ids([photo for photo in merged.values() if photo.item_id])
-    return MergedPhotos(found, frozenset(photo.photo_id for photo in found if _place(photo) in added))
+    found: dict[str, Photo] = {}
+    for photo in merged.values():
+        photo_id = photo.photo_id
+        while photo_id in found:
+            photo_id += " (2)"
+        if photo.item_id:
+            found[photo_id] = replace(photo, photo_id=photo_id)
+    return [*found.values()], {photo_id for photo_id, photo in found.items() if _place(photo) in added}
 
 
 def _as_query(photo: Photo, protocol: EvaluationProtocol) -> Photo:
@@ -77,53 +66,29 @@ def _place(photo: Photo) -> Place:
     return file, photo.span, photo.bbox
 
 
-def _with_own_ids(photos: Sequence[Photo]) -> list[Photo]:
-    """Return photos with unique ids: a repeated id gets a number."""
-    taken = {photo.photo_id for photo in photos}
-    seen: set[str] = set()
-    found = []
-    for photo in photos:
-        photo_id = photo.photo_id
-        if photo_id in seen:
-            names = (f"{photo_id} ({number})" for number in count(2))
-            photo_id = next(name for name in names if name not in taken)
-            taken.add(photo_id)
-        seen.add(photo_id)
-        found.append(replace(photo, photo_id=photo_id))
-    return found
-
-
-def copies_across(photos: Sequence[Photo], splits: Splits, *, added: Collection[str]) -> list[str]:
+def copies_across(photos: Sequence[Photo], splits: Splits, *, added: Collection[str]) -> set[str]:
     """Return the ids of added photos that are copies of photos on the other side.
 
     A copy has the same file content and bounding box, under any name. Of two added photos, the later one is returned.
     """
-    if not added:
-        return []
     fit = set(splits.fit)
     sides: dict[str, set[bool]] = defaultdict(set)
-    found = []
+    found = set()
     ordered = sorted(photos, key=lambda photo: photo.photo_id in added)
-    blocks = (ordered[start : start + BLOCK] for start in range(0, len(ordered), BLOCK))
-    hashes = in_order(_hashes, blocks, threads=cores())
-    for photo, digest in zip(ordered, (digest for block in hashes for digest in block), strict=True):
-        is_fit = photo.item_id in fit
-        if digest is None:
-            continue
-        if photo.photo_id in added and (not is_fit) in sides[digest]:
-            found.append(photo.photo_id)
-        else:
-            sides[digest].add(is_fit)
+    with ThreadPoolExecutor(cores()) as pool:
+        digests = pool.map(_hash, ordered)
+        for photo, digest in zip(ordered, digests, strict=True):
+            is_fit = photo.item_id in fit
+            if photo.photo_id in added and (not is_fit) in sides[digest]:
+                found.add(photo.photo_id)
+            else:
+                sides[digest].add(is_fit)
     return found
 
 
-def _hashes(photos: Sequence[Photo]) -> list[str | None]:
-    """Return the content hash of each photo, None where it cannot be read: training reports such photos."""
-    return [_hash(photo) for photo in photos]
-
-
-def _hash(photo: Photo) -> str | None:
+def _hash(photo: Photo) -> str:
+    """Return the hash of a photo's content, its id where it cannot be read: training reports such photos."""
     try:
         return content_hash(photo.read(), photo.bbox)
     except ImageRefused:
-        return None
+        return photo.photo_id

@@ -10,12 +10,14 @@ multiplied by W. The result equals a step of one process with the whole batch.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -26,13 +28,13 @@ from .run import choose_device
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
 class ProcessGroup:
     """The processes of a run, as seen by one of them. A group of one needs no communication."""
 
-    def __init__(self, device: torch.device, *, rank: int = 0, size: int = 1) -> None:
-        self.device = device
-        self.rank = rank
-        self.size = size
+    device: torch.device
+    rank: int = 0
+    size: int = 1
 
     @classmethod
     def join(cls) -> ProcessGroup:
@@ -56,11 +58,11 @@ class ProcessGroup:
         return share
 
     def wrap(self, network: nn.Module, *, static_statistics: bool) -> nn.Module:
-        """Return the network wrapped so that gradients are averaged, or as is if it has no trainable parameters.
+        """Return the network with the weights of the main process, wrapped so that gradients are averaged.
 
         Every parameter that requires a gradient must get one in each step.
         """
-        if self.size == 1 or not any(p.requires_grad for p in network.parameters()):
+        if self.size == 1:
             return network
         if not static_statistics and self.device.type == "cuda":
             network = nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
@@ -71,27 +73,21 @@ class ProcessGroup:
         )
 
     def gather(self, embeddings: Tensor, rows: int) -> Tensor:
-        """Return the embeddings (n, d) of the whole batch of n = `rows`, with gradients."""
+        """Return the embeddings (n, d) of the whole batch of n = `rows`; the gradient of own rows is W times theirs."""
         if self.size == 1:
             return embeddings
-        gathered: Tensor = _Gather.apply(embeddings, rows, self)  # type: ignore[no-untyped-call]
-        return gathered
+        from torch.distributed.nn.functional import all_gather
 
-    def average_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+        sizes = [len(part) for part in np.array_split(np.arange(rows), self.size)]
+        parts = all_gather(F.pad(embeddings, (0, 0, 0, max(sizes) - len(embeddings))))  # type: ignore[no-untyped-call]
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Average gradients over the processes. They differ by rounding only, and are equal afterwards."""
-        if self.size == 1:
-            return
         for parameter in parameters:
-            if parameter.grad is None:
-                continue
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= self.size
-
-    def sync(self, module: nn.Module) -> None:
-        """Broadcast the parameters and buffers of the main process."""
-        if self.size > 1:
-            for tensor in module.state_dict().values():
-                dist.broadcast(tensor, 0)
+            if self.size > 1 and parameter.grad is not None:
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= self.size
 
     def gather_rows(self, share: np.ndarray) -> np.ndarray:
         """Return the rows of all processes, in order, in every process."""
@@ -100,12 +96,6 @@ class ProcessGroup:
         from accelerate.utils import gather_object
 
         return np.concatenate(gather_object([share]))
-
-    def run_on_main(self, action: Callable[[], object]) -> None:
-        """Run an action in the main process; the others wait. If it raises, the launcher ends them all."""
-        if self.is_main:
-            action()
-        self.barrier()
 
     def broadcast(self, value: T) -> T:
         """Return the value that the main process passes."""
@@ -117,24 +107,6 @@ class ProcessGroup:
         return cast(T, shared)
 
     def barrier(self) -> None:
-        """Wait until every process has reached this call."""
+        """Wait until every process has reached this call. If one fails before, the launcher ends them all."""
         if self.size > 1:
             dist.barrier()
-
-
-class _Gather(torch.autograd.Function):
-    """Gather the rows of all processes; the gradient of a process is that of its own rows times W."""
-
-    @staticmethod
-    def forward(ctx: Any, embeddings: Tensor, rows: int, process_group: ProcessGroup) -> Tensor:
-        sizes = [len(part) for part in np.array_split(np.arange(rows), process_group.size)]
-        ctx.start, ctx.rows, ctx.size = sum(sizes[: process_group.rank]), sizes[process_group.rank], process_group.size
-        padded = embeddings.new_zeros(max(sizes), embeddings.shape[1])
-        padded[: len(embeddings)] = embeddings
-        parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded)
-        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.size * gradient[ctx.start : ctx.start + ctx.rows], None, None

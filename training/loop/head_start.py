@@ -31,9 +31,16 @@ def starts_fitted(settings: Settings) -> bool:
 
 def photos_to_fit(labels: NDArray[np.int64], *, seed: int) -> NDArray[np.int64]:
     """Return the positions of the photos that the projection is fitted to, by labels of all training photos (n,)."""
-    generator = np.random.default_rng(seed)
-    items = generator.permutation(np.unique(labels))[:MOST_ITEMS]
-    return np.sort(np.concatenate([np.flatnonzero(labels == item)[:MOST_PHOTOS] for item in items]))
+    items = np.random.default_rng(seed).permutation(np.unique(labels))[:MOST_ITEMS]
+    positions = first_of_each(labels, MOST_PHOTOS)
+    return positions[np.isin(labels[positions], items)]
+
+
+def first_of_each(labels: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Return the positions of the first `most` photos of each item, ascending, by labels (n,)."""
+    order = np.argsort(labels, kind="stable")
+    _, starts, counts = np.unique(labels[order], return_index=True, return_counts=True)
+    return np.sort(order[np.arange(len(labels)) - np.repeat(starts, counts) < most])
 
 
 def start_head(head: nn.Linear, features: NDArray[np.floating[Any]], items: NDArray[np.generic]) -> None:

@@ -1,4 +1,4 @@
-"""Training steps: forward, backward and update of model, projector, loss and averaged weights; their checkpoint state.
+"""Training steps: forward, backward and update of model, projector and loss; their checkpoint state.
 
 Symbols: n = photos of the global batch, r = this process's share of them, d = embedding size.
 """
@@ -6,7 +6,7 @@ Symbols: n = photos of the global batch, r = this process's share of them, d = e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,23 +18,30 @@ from training.config import Settings
 from training.model import EmbeddingModel, freeze_batch_norm
 
 from .distributed import ProcessGroup
-from .gradient_cache import backward_with_gradient_cache
+from .gradient_cache import embed_in_micro_batches
 from .optimizer import learning_rate_factor, make_optimizer, set_learning
+
+Prepare = Callable[[np.ndarray], Tensor]  # the inputs of the model on the device
 
 
 class LossEmbedder(nn.Module):
-    """The network in front of the loss: the model and, if the settings have one, the projector."""
+    """The network in front of the loss: the model and the projector, if the settings have one."""
 
-    def __init__(self, model: EmbeddingModel, projector: nn.Module | None, *, from_features: bool) -> None:
+    def __init__(self, model: EmbeddingModel, projector: nn.Module, prepare: Prepare, *, from_features: bool) -> None:
         super().__init__()
         self.model = model
         self.projector = projector
-        self.from_features = from_features
+        self._prepare = prepare
+        self._from_features = from_features
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return raw embeddings (r, d) of pixels (r, 3, h, w), or of pooled features (r, c)."""
-        embeddings: Tensor = self.model.head(inputs) if self.from_features else self.model(inputs)
-        return embeddings if self.projector is None else self.projector(embeddings)
+    def forward(self, micro_batches: Sequence[np.ndarray]) -> Tensor:
+        """Return raw embeddings (r, d) of uint8 pixels (r, h, w, 3), or of pooled features (r, c), in parts."""
+        return embed_in_micro_batches(self._embed, micro_batches, self)
+
+    def _embed(self, inputs: np.ndarray) -> Tensor:
+        prepared = self._prepare(inputs)
+        embeddings: Tensor = self.projector(self.model.head(prepared) if self._from_features else self.model(prepared))
+        return embeddings
 
 
 class Learner:
@@ -48,7 +55,7 @@ class Learner:
         *,
         process_group: ProcessGroup,
         steps: int,
-        prepare: Callable[[np.ndarray], Tensor],
+        prepare: Prepare,
     ) -> None:
         self.settings = settings
         self.process_group = process_group
@@ -56,20 +63,20 @@ class Learner:
         self.step = 0
         self.model = model
         model.to(process_group.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.loss = loss.to(process_group.device)
-        self._prepare = prepare
-        self._projector = None
+        self.loss = loss
+        projector: nn.Module = nn.Identity()
         if settings.projector:
             kind = model.head.weight.dtype
-            self._projector = nn.Linear(settings.embedding_size, settings.projector, bias=False, dtype=kind)
-        self._embedder = LossEmbedder(self.model, self._projector, from_features=settings.precompute > 0)
-        self._embedder.to(process_group.device)
-        process_group.sync(self._embedder)
-        process_group.sync(self.loss)
-        self._network: nn.Module = self._embedder
+            projector = nn.Linear(settings.embedding_size, settings.projector, bias=False, dtype=kind)
+        self._learned = nn.ModuleDict({"model": model, "projector": projector, "loss": loss}).to(process_group.device)
+        set_learning(model, settings)
+        embedder = LossEmbedder(model, projector, prepare, from_features=settings.precompute > 0)
+        if process_group.size > 1:
+            self._freeze_unused(embedder)
+        self._network = process_group.wrap(embedder, static_statistics=settings.freeze_batch_norm)
         self._half = half_precision(settings.precision, process_group.device)
         self._scaler = torch.amp.GradScaler(process_group.device.type, enabled=self._half is torch.float16)
-        self._optimizer = make_optimizer(self.model, self.loss, settings, projector=self._projector)
+        self._optimizer = make_optimizer(model, loss, settings, projector=projector)
         self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
 
     @property
@@ -78,37 +85,32 @@ class Learner:
         return float(self._optimizer.param_groups[0]["lr"])
 
     def begin(self, epoch: int) -> None:
-        """Prepare an epoch (0 …): set trainable parameters, the mode of each layer and the random seed."""
+        """Prepare an epoch (0 …): set the mode of each layer and the random seed."""
         settings = self.settings
         torch.manual_seed(settings.seed * 100_003 + epoch + 7_919 * self.process_group.rank)
-        set_learning(self.model, settings)
-        if self.process_group.size > 1:
-            self._freeze_unused()
-        self._network = self.process_group.wrap(self._embedder, static_statistics=settings.freeze_batch_norm)
-        self._embedder.train()
+        self._network.train()
         if settings.precompute or not settings.learning_rate:
             self.model.backbone.eval()
         if settings.freeze_batch_norm:
             freeze_batch_norm(self.model)
 
-    def _freeze_unused(self) -> None:
+    def _freeze_unused(self, embedder: LossEmbedder) -> None:
         """Freeze parameters that never get a gradient, such as the pooler of a vision transformer.
 
         DistributedDataParallel would wait for their gradients.
         """
-        self._embedder.eval()
+        embedder.eval()
         size = self.settings.input_size
-        shape = (1, self.model.backbone.width) if self._embedder.from_features else (1, 3, size, size)
-        example = torch.zeros(shape, device=self.process_group.device, dtype=self.model.head.weight.dtype)
-        trainable = [p for p in self._embedder.parameters() if p.requires_grad]
-        if not trainable:
-            return
-        used = torch.autograd.grad(self._embedder(example).sum(), trainable, allow_unused=True)
+        from_features = self.settings.precompute > 0
+        example = np.zeros((1, self.model.backbone.width) if from_features else (1, size, size, 3))
+        example = example.astype(np.float32 if from_features else np.uint8)
+        trainable = [p for p in embedder.parameters() if p.requires_grad]
+        used = torch.autograd.grad(embedder([example]).sum(), trainable, allow_unused=True)
         for parameter, gradient in zip(trainable, used, strict=True):
             parameter.requires_grad_(gradient is not None)
 
-    def take(self, inputs: np.ndarray, labels: Tensor) -> tuple[float, Tensor]:
-        """Take one step; return the loss and the raw embeddings (n, d) of all processes.
+    def take(self, inputs: np.ndarray, labels: Tensor) -> float:
+        """Take one step; return the loss.
 
         Parameters
         ----------
@@ -119,33 +121,20 @@ class Learner:
         """
         labels = labels.to(self.process_group.device)
         self._optimizer.zero_grad(set_to_none=True)
-        micro_batches = self._micro_batches(inputs, len(labels))
-        if len(micro_batches) > 1:
-            value, embeddings = backward_with_gradient_cache(
-                self._embed, self._compute_loss, micro_batches, labels, self._network, process_group=self.process_group
-            )
-        else:
-            embeddings = self.process_group.gather(self._embed(inputs), len(labels))
-            value = self._compute_loss(embeddings, labels)
-            value.backward()  # type: ignore[no-untyped-call]
-        value = value.detach() / self._scaler.get_scale() if self._scaler.is_enabled() else value.detach()
+        kind = self.process_group.device.type
+        with torch.autocast(kind, self._half or torch.bfloat16, enabled=self._half is not None):
+            share: Tensor = self._network(self._micro_batches(inputs, len(labels)))
+        embeddings = self.process_group.gather(share if self._half is None else share.float(), len(labels))
+        value = self._compute_loss(embeddings, labels)
+        value.backward()  # type: ignore[no-untyped-call]
+        scale = self._scaler.get_scale()
         self._update()
-        return float(value), embeddings.detach()
+        return float(value.detach()) / scale
 
     def _micro_batches(self, inputs: np.ndarray, batch: int) -> list[np.ndarray]:
         """Return the inputs in parts of at most `micro_batch_size`, the same number in every process."""
-        if not self.settings.micro_batch_size:
-            return [inputs]
-        return np.array_split(
-            inputs, math.ceil(math.ceil(batch / self.process_group.size) / self.settings.micro_batch_size)
-        )
-
-    def _embed(self, inputs: np.ndarray) -> Tensor:
-        with torch.autocast(
-            self.process_group.device.type, self._half or torch.bfloat16, enabled=self._half is not None
-        ):
-            embeddings: Tensor = self._network(self._prepare(inputs))
-        return embeddings if self._half is None else embeddings.float()
+        most = math.ceil(batch / self.process_group.size)
+        return np.array_split(inputs, math.ceil(most / (self.settings.micro_batch_size or most)))
 
     def _compute_loss(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the loss, scaled for fp16. It is seeded by (seed, step), so that all processes compute the same."""
@@ -156,7 +145,7 @@ class Learner:
         return loss
 
     def _update(self) -> None:
-        self.process_group.average_gradients(list(self.loss.parameters()))
+        self.process_group.average_gradients(self.loss.parameters())
         factor = learning_rate_factor(self.step, self.steps)
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
@@ -166,34 +155,24 @@ class Learner:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the tensors and the plain values that `load` continues from."""
-        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
-        tensors |= {f"loss.{name}": value for name, value in self.loss.state_dict().items()}
-        if self._projector is not None:
-            tensors["projector.weight"] = self._projector.weight
+        tensors: dict[str, Tensor] = dict(self._learned.state_dict())
         for index, state in self._optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
-        scale = self._scaler.get_scale() if self._scaler.is_enabled() else 1.0
-        return tensors, {"step": self.step, "scale": scale}
+        return tensors, {"step": self.step, "scale": self._scaler.get_scale()}
 
     def begin_with(self, tensors: Mapping[str, Tensor]) -> None:
-        """Start from the loss of another run, and from its projector if there is one."""
-        self.loss.load_state_dict(under(tensors, "loss."))
-        if self._projector is not None and "projector.weight" in tensors:
-            self._projector.load_state_dict(under(tensors, "projector."))
+        """Start from the weights of another run; those that it lacks keep their start."""
+        self._learned.load_state_dict(tensors, strict=False)
 
     def load(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
-        self.model.load_state_dict(under(tensors, "model."))
-        self.loss.load_state_dict(under(tensors, "loss."))
-        if self._projector is not None:
-            self._projector.load_state_dict(under(tensors, "projector."))
         state: dict[int, dict[str, Any]] = {}
         for name, value in under(tensors, "optimizer.").items():
             index, key = name.split(".", 1)
             state.setdefault(int(index), {})[key] = value
+        self._learned.load_state_dict({name: v for name, v in tensors.items() if not name.startswith("optimizer.")})
         self._optimizer.load_state_dict({"state": state, "param_groups": self._optimizer.state_dict()["param_groups"]})
-        if self._scaler.is_enabled():
-            self._scaler.load_state_dict(self._scaler.state_dict() | {"scale": facts["scale"]})
+        self._scaler.load_state_dict(self._scaler.state_dict() | {"scale": facts["scale"]})
         self.step = facts["step"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,45 +25,35 @@ def check_loggers(names: str) -> list[str]:
     return listed
 
 
-class Loggers:
-    """All loggers of a run."""
+@contextmanager
+def open_loggers(
+    names: str, path: Path, settings: Mapping[str, Any], *, step: int
+) -> Iterator[Callable[[Mapping[str, float], int], None]]:
+    """Open the loggers of a comma-separated list, and yield a function that logs the metrics of a step to all."""
+    from accelerate import PartialState, tracking
 
-    def __init__(self, names: str, path: Path, settings: Mapping[str, Any], *, step: int) -> None:
-        from accelerate import PartialState, tracking
+    PartialState()  # which trackers ask for the main process
+    same_run = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+    options: dict[str, tuple[str, dict[str, Any]]] = {
+        "tensorboard": ("tensorboard", {"logging_dir": path, "purge_step": step}),
+        "wandb": (PROJECT, {"name": path.name, "dir": str(path), "id": same_run, "resume": "allow"}),
+        "mlflow": (PROJECT, {"run_name": path.name}),
+    }
+    trackers: list[Any] = []
 
-        PartialState()  # which trackers ask for the main process
-        same_run = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
-        options: dict[str, tuple[str, dict[str, Any]]] = {
-            "tensorboard": ("tensorboard", {"logging_dir": path, "purge_step": step}),
-            "wandb": (PROJECT, {"name": path.name, "dir": str(path), "id": same_run, "resume": "allow"}),
-            "mlflow": (PROJECT, {"run_name": path.name}),
-        }
-        self._trackers = []
-        for name in check_loggers(names):
-            title, arguments = options[name]
-            tracker = tracking.LOGGER_TYPE_TO_CLASS[name](title, **arguments)
-            tracker.start()
-            if name != "tensorboard":
-                tracker.store_init_configuration(dict(settings))
-            self._trackers.append(tracker)
-
-    def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Log metrics to every logger, under names without blanks and @."""
+    def log(metrics: Mapping[str, float], step: int) -> None:
         values = {name.replace(" ", "_").replace("@", "_at_"): value for name, value in metrics.items()}
-        for tracker in self._trackers:
+        for tracker in trackers:
             tracker.log(values, step=step)
 
-    def close(self) -> None:
-        """Flush and close."""
-        for tracker in self._trackers:
-            tracker.finish()
-
-
-@contextmanager
-def open_loggers(names: str, path: Path, settings: Mapping[str, Any], *, step: int) -> Iterator[Loggers]:
-    """Yield the loggers of a comma-separated list, and close them."""
-    loggers = Loggers(names, path, settings, step=step)
     try:
-        yield loggers
+        for name in check_loggers(names):
+            title, arguments = options[name]
+            trackers.append(tracking.LOGGER_TYPE_TO_CLASS[name](title, **arguments))
+            trackers[-1].start()
+            if name != "tensorboard":
+                trackers[-1].store_init_configuration(dict(settings))
+        yield log
     finally:
-        loggers.close()
+        for tracker in trackers:
+            tracker.finish()

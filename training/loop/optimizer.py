@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +21,8 @@ from training.losses.base import Loss
 from training.model import EmbeddingModel
 
 MOST_EPOCHS = 20
+PASSES = 8  # over the photos
+WHOLE_MODEL, HEAD_ONLY = (600, 20_000), (100, 2_000)  # least and most steps
 WARMUP = 0.05  # share of the steps over which the learning rates rise
 
 
@@ -48,9 +49,8 @@ def make_optimizer(
 
     Weight decay applies to matrices of the model, not to vectors or parameters of the loss.
     """
-    head = [*model.head.parameters()]
-    head += [model.power] if model.power is not None else []
-    head += [*projector.parameters()] if projector is not None else []
+    head = [*model.head.parameters(), *([] if model.power is None else [model.power])]
+    head += [] if projector is None else projector.parameters()
     groups: list[dict[str, Any]] = []
     for rate, parameters in (
         (settings.learning_rate, [*model.backbone.parameters()]),
@@ -76,23 +76,6 @@ def learned_by(loss: nn.Module) -> dict[float, list[nn.Parameter]]:
     return groups
 
 
-@dataclass(frozen=True)
-class Rule:
-    """Passes over the photos, and limits on the number of steps."""
-
-    passes: int
-    least: int
-    most: int
-
-    def steps(self, pass_batches: int) -> int:
-        """Return the number of steps for photos that fill this many batches."""
-        return min(max(self.passes * pass_batches, self.least), self.most)
-
-
-WHOLE_MODEL = Rule(passes=8, least=600, most=20_000)
-HEAD_ONLY = Rule(passes=8, least=100, most=2_000)
-
-
 def schedule(settings: Settings, *, photos: int, items: int) -> Settings:
     """Return settings with the number of epochs for this many training photos and items.
 
@@ -101,14 +84,9 @@ def schedule(settings: Settings, *, photos: int, items: int) -> Settings:
     if settings.epochs:
         return settings
     batches = batches_per_epoch(photos, min(settings.items_per_batch, items) * settings.photos_per_item)
-    rule = HEAD_ONLY if settings.precompute else WHOLE_MODEL
-    steps = rule.steps(batches)
+    least, most = HEAD_ONLY if settings.precompute else WHOLE_MODEL
+    steps = min(max(PASSES * batches, least), most)
     if settings.epoch_steps:
         return dataclasses.replace(settings, epochs=math.ceil(steps / settings.epoch_steps))
     epochs = max(1, min(MOST_EPOCHS, round(steps / batches)))
     return dataclasses.replace(settings, epochs=epochs, epoch_steps=math.ceil(steps / epochs))
-
-
-def describe(settings: Settings, *, batches: int) -> str:
-    """Return the length of a training as text."""
-    return f"{settings.epochs} epochs of {batches} batches ({settings.epochs * batches:,} steps)"

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from retrieval.bundle.fitted import Fitted, content_hash
@@ -34,33 +34,12 @@ from retrieval.files import naming, write_file
 from retrieval.images import Preprocessing
 from training.backbones import rebuild_backbone
 from training.config import Settings
-from training.data.continued import read_catalogues
+from training.data.continued import merge_catalogues
 from training.model import EmbeddingModel
 
 BEST, LAST, START = "best", "last", "start"
 FITTED = "fitted.npz"
 ACROSS = "held-out photos under an item to train on, or of trained photos under a held-out item"
-
-
-class Traces:
-    """The contents of a folder before a training, used to remove the files of one that fails."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._before = frozenset(path.iterdir()) if path.is_dir() else None
-
-    def remove(self) -> None:
-        """Remove what was written since, and the folder where it is new."""
-        if self._before is None:
-            shutil.rmtree(self._path, ignore_errors=True)
-            return
-        for entry in self._path.iterdir():
-            if entry in self._before:
-                continue
-            if entry.is_dir():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
 
 
 class Run:
@@ -75,7 +54,7 @@ class Run:
     ) -> Run:
         """Create a run directory with its JSON documents; raise RunError for an existing run.
 
-        `prepare` writes further files before the directory counts as a run.
+        `prepare` writes further files. The settings come last: their presence makes the directory a run.
         """
         run = cls(path)
         if (path / "settings.json").exists():
@@ -83,21 +62,14 @@ class Run:
             raise RunError(
                 f"{path} holds a run already", remedy=f"Continue it with --resume, or choose another directory{new}"
             )
-        traces = Traces(path)
         try:
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-            for name, values in documents.items():
-                if name != "settings":
-                    run._write_json(name, values)
             if prepare is not None:
                 prepare(run)
-            run._write_json("settings", documents["settings"])  # last: its presence makes the directory a run
+            for name in sorted(documents, key=lambda name: name == "settings"):
+                run._write_json(name, documents[name])
         except OSError as error:
-            traces.remove()
             raise RunError(f"{path} cannot be written: {error.strerror}") from error
-        except Exception:  # whatever `prepare` raises: an incomplete run would block the next one
-            traces.remove()
-            raise
         return run
 
     @classmethod
@@ -135,28 +107,33 @@ class Run:
         """Number of finished epochs, the best one and its metrics; empty before the first epoch."""
         return self._read_json("progress") if (self.path / "progress.json").exists() else {}
 
-    def photos(self) -> list[Photo]:
-        """Read the run's catalogue, and those of the runs that it continues."""
-        if len(self.catalogues) > 1:
-            left_out = self._read_json("warm_start").get("left_out", ())  # earlier versions left none out
-            return read_catalogues(self.catalogues, self.protocol, left_out=frozenset(left_out))
-        return read_catalogue(self.settings.catalogue)
+    @property
+    def warm_start(self) -> dict[str, Any]:
+        """The facts about the run that this one continues; empty if there is none."""
+        return self._read_json("warm_start") if (self.path / "warm_start.json").exists() else {}
 
     @property
     def catalogues(self) -> list[str]:
         """Return the catalogues of the run and of those that it continues, the earliest first."""
-        if not (self.path / "warm_start.json").exists():
-            return [self.settings.catalogue]
-        return list(self._read_json("warm_start")["catalogues"])
+        return list(self.warm_start.get("catalogues", [self.settings.catalogue]))
+
+    def photos(self) -> list[Photo]:
+        """Read the run's catalogue, and those of the runs that it continues."""
+        noted = self.warm_start
+        if not noted:
+            return read_catalogue(self.settings.catalogue)
+        left_out = frozenset(noted["left_out"])
+        photos, _ = merge_catalogues(noted["catalogues"], self.protocol)
+        return [photo for photo in photos if photo.photo_id not in left_out]
 
     @property
     def told_start(self) -> str:
         """Return a sentence about the run that this one continues, and the new items."""
-        noted = self._read_json("warm_start")
+        noted = self.warm_start
         new = ", ".join(f"{count} for {part}" for part, count in noted["new_items"].items())
-        told = f"Continued {noted['run']} with new items: {new}."
-        copies = len(noted.get("left_out", ()))
-        return f"{told} Left out {copies} photos that are copies of {ACROSS}." if copies else told
+        copies = len(noted["left_out"])
+        across = f" Left out {copies} photos that are copies of {ACROSS}." if copies else ""
+        return f"Continued {noted['run']} with new items: {new}.{across}"
 
     def fitted_on(self) -> Fitted:
         """Return the training items of the run and of those that it continues, and the content of all their photos."""
@@ -173,8 +150,7 @@ class Run:
 
     def new_model(self) -> EmbeddingModel:
         """Return the run's network with random weights."""
-        settings = self.settings
-        backbone = rebuild_backbone(self.backbone_config)
+        settings, backbone = self.settings, rebuild_backbone(self.backbone_config)
         return EmbeddingModel(backbone, dim=settings.embedding_size, pooling=settings.pooling)
 
     def best_model(self) -> EmbeddingModel:
@@ -194,7 +170,8 @@ class Run:
         packed = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
         try:
             save_file(packed, aside, metadata={"facts": json.dumps(facts or {})})
-            _sync(aside)
+            with aside.open("rb") as file:
+                os.fsync(file.fileno())
             aside.replace(target)
         except SafetensorError as error:
             remedy = "Check disk space and permissions, then continue with --resume"
@@ -208,11 +185,8 @@ class Run:
         if not path.exists():
             raise RunError(f"{self.path} has no checkpoint {name!r} yet", remedy="Finish its first epoch with --resume")
         try:
-            from safetensors import safe_open
-
             with safe_open(path, framework="pt") as file:
-                facts = json.loads((file.metadata() or {}).get("facts", "{}"))
-            return load_file(path), facts
+                return {key: file.get_tensor(key) for key in file.keys()}, json.loads(file.metadata()["facts"])  # noqa: SIM118
         except SafetensorError as error:
             raise RunError(f"{path} is damaged: {error}", remedy="Train the run again") from error
 
@@ -247,9 +221,21 @@ class Run:
         return values
 
 
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+def entries(path: Path) -> frozenset[Path] | None:
+    """Return the contents of a folder, None where there is none."""
+    return frozenset(path.iterdir()) if path.is_dir() else None
+
+
+def remove_new(path: Path, before: frozenset[Path] | None) -> None:
+    """Remove what was written to a folder since `entries` was called."""
+    if before is None:
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    for entry in frozenset(path.iterdir()) - before:
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
 
 
 def choose_device() -> torch.device:

@@ -22,9 +22,9 @@ from training.data.reader import require_readable
 from training.model import EmbeddingModel
 
 from .distributed import ProcessGroup
-from .optimizer import describe, schedule
+from .optimizer import schedule
 from .recipe import check_recipe, initial_model, make_sampler
-from .run import LAST, Run, Traces
+from .run import LAST, Run, entries, remove_new
 from .trainer import EpochCallback, Trainer
 from .warm_start import Continuation
 
@@ -37,12 +37,12 @@ def train(
     start: Run | None = None,
     splits: Splits | None = None,
     on_epoch: EpochCallback | None = None,
-    unguarded: bool = False,
+    check_photos: bool = True,
 ) -> Run:
     """Train or resume the run at `path`, and return it.
 
-    Every photo is opened first. A training that fails in its first epoch leaves no files; one that is interrupted or
-    killed can be resumed, with the same weights at the end on the same machine: random choices depend on (seed, epoch).
+    A training that fails in its first epoch leaves no files; one that is interrupted or killed can be resumed, with the
+    same weights at the end on the same machine: random choices depend on (seed, epoch).
 
     Parameters
     ----------
@@ -56,8 +56,8 @@ def train(
     on_epoch:
         Called after each epoch with the number of finished epochs and their metrics. An exception that it raises ends
         the run, which can be resumed.
-    unguarded:
-        Neither open the photos first nor remove the files of a training that fails; the caller must do so.
+    check_photos:
+        Open every photo before anything is written.
 
     Raises
     ------
@@ -66,34 +66,30 @@ def train(
     RunError
         If `path` already contains a run, or contains none to resume.
     """
-    settings = Run.open(path).settings if resume else settings
     process_group = ProcessGroup.join()
-    traces = Traces(path)
-    begin = partial(begin_run, start=start, splits=splits, unguarded=unguarded)
-    photos, model = (None, None) if resume else begin(settings, path, process_group=process_group)
+    photos = model = None
+    before = entries(path)
     try:
+        if not resume:
+            photos, model = begin_run(settings, path, process_group, start=start, splits=splits, check=check_photos)
         trainer = Trainer(Run.open(path), photos=photos, model=model, process_group=process_group, on_epoch=on_epoch)
         return trainer.run_epochs()
     except Exception:  # of the model, the data or the device: a run without an epoch is removed
-        if process_group.is_main and not (resume or unguarded or Run(path).has(LAST)):
-            traces.remove()
+        if process_group.is_main and not (resume or Run(path).has(LAST)):
+            remove_new(path, before)
         raise
 
 
 def begin_run(
     settings: Settings,
     path: Path,
+    process_group: ProcessGroup,
     *,
     start: Run | None = None,
     splits: Splits | None = None,
-    process_group: ProcessGroup | None = None,
-    unguarded: bool = False,
+    check: bool = True,
 ) -> tuple[list[Photo], EmbeddingModel]:
-    """Check the settings and, unless `unguarded`, the photos; write the run directory.
-
-    Returns the photos and the initial model.
-    """
-    process_group = process_group or ProcessGroup.join()
+    """Check the settings and the photos, and write the run directory; return the photos and the initial model."""
     continued = None if start is None else Continuation.of(start, settings, splits=splits)
     if continued is None:
         photos = read_catalogue(settings.catalogue)
@@ -112,10 +108,6 @@ def begin_run(
         preprocessing = backbone_preprocessing(settings.backbone, size=size, crop_ratio=settings.crop_ratio)
     else:
         model, config, preprocessing = continued.model(), continued.start.backbone_config, continued.start.preprocessing
-    if not unguarded:
-        validation_items = set(splits.validation)
-        to_open = [*fit, *(photo for photo in photos if photo.item_id in validation_items)]
-        process_group.run_on_main(lambda: require_readable(to_open, preprocessing))
     documents: dict[str, Any] = {
         "settings": settings.to_dict(),
         "splits": {"parts": splits.to_dict(), "protocol": vars(protocol)},
@@ -123,13 +115,14 @@ def begin_run(
     }
     if continued is not None:
         documents["warm_start"] = continued.document()
-
-    def prepare(run: Run) -> None:
-        if continued is not None:
-            continued.write(run, settings, process_group.device)
-
-    process_group.run_on_main(lambda: Run.create(path, documents, prepare=prepare))
     if process_group.is_main:
-        length = describe(settings, batches=batches)
+        if check:
+            validation_items = set(splits.validation)
+            require_readable([*fit, *(p for p in photos if p.item_id in validation_items)], preprocessing)
+        prepare = None if continued is None else partial(continued.write, settings=settings, model=model)
+        Run.create(path, documents, prepare=prepare)
+        steps = settings.epochs * batches
+        length = f"{settings.epochs} epochs of {batches} batches ({steps:,} steps)"
         tqdm.write(f"Training on {len(fit)} photos of {len(splits.fit)} items: {length}.")
+    process_group.barrier()
     return photos, model

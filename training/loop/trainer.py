@@ -16,19 +16,21 @@ from retrieval.catalogue.splits import (
     photos_in_protocol,
 )
 from training.data.sources import FeatureSource, PixelSource, Source
-from training.evaluation.embedding import keep_freed_memory, to_device
+from training.evaluation.embedding import keep_freed_memory
 from training.evaluation.evaluate import item_labels, make_evaluation_split, validation_metrics
 from training.model import EmbeddingModel, freeze_batch_norm
 
 from .distributed import ProcessGroup
+from .gradient_cache import buffers_kept
 from .head_start import photos_to_fit, start_head, starts_fitted
 from .learner import Learner
-from .loggers import Loggers, open_loggers
+from .loggers import open_loggers
 from .recipe import build_loss, make_sampler
 from .run import BEST, LAST, START, Run
 from .selection import LAST_EPOCH, Selection, describe
 from .warm_start import first_model
 
+Log = Callable[[Mapping[str, float], int], None]
 EpochCallback = Callable[[int, Mapping[str, float]], None]
 
 
@@ -88,12 +90,12 @@ class Trainer:
         """Train the remaining epochs; each ends with validation and a checkpoint."""
         epoch, settings, batches = self._restore(), self.settings, self.sampler.batches
         names = settings.loggers if self.process_group.is_main else ""
-        with open_loggers(names, self.run.path, settings.to_dict(), step=epoch * batches) as loggers:
-            start = self._start(loggers) if not epoch else None
+        with open_loggers(names, self.run.path, settings.to_dict(), step=epoch * batches) as log:
+            start = self._start(log) if not epoch else None
             while epoch < settings.epochs and not self.selection.stops(epoch):
                 metrics = self._epoch(epoch)
                 epoch += 1
-                loggers.log(metrics, epoch * batches)
+                log(metrics, epoch * batches)
                 improved = self.selection.add(epoch, metrics)
                 if self.process_group.is_main:
                     if improved or epoch == 1:
@@ -106,14 +108,14 @@ class Trainer:
                     self._on_epoch(epoch, metrics)
         return self.run
 
-    def _start(self, loggers: Loggers) -> dict[str, Tensor] | None:
+    def _start(self, log: Log) -> dict[str, Tensor] | None:
         """Validate the model before training; return its weights, or None if it cannot be selected."""
         if self.settings.select == LAST_EPOCH or not self.validation:
             return None
-        values = self.process_group.broadcast(self._validate())
+        values = self._validate()
         metrics = _named(values)
         self.selection.start(metrics)
-        loggers.log(metrics, 0)
+        log(metrics, 0)
         if self.process_group.is_main:
             tqdm.write(f"before training: {describe(values, self.settings.target_fpir)}")
             self.run.forget_after(-1)  # of a run that was interrupted in its first epoch
@@ -129,11 +131,11 @@ class Trainer:
         bar = tqdm(planned, desc=title, unit="batch", disable=not self.process_group.is_main)
         for positions, inputs in zip(bar, self.source.inputs(planned, epoch), strict=True):
             labels = self.labels[positions]
-            loss, _ = learner.take(inputs, labels)
+            loss = learner.take(inputs, labels)
             total += loss
             bar.set_postfix(loss=f"{loss:.4f}")
         seconds = time.perf_counter() - started
-        metrics = self.process_group.broadcast(self._validate())
+        metrics = self._validate()
         if self.process_group.is_main:
             shown = f", {describe(metrics, settings.target_fpir)}" if metrics else ""
             tqdm.write(f"{title}: loss {total / steps:.4f}{shown}, {seconds:.0f} s")
@@ -145,13 +147,13 @@ class Trainer:
         }
 
     def _validate(self) -> dict[str, float]:
-        """Return the metrics on the validation items; {} without validation items."""
+        """Return the metrics on the validation items, of the main process; {} without validation items."""
         if not self.validation:
             return {}
         vectors = self.source.validation_vectors(self.model)
         split = make_evaluation_split("validation", self.validation, self.splits.validation, self.protocol)
-        labels = item_labels(self.validation)
-        return validation_metrics(split, vectors, labels, target_fpir=self.settings.target_fpir)
+        labels, target = item_labels(self.validation), self.settings.target_fpir
+        return self.process_group.broadcast(validation_metrics(split, vectors, labels, target_fpir=target))
 
     def _start_head(self, model: EmbeddingModel, pixels: PixelSource) -> None:
         """Set the embedding layer to its start. The main process computes it and shares the weights."""
@@ -170,18 +172,14 @@ class Trainer:
 
     def _scale_head(self, model: EmbeddingModel, pixels: PixelSource) -> None:
         """Scale the embedding layer so that embeddings of training photos have the initial norm on average."""
-        statistics = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        model.train()
+        model.to(self.process_group.device).train()
         if self.settings.freeze_batch_norm:
             freeze_batch_norm(model)
-        with torch.no_grad():
-            sample = pixels.reader.pixels(range(min(64, len(self.labels))))
-            device = next(model.parameters()).device
-            mean = model(to_device(sample, self.run.preprocessing, device)).norm(dim=1).mean()
-            for name, buffer in model.named_buffers():
-                buffer.copy_(statistics[name])
+        sample = pixels.prepare(pixels.reader.pixels(range(min(64, len(self.labels)))))
+        with torch.no_grad(), buffers_kept(model):
+            factor = self.settings.initial_norm / model(sample).norm(dim=1).mean()
             for parameter in model.head.parameters():
-                parameter.mul_(self.settings.initial_norm / mean)
+                parameter.mul_(factor)
 
     def _checkpoint(self, epoch: int) -> None:
         tensors, facts = self.learner.state()

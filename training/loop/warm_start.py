@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,11 +19,13 @@ from training.config import SPLIT_SEED, Settings
 from training.data.continued import copies_across, merge_catalogues
 from training.data.reader import PhotoReader
 from training.evaluation.embedding import embed_photos
+from training.evaluation.evaluate import item_labels
 from training.model import EmbeddingModel
 
+from .head_start import first_of_each
 from .learner import under
 from .recipe import build_loss, initial_model
-from .run import BEST, FITTED, LAST, START, Run
+from .run import FITTED, LAST, START, Run, choose_device
 
 NETWORK = ("backbone", "size", "crop_ratio", "dim", "pooling", "projector")  # settings that must not change
 DIRECTIONS = ("proxies", "fields")  # names of parameters (C, d) that embeddings are compared with
@@ -41,7 +41,7 @@ class Continuation:
     photos: list[Photo]
     protocol: EvaluationProtocol
     splits: Splits
-    left_out: Sequence[str] = ()  # ids of new photos that are copies of photos on the other side of the partition
+    left_out: Collection[str] = ()  # ids of new photos that are copies of photos on the other side of the partition
 
     @classmethod
     def of(cls, start: Run, settings: Settings, *, splits: Splits | None = None) -> Continuation:
@@ -51,15 +51,12 @@ class Continuation:
         no checkpoint, DataError if the new photos cannot be used.
         """
         check_network(settings, start.settings)
-        if not start.has(BEST):
-            start.load(BEST)  # raises the error
         catalogues = list(dict.fromkeys([*start.catalogues, settings.catalogue]))
         protocol = start.protocol
-        merged = merge_catalogues(catalogues, protocol)
-        photos = merged.photos
+        photos, added = merge_catalogues(catalogues, protocol)
         parts = splits or extend_splits(start.splits, photos, seed=SPLIT_SEED)
-        copies = copies_across(photos, parts, added=merged.added)
-        kept = [photo for photo in photos if photo.photo_id not in set(copies)]
+        copies = copies_across(photos, parts, added=added)
+        kept = [photo for photo in photos if photo.photo_id not in copies]
         return cls(start, catalogues, kept, protocol, parts, copies)
 
     def document(self) -> dict[str, Any]:
@@ -69,7 +66,7 @@ class Continuation:
         return {
             "run": str(self.start.path.resolve()),
             "catalogues": list(self.catalogues),
-            "left_out": list(self.left_out),
+            "left_out": sorted(self.left_out),
             "new_items": {part: sum(item not in known for item in items) for part, items in now.items()},
         }
 
@@ -77,50 +74,32 @@ class Continuation:
         """Return the model of the earlier run's best epoch."""
         return self.start.best_model().train()
 
-    def write(self, run: Run, settings: Settings, device: torch.device) -> None:
+    def write(self, run: Run, *, settings: Settings, model: EmbeddingModel) -> None:
         """Write the start of the new run: model, loss and projector, and what earlier runs were fitted on."""
-        model = self.model()
-        tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
-        last = self.start.load(LAST)[0] if self.start.has(LAST) else {}
-        projector = last.get("projector.weight") if settings.projector else None
-        loss = self._loss(settings, model.to(device), projector)
-        tensors |= {f"loss.{name}": value for name, value in loss.state_dict().items()}
-        if projector is not None:
-            tensors["projector.weight"] = projector
-        run.save(START, tensors)
-        write_file(run.path / FITTED, self.start.fitted_on().pack())
-
-    def _loss(self, settings: Settings, model: EmbeddingModel, projector: Tensor | None) -> nn.Module:
-        """Return a new loss whose learned directions, one per item, are the mean embeddings of the items."""
+        projector = self.start.load(LAST)[0].get("projector.weight") if settings.projector else None
         torch.manual_seed(settings.seed)
         loss = build_loss(settings, classes=len(self.splits.fit))
+        self._start_directions(loss, model.to(choose_device()), projector)
+        parts = nn.ModuleDict({"model": model, "loss": loss}).state_dict()
+        run.save(START, parts if projector is None else {**parts, "projector.weight": projector})
+        write_file(run.path / FITTED, self.start.fitted_on().pack())
+
+    def _start_directions(self, loss: nn.Module, model: EmbeddingModel, projector: Tensor | None) -> None:
+        """Set the directions that a loss learns, one per item, to the mean embeddings of the items as the loss sees."""
         tables = [p for name, p in loss.named_parameters() if name.rpartition(".")[2] in DIRECTIONS]
         if not tables:
-            return loss
-        fit = photos_in_protocol(self.photos, self.splits.fit, self.protocol)
-        means = self._means(fit, model, projector)
-        with torch.no_grad():
-            for table in tables:
-                norm = table.norm(dim=1).mean()
-                for row, item in enumerate(sorted(means)):  # items without photos come last
-                    table[row] = F.normalize(means[item].to(table), dim=0) * norm
-        return loss
-
-    def _means(self, photos: Sequence[Photo], model: EmbeddingModel, projector: Tensor | None) -> dict[str, Tensor]:
-        """Return the mean embedding (d,) of each item, as the loss sees it, from at most PHOTOS_EACH photos."""
-        counts: Counter[str] = Counter()
-        chosen = []
-        for photo in photos:
-            counts[photo.item_id] += 1
-            if counts[photo.item_id] <= PHOTOS_EACH:
-                chosen.append(photo)
-        preprocessing = self.start.preprocessing
-        reader = PhotoReader(chosen, preprocessing, cache_bytes=0)
-        vectors = torch.from_numpy(embed_photos(model, reader, len(chosen), preprocessing))
+            return
+        photos = photos_in_protocol(self.photos, self.splits.fit, self.protocol)
+        labels = item_labels(photos)  # of the items with photos; those without come last
+        chosen = first_of_each(labels, PHOTOS_EACH)
+        reader = PhotoReader([photos[i] for i in chosen], self.start.preprocessing, cache_bytes=0)
+        vectors = torch.from_numpy(embed_photos(model, reader, len(chosen), self.start.preprocessing))
         if projector is not None:
             vectors = F.normalize(vectors @ projector.float().T, dim=1)
-        items = np.array([photo.item_id for photo in chosen])
-        return {item: vectors[torch.from_numpy(items == item)].mean(dim=0) for item in counts}
+        sums = torch.zeros(labels.max() + 1, vectors.shape[1]).index_add(0, torch.from_numpy(labels[chosen]), vectors)
+        for table in tables:
+            norm = table.detach().norm(dim=1).mean()
+            table.data[: len(sums)] = F.normalize(sums, dim=1).to(table) * norm
 
 
 def check_network(settings: Settings, earlier: Settings) -> None:

@@ -96,7 +96,7 @@ def fold_metrics(settings: Settings, path: Path, fold: Fold, features: Path | No
         if features is not None and features.exists():
             path.mkdir(parents=True, exist_ok=True)
             os.link(features, path / FEATURES)
-        run = train(settings, path, splits=fold_splits(fold), on_epoch=_check_epoch, unguarded=True)
+        run = train(settings, path, splits=fold_splits(fold), on_epoch=_check_epoch, check_photos=False)
         best = run.progress["best"]["metrics"]
         return {name.removeprefix(PREFIX): value for name, value in best.items() if name.startswith(PREFIX)}
     finally:

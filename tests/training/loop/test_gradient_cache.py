@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import set_checkpoint_early_stop
 
-from training.loop.gradient_cache import backward_with_gradient_cache
+from training.loop.gradient_cache import embed_in_micro_batches
 from training.loop.train import train
 from training.losses import LOSSES, make_loss
 
@@ -45,7 +46,8 @@ def check_gradients(name: str, micro_batch: int) -> None:
     value = loss(plain(inputs), LABELS)
     value.backward()
     torch.manual_seed(3)
-    again, _ = backward_with_gradient_cache(cached, other, inputs.split(micro_batch), LABELS, cached)
+    again = other(embed_in_micro_batches(cached, inputs.split(micro_batch), cached), LABELS)
+    again.backward()
 
     assert again.item() == pytest.approx(value.item(), rel=1e-5, abs=1e-6)
     expected, got = gradients(plain, loss), gradients(cached, other)
@@ -55,27 +57,22 @@ def check_gradients(name: str, micro_batch: int) -> None:
         assert (one - two).abs().max() <= 1e-5 * scale
 
 
-def test_the_graph_of_one_micro_batch_at_a_time() -> None:
-    """The largest activation that is kept has the rows of a micro_batch, not of the batch."""
+def test_micro_batches_keep_no_activations() -> None:
+    """Activations are kept for a whole batch only, not for micro-batches."""
     kept: list[int] = []
 
     def note(tensor: Tensor) -> Tensor:
-        kept.append(tensor.shape[0])
+        kept.append(tensor.numel())
         return tensor
 
     model = network()
     inputs = torch.randn(24, 10)
 
-    def embed(micro_batch: Tensor) -> Tensor:
-        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            result: Tensor = model(micro_batch)
-        return result
-
-    backward_with_gradient_cache(
-        embed, make_loss("tcm", classes=6, dim=8, arguments={}), inputs.split(3), LABELS, model
-    )
-    assert kept
-    assert max(kept) <= 16  # a micro_batch has 3 rows, the weights 16 and 8
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        embed_in_micro_batches(model, inputs.split(3), model)
+        assert set(kept) == {inputs.split(3)[0].numel()}  # no more than the inputs
+        embed_in_micro_batches(model, inputs.split(24), model)
+        assert max(kept) == 24 * 16
 
 
 def test_dropout_has_the_same_mask_in_both_passes() -> None:
@@ -90,7 +87,9 @@ def test_dropout_has_the_same_mask_in_both_passes() -> None:
 
     loss = make_loss("smooth_ap", classes=6, dim=8, arguments={})
     torch.manual_seed(5)
-    backward_with_gradient_cache(embed, loss, inputs.split(8), LABELS, model)
+    with set_checkpoint_early_stop(False):
+        loss(embed_in_micro_batches(embed, inputs.split(8), model), LABELS).backward()
+    seen[3:] = reversed(seen[3:])  # the backward pass begins with the last one
     assert all(torch.equal(first, second) for first, second in zip(seen[:3], seen[3:], strict=True))
     after = torch.rand(1)
     torch.manual_seed(5)
@@ -105,12 +104,12 @@ def test_frozen_batch_norm_gives_the_plain_step_and_training_batch_norm_moves_on
     loss = make_loss("tcm", classes=6, dim=8, arguments={})
     plain, cached = network(nn.BatchNorm1d(16)).eval(), network(nn.BatchNorm1d(16)).eval()
     loss(plain(inputs), LABELS).backward()
-    backward_with_gradient_cache(cached, loss, inputs.split(5), LABELS, cached)
+    loss(embed_in_micro_batches(cached, inputs.split(5), cached), LABELS).backward()
     for one, two in zip(gradients(plain), gradients(cached), strict=True):
         assert torch.allclose(one, two, atol=1e-6)
 
     live, cached = network(nn.BatchNorm1d(16)).train(), network(nn.BatchNorm1d(16)).train()
-    backward_with_gradient_cache(live, loss, inputs.split(8), LABELS, live)
+    loss(embed_in_micro_batches(live, inputs.split(8), live), LABELS).backward()
     with torch.no_grad():
         for micro_batch in inputs.split(8):
             cached(micro_batch)

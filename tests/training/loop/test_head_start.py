@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from training.export.projection import fit_projection, found_by_item
+from training.loop.distributed import ProcessGroup
 from training.loop.head_start import MOST_PHOTOS, SHRINKAGE, photos_to_fit, start_head, starts_fitted
 from training.loop.recipe import initial_model
 from training.loop.run import Run
@@ -83,7 +84,7 @@ def test_training_begins_at_the_fit_in_pixels_and_in_features(catalogue: Path, t
     weights = []
     for precompute in (0, 1):
         settings = tiny_settings(catalogue, head_start="fit", precompute=precompute, initial_norm=10.0)
-        begin_run(settings, tmp_path / str(precompute))
+        begin_run(settings, tmp_path / str(precompute), ProcessGroup.join())
         weights.append(Trainer(Run.open(tmp_path / str(precompute))).model.head.weight.detach())
     assert torch.allclose(weights[0], weights[1], rtol=1e-3, atol=1e-3 * float(weights[0].abs().max()))
     assert not torch.allclose(weights[0], initial_model(tiny_settings(catalogue))[0].head.weight)

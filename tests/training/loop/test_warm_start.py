@@ -17,6 +17,7 @@ from retrieval.errors import InvalidParameter, RunError
 from training.config import Settings
 from training.data.reader import PhotoReader
 from training.evaluation.embedding import embed_photos
+from training.loop.distributed import ProcessGroup
 from training.loop.run import BEST, LAST, START, Run
 from training.loop.train import begin_run, train
 from training.loop.trainer import Trainer
@@ -61,7 +62,7 @@ def later(earlier: Run, more: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def begun(earlier: Run, more: Path, path: Path, **changes: object) -> Run:
     """Return a run before its first step."""
     settings = Settings.from_dict({**earlier.settings.to_dict(), "catalogue": str(more), **changes})
-    begin_run(settings, path, start=earlier)
+    begin_run(settings, path, ProcessGroup.join(), start=earlier)
     return Run.open(path)
 
 
