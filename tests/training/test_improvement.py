@@ -77,7 +77,7 @@ def test_reviewed_photos_calibrate_a_gallery_and_train_the_next_model(trained: R
     cli("train", table, "--from", trained.path, "--epochs", 1, "-o", folder / "run-2")
     later = Run.open(folder / "run-2")
     assert "new" in later.splits.fit
-    assert len([photo for photo in later.photos() if photo.path.parent == folder / "reviewed"]) == 24
+    assert len([photo for photo in later.photos() if photo.path.parent == folder / "judged"]) == 24
 
     cli("export", folder / "run-2", "-o", folder / "bundle-2", "--allow-estimate")
     better = Bundle.open(folder / "bundle-2")

@@ -19,8 +19,7 @@ from retrieval.feedback import read_feedback
 from retrieval.indexing.pipeline import index_catalogue
 from tests.serving.live_page import FLAGS
 
-from ...retrieval.search.scenes import scene
-from ...world import draw, encode
+from ...world import SIDE, draw, encode
 from ..conftest import Served, start, stop
 
 expect.set_options(timeout=30_000)  # ms; a busy machine needs seconds for its first search
@@ -369,7 +368,10 @@ def test_a_photo_that_only_the_browser_opens_is_converted(page: Page) -> None:
 
 
 def test_items_in_parts_of_a_photo_are_ranked(page: Page) -> None:
-    send(page, encode(scene(3, 8), "PNG"), "photo.png")
+    photo = Image.new("RGB", (2 * SIDE, SIDE))
+    for half, item in enumerate((3, 8)):
+        photo.paste(draw(item, 9), (half * SIDE, 0))
+    send(page, encode(photo, "PNG"), "photo.png")
     expect(page.locator("#answer .r-banner")).to_be_visible()
     page.locator("#parts").click()
     expect(page.locator("#answer h2")).to_have_text("The closest items")
