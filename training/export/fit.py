@@ -10,22 +10,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 from index.search.distance import PLAIN
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.catalogue.read import Photo
-from retrieval.errors import ImageRefused
-from retrieval.images import crop, open_image
 from training.data.folds import share_of_items
 from training.data.reader import PhotoReader, evaluation_batches
-from training.evaluation.embedding import to_device
 from training.evaluation.evaluate import EvaluationSplit, item_labels
 from training.model import PretrainedModel
 
-from .pretrained import Pretrained
+from .pretrained import Pretrained, is_readable
 from .projection import LEAST_ITEMS, ProjectionChoice, choose_projection
 from .verification import (
     OFF,
@@ -127,15 +123,13 @@ def _validation(photos: Sequence[Photo], features: NDArray[np.float32], *, seed:
     return ValidationPhotos(photos, vectors, item_labels(photos), split, everything[inside])
 
 
-@torch.inference_mode()
 def features_of(pretrained: Pretrained, photos: Sequence[Photo]) -> NDArray[np.float32]:
     """Return the features (n, c) of photos, before they are scaled to length one."""
     reader = PhotoReader(photos, pretrained.preprocessing, cache_bytes=0)
-    blocks = []
     with tqdm(total=len(photos), desc="fitting", unit="photo") as bar:
+        blocks = []
         for pixels in evaluation_batches(reader, range(len(photos))):
-            raw = pretrained.model(to_device(pixels, pretrained.preprocessing, torch.device("cpu")))
-            blocks.append(raw.numpy())
+            blocks.append(pretrained.features(pixels).numpy())
             bar.update(len(pixels))
     return np.concatenate(blocks)
 
@@ -145,12 +139,7 @@ def _readable(photos: Sequence[Photo], items: set[str]) -> list[Photo]:
     readable: list[Photo] = []
     counts: Counter[str] = Counter()
     for photo in photos:
-        if photo.item_id not in items or counts[photo.item_id] == MOST_PHOTOS:
-            continue
-        try:
-            crop(open_image(photo.read()), photo.bbox)
-        except ImageRefused:  # indexing reports it
-            continue
-        counts[photo.item_id] += 1
-        readable.append(photo)
+        if photo.item_id in items and counts[photo.item_id] < MOST_PHOTOS and is_readable(photo):
+            counts[photo.item_id] += 1
+            readable.append(photo)
     return readable

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 
 from index.search.distance import PLAIN
 from retrieval.bundle.bundle import FITTED, GOLDEN, Bundle, check_new, write_bundle
@@ -30,7 +31,7 @@ from training.data.reader import PhotoReader
 from training.evaluation.embedding import to_device
 from training.model import PretrainedModel
 
-from .variants import CALIBRATION_PHOTOS, REFERENCE, Variant, VariantWriter, check_parity
+from .variants import CALIBRATION_PHOTOS, REFERENCE, Variant, check_parity, write_variant
 from .verification import NOT_VERIFIED, VerificationChoice
 
 SYNTHETIC, COMPARED = 8, 32  # synthetic images and photos that the ONNX model is compared with torch on
@@ -57,10 +58,14 @@ class Pretrained:
         return cls(name, PretrainedModel(backbone).eval(), preprocessing)
 
     @torch.inference_mode()
+    def features(self, pixels: NDArray[np.uint8]) -> Tensor:
+        """Return the features (n, d) of preprocessed pixels, uint8 (n, size, size, 3)."""
+        features: Tensor = self.model(to_device(pixels, self.preprocessing, torch.device("cpu")))
+        return features
+
     def embed_pixels(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return unit vectors (n, d) of preprocessed pixels, uint8 (n, size, size, 3)."""
-        raw = self.model(to_device(pixels, self.preprocessing, torch.device("cpu")))
-        vectors: NDArray[np.float32] = F.normalize(raw, dim=1).numpy()
+        vectors: NDArray[np.float32] = F.normalize(self.features(pixels), dim=1).numpy()
         return vectors
 
 
@@ -92,13 +97,21 @@ def export_pretrained(
     BundleError
         If `path` exists.
     """
-    _check_ready(path, variant, photos)
-    point, readable = OperatingPoint.uncalibrated(target_fpir), _readable(photos)
+    check_new(path)
+    check_place(path)
+    if variant.precision == INT8 and not photos:
+        raise InvalidParameter(
+            "precision",
+            "be fp32 or fp16 without photos, which decide the ranges of int8",
+            INT8,
+            remedy="Pass --fit PHOTOS",
+        )
+    spread = np.unique(np.linspace(0, len(photos) - 1, min(len(photos), CALIBRATION_PHOTOS)).astype(int))
+    point, readable = OperatingPoint.uncalibrated(target_fpir), [photos[i] for i in spread if is_readable(photos[i])]
     compared = _compared(readable, pretrained.preprocessing)
     with tempfile.TemporaryDirectory() as folder:
         onnx = Path(folder) / "model.onnx"
-        writer = VariantWriter(pretrained.model, pretrained.preprocessing, readable)
-        method = writer.write(onnx, variant)
+        method = write_variant(pretrained.model, onnx, variant, preprocessing=pretrained.preprocessing, photos=readable)
         embedder = variant.embedder(onnx, pretrained.preprocessing, threads=torch.get_num_threads())
         expected = pretrained.embed_pixels(compared)
         parity = check_parity(embedder.embed_pixels(compared).vectors, expected, variant)
@@ -122,29 +135,13 @@ def export_pretrained(
         )
 
 
-def _check_ready(path: Path, variant: Variant, photos: Sequence[Photo]) -> None:
-    check_new(path)
-    check_place(path)
-    if variant.precision == INT8 and not photos:
-        raise InvalidParameter(
-            "precision",
-            "be fp32 or fp16 without photos, which decide the ranges of int8",
-            INT8,
-            remedy="Pass --fit PHOTOS",
-        )
-
-
-def _readable(photos: Sequence[Photo]) -> list[Photo]:
-    """Return up to `CALIBRATION_PHOTOS` of the photos, evenly spread, without those that cannot be used."""
-    readable = []
-    for position in np.unique(np.linspace(0, len(photos) - 1, min(len(photos), CALIBRATION_PHOTOS)).astype(int)):
-        photo = photos[position]
-        try:
-            crop(open_image(photo.read()), photo.bbox)
-        except ImageRefused:  # indexing reports it
-            continue
-        readable.append(photo)
-    return readable
+def is_readable(photo: Photo) -> bool:
+    """Return whether a photo can be used; indexing reports those that cannot."""
+    try:
+        crop(open_image(photo.read()), photo.bbox)
+    except ImageRefused:
+        return False
+    return True
 
 
 def _compared(photos: Sequence[Photo], preprocessing: Preprocessing) -> NDArray[np.uint8]:

@@ -71,20 +71,12 @@ class ProjectionLayer(nn.Module):
 
 @dataclass(frozen=True)
 class ProjectionChoice:
-    """The outcome of a fit, with the cross-validated R@1 of everything that was tried."""
+    """The outcome of a fit."""
 
     projection: Projection | None
     reason: str  # why there is none, else ""
-    tried: Sequence[dict[str, float]] = ()  # power, shrinkage and cross-validated R@1
     unfitted: float = 0.0  # R@1 of the features alone
     gain: float = 0.0  # in R@1, by the best candidate
-    error: float = 0.0  # standard error of the gain over items
-
-    @property
-    def best(self) -> tuple[float, float]:
-        """The power and the shrinkage that find most items."""
-        best = max(self.tried, key=lambda setting: setting["recall_at_1"])
-        return best["power"], best["shrinkage"]
 
 
 def choose_projection(
@@ -102,48 +94,38 @@ def choose_projection(
     items = np.array([photo.item_id for photo in photos], dtype=str)[several]
     names = sorted(set(items.tolist()))
     if len(names) < LEAST_ITEMS:
-        return ProjectionChoice(
-            None, f"{len(names)} items with several photos are too few to fit on (minimum {LEAST_ITEMS})"
-        )
+        reason = f"{len(names)} items with several photos are too few to fit on (minimum {LEAST_ITEMS})"
+        return ProjectionChoice(None, reason)
     usable = np.asarray(features[several], dtype=np.float64)
     try:
         folds = item_folds([p for p, s in zip(photos, several, strict=True) if s], names, folds=FOLDS, seed=seed)
     except DataError as error:  # too few groups
         return ProjectionChoice(None, str(error))
     plain, rates = _cross_validated(usable, items, [held for _, held in folds])
-    means = {setting: float(found.mean()) for setting, found in rates.items()}
-    best = max(means, key=lambda setting: means[setting])
+    best = max(rates, key=lambda setting: rates[setting].mean())
     gains = rates[best] - plain
     gain, error_of_gain = float(gains.mean()), float(gains.std(ddof=1) / np.sqrt(len(gains)))
-    kept = gain > CONFIDENCE * error_of_gain
-    return ProjectionChoice(
-        fit_projection(usable, items, *best) if kept else None,
-        ""
-        if kept
-        else f"fitting it changes the share of photos that find their item first by {100 * gain:+.1f} "
-        f"points, which may be chance (standard error {100 * error_of_gain:.1f})",
-        [{"power": power, "shrinkage": s, "recall_at_1": rate} for (power, s), rate in means.items()],
-        float(plain.mean()),
-        gain,
-        error_of_gain,
+    if gain > CONFIDENCE * error_of_gain:
+        return ProjectionChoice(fit_projection(usable, items, *best), "", float(plain.mean()), gain)
+    reason = (
+        f"fitting it changes the share of photos that find their item first by {100 * gain:+.1f} points, which may "
+        f"be chance (standard error {100 * error_of_gain:.1f})"
     )
+    return ProjectionChoice(None, reason, float(plain.mean()), gain)
 
 
 def fit_projection(features: Floats, items: NDArray[np.str_], power: float, shrinkage: float) -> Projection:
     """Return the projection fitted to the features (n, c) of items with several photos."""
-    return _Spread.of(_powered(features, power), items).projection(power, shrinkage)
+    return _fit_all(features, items, power, [shrinkage])[0]
 
 
-def found_by_item(vectors: Floats, items: NDArray[np.str_], held: NDArray[np.bool_]) -> Floats:
-    """Return the share of each held item's photos whose nearest other photo shows the same item: (held items,).
-
-    The photos that are `held` (n,) search all photos (n, c).
-    """
+def found_by_item(vectors: Floats, items: NDArray[np.str_]) -> Floats:
+    """Return the share of each item's photos whose nearest other photo shows the same item: (items,)."""
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    similar = unit[held] @ unit.T
-    similar[np.arange(len(similar)), np.flatnonzero(held)] = -np.inf
-    right = items[similar.argmax(axis=1)] == items[held]
-    _, codes, counts = np.unique(items[held], return_inverse=True, return_counts=True)
+    similar = unit @ unit.T
+    np.fill_diagonal(similar, -np.inf)
+    right = items[similar.argmax(axis=1)] == items
+    _, codes, counts = np.unique(items, return_inverse=True, return_counts=True)
     return np.asarray(np.bincount(codes, weights=right) / counts)
 
 
@@ -155,47 +137,33 @@ def _cross_validated(
     rates: dict[tuple[float, float], list[Floats]] = {}
     for names in folds:
         held = np.isin(items, list(names))
-        plain.append(_found(features[held] - features[~held].mean(axis=0), items[held]))
+        plain.append(found_by_item(features[held] - features[~held].mean(axis=0), items[held]))
         for power in POWERS:
-            spread = _Spread.of(_powered(features[~held], power), items[~held])
-            for shrinkage in SHRINKAGES:
-                projected = spread.projection(power, shrinkage)(features[held])
-                rates.setdefault((power, shrinkage), []).append(_found(projected, items[held]))
+            fitted = _fit_all(features[~held], items[~held], power, SHRINKAGES)
+            for shrinkage, projection in zip(SHRINKAGES, fitted, strict=True):
+                found = found_by_item(projection(features[held]), items[held])
+                rates.setdefault((power, shrinkage), []).append(found)
     return np.concatenate(plain), {setting: np.concatenate(found) for setting, found in rates.items()}
 
 
-@dataclass(frozen=True)
-class _Spread:
-    """The mean of features and the eigenvalues and eigenvectors of their covariance within items."""
+def _fit_all(features: Floats, items: NDArray[np.str_], power: float, shrinkages: Sequence[float]) -> list[Projection]:
+    """Return a projection for each shrinkage of the covariance within items, which are weighted equally.
 
-    mean: Floats  # (c,)
-    values: Floats  # (c,)
-    vectors: Floats  # (c, c)
-
-    @classmethod
-    def of(cls, features: Floats, items: NDArray[np.str_]) -> _Spread:
-        """Measure features (n, c), with items weighted equally."""
-        mean = features.mean(axis=0)
-        _, codes, counts = np.unique(items, return_inverse=True, return_counts=True)
-        centres = np.zeros((len(counts), features.shape[1]))
-        np.add.at(centres, codes, features)
-        centres /= counts[:, None]
-        rest = features - centres[codes]
-        within = (rest / (counts - 1)[codes][:, None]).T @ rest / len(counts)
-        return cls(mean, *np.linalg.eigh(within))
-
-    def projection(self, power: float, shrinkage: float) -> Projection:
-        """Return the whitening by the shrunk covariance; shrinkage does not turn its eigenvectors."""
-        values = np.maximum(self.values, 0)
-        shrunk = (1 - shrinkage) * values + shrinkage * values.mean()
-        return Projection(power, self.mean, self.vectors / np.sqrt(shrunk))
+    Shrinkage does not turn the eigenvectors of the covariance.
+    """
+    powered = _powered(features, power)
+    mean = powered.mean(axis=0)
+    _, codes, counts = np.unique(items, return_inverse=True, return_counts=True)
+    centres = np.zeros((len(counts), powered.shape[1]))
+    np.add.at(centres, codes, powered)
+    centres /= counts[:, None]
+    rest = powered - centres[codes]
+    values, vectors = np.linalg.eigh((rest / (counts - 1)[codes][:, None]).T @ rest / len(counts))
+    values = np.maximum(values, 0)
+    scales = [np.sqrt((1 - shrinkage) * values + shrinkage * values.mean()) for shrinkage in shrinkages]
+    return [Projection(power, mean, vectors / scale) for scale in scales]
 
 
 def _powered(features: NDArray[np.floating[Any]], power: float) -> Floats:
     exact = np.asarray(features, dtype=np.float64)
     return exact if power == 1 else np.asarray(np.sign(exact) * np.abs(exact) ** power)
-
-
-def _found(vectors: Floats, items: NDArray[np.str_]) -> Floats:
-    """Return the share of each item's photos whose nearest other photo shows the same item: (items,)."""
-    return found_by_item(vectors, items, np.ones(len(items), dtype=bool))

@@ -7,7 +7,7 @@ fp32 on the CPU is the reference that other variants are compared with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,11 +33,7 @@ from .onnx_writer import write_onnx
 from .quantization import to_fp16, to_int8
 
 PARITY = 1e-5  # largest difference between components of torch and of fp32 on the CPU
-FLOORS: Mapping[str, float] = {
-    FP32: 0.9999,
-    FP16: 0.999,
-    INT8: 0.99,
-}  # smallest mean cosine to torch of the other variants
+FLOORS = {FP32: 0.9999, FP16: 0.999, INT8: 0.99}  # smallest mean cosine to torch of the other variants
 CALIBRATION_PHOTOS = 256  # training photos that decide the ranges of int8
 BATCH = 16
 
@@ -71,58 +67,50 @@ class Variant:
 REFERENCE = Variant()
 
 
-@dataclass(frozen=True)
-class VariantWriter:
-    """Writes a model as ONNX, in any variant."""
+def write_variant(
+    model: EmbeddingModel | PretrainedModel,
+    path: Path,
+    variant: Variant,
+    *,
+    preprocessing: Preprocessing,
+    photos: Sequence[Photo],
+    whitening: Whitening | None = None,
+) -> str:
+    """Write a model as one ONNX file; return the method, such as "int8, static".
 
-    model: EmbeddingModel | PretrainedModel
-    preprocessing: Preprocessing
-    photos: Sequence[Photo]  # that decide the ranges of int8: of the fit items, if the model was fitted
-
-    def write(self, path: Path, variant: Variant, *, whitening: Whitening | None = None) -> str:
-        """Write one ONNX file; return the method, such as "int8, static"."""
-        if variant.precision == FP32:
-            write_onnx(self.model, path, size=self.preprocessing.size, whitening=whitening)
-            return FP32
-        fp32 = path.with_suffix(".fp32")
-        write_onnx(self.model, fp32, size=self.preprocessing.size, whitening=whitening)
-        try:
-            if variant.precision == FP16:
-                to_fp16(fp32, path)
-                return FP16
-            return f"{INT8}, {to_int8(fp32, path, self._batches())}"
-        finally:
-            fp32.unlink()
-
-    def _batches(self) -> list[NDArray[np.float32]]:
-        positions = np.unique(np.linspace(0, len(self.photos) - 1, CALIBRATION_PHOTOS).round().astype(int))
-        reader = PhotoReader([self.photos[position] for position in positions], self.preprocessing, cache_bytes=0)
+    `photos` decide the ranges of int8: they are of the items that the model was fitted on, if it was fitted.
+    """
+    if variant.precision == FP32:
+        write_onnx(model, path, size=preprocessing.size, whitening=whitening)
+        return FP32
+    fp32 = path.with_suffix(".fp32")
+    write_onnx(model, fp32, size=preprocessing.size, whitening=whitening)
+    try:
+        if variant.precision == FP16:
+            to_fp16(fp32, path)
+            return FP16
+        positions = np.unique(np.linspace(0, len(photos) - 1, CALIBRATION_PHOTOS).round().astype(int))
+        reader = PhotoReader([photos[position] for position in positions], preprocessing, cache_bytes=0)
         batches = evaluation_batches(reader, range(len(positions)), batch_size=BATCH)
-        return [to_tensor(pixels, self.preprocessing) for pixels in batches]
+        return f"{INT8}, {to_int8(fp32, path, [to_tensor(pixels, preprocessing) for pixels in batches])}"
+    finally:
+        fp32.unlink()
 
 
 def check_parity(exported: NDArray[np.float32], trained: NDArray[np.float32], variant: Variant) -> dict[str, float]:
     """Return the deviation of unit vectors (n, d) from those of torch; raise RunError if it is too large."""
-    difference = float(np.abs(exported - trained).max())
-    cosines = (exported * trained).sum(axis=1)
-    deviation = {
-        "largest_difference": difference,
-        "mean_cosine": float(cosines.mean()),
-        "first_percentile_of_cosine": float(np.percentile(cosines, 1)),
-    }
-    if variant.is_reference:
-        if difference > PARITY:
-            raise RunError(
-                f"the ONNX model differs from torch by {difference:.1e} per component, more than {PARITY:g}",
-                remedy="Train in fp32, or report that this backbone is not exported correctly",
-            )
-    elif not deviation["mean_cosine"] >= FLOORS[variant.precision]:
+    difference, cosine = float(np.abs(exported - trained).max()), float((exported * trained).sum(axis=1).mean())
+    if variant.is_reference and difference > PARITY:
         raise RunError(
-            f"the mean cosine of {variant.describe()} to fp32 is {deviation['mean_cosine']:.4f}, less than "
-            f"{FLOORS[variant.precision]:g}",
+            f"the ONNX model differs from torch by {difference:.1e} per component, more than {PARITY:g}",
+            remedy="Train in fp32, or report that this backbone is not exported correctly",
+        )
+    if not variant.is_reference and not cosine >= FLOORS[variant.precision]:
+        raise RunError(
+            f"the mean cosine of {variant.describe()} to fp32 is {cosine:.4f}, less than {FLOORS[variant.precision]:g}",
             remedy="Export in fp16 or fp32: this backbone loses too much accuracy in a lower precision",
         )
-    return deviation
+    return {"largest_difference": difference, "mean_cosine": cosine}
 
 
 def embed_with_onnx(
@@ -173,9 +161,6 @@ class ModelExporter:
         self.model = run.best_model()
         self.target_fpir = target_fpir
         self._folder = folder
-        seen = set(run.splits.fit)
-        self._writer = VariantWriter(self.model, run.preprocessing, [p for p in self.photos if p.item_id in seen])
-        self._threads = torch.get_num_threads()
 
     @cached_property
     def reference(self) -> ExportedModel:
@@ -184,25 +169,27 @@ class ModelExporter:
 
     def make(self, variant: Variant) -> ExportedModel:
         """Write a variant. Its distance has the form of the reference's, fitted to its own vectors."""
-        onnx = self._folder / f"{variant.precision}-{variant.provider}.onnx"
-        preprocessing = self.run.preprocessing
         if variant.is_reference:
-            fitted = embed_with_torch(self.run, self.model, self.photos)
+            like, fitted = None, embed_with_torch(self.run, self.model, self.photos)
         else:
-            self._writer.write(onnx, variant)
-            embedder = variant.embedder(onnx, preprocessing, threads=self._threads)
-            fitted = embed_with_onnx(embedder, self.photos)[0]
-        choice = choose_distance(
-            self.photos,
-            fitted.vectors,
-            self.run.splits,
-            self.run.protocol,
-            target_fpir=self.target_fpir,
-            like=None if variant.is_reference else self.reference.choice,
+            like, (_, embedder) = self.reference.choice, self._written(variant)
+            fitted, _ = embed_with_onnx(embedder, self.photos)
+        run, target = self.run, self.target_fpir
+        choice = choose_distance(self.photos, fitted.vectors, run.splits, run.protocol, target_fpir=target, like=like)
+        method, embedder = self._written(variant, choice.whitening)
+        return ExportedModel(variant, method, self._path(variant), embedder, fitted, choice)
+
+    def _written(self, variant: Variant, whitening: Whitening | None = None) -> tuple[str, Embedder]:
+        """Write a variant; return the method and an embedder."""
+        path, seen, preprocessing = self._path(variant), set(self.run.splits.fit), self.run.preprocessing
+        photos = [photo for photo in self.photos if photo.item_id in seen]
+        method = write_variant(
+            self.model, path, variant, preprocessing=preprocessing, photos=photos, whitening=whitening
         )
-        method = self._writer.write(onnx, variant, whitening=choice.whitening)
-        embedder = variant.embedder(onnx, preprocessing, threads=self._threads)
-        return ExportedModel(variant, method, onnx, embedder, fitted, choice)
+        return method, variant.embedder(path, preprocessing, threads=torch.get_num_threads())
+
+    def _path(self, variant: Variant) -> Path:
+        return self._folder / f"{variant.precision}-{variant.provider}.onnx"
 
 
 def embed_with_torch(run: Run, model: EmbeddingModel, photos: Sequence[Photo]) -> Embeddings:

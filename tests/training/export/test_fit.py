@@ -41,8 +41,7 @@ def projection(monkeypatch: pytest.MonkeyPatch) -> Projection:
     """Return a projection that the fit will choose."""
     generator = np.random.default_rng(0)
     projection = Projection(0.5, generator.normal(size=WIDTH), np.linalg.qr(generator.normal(size=(WIDTH, WIDTH)))[0])
-    tried = [{"power": 0.5, "shrinkage": 0.4, "recall_at_1": 0.75}]
-    choice = ProjectionChoice(projection, "", tried, unfitted=0.5, gain=0.25)
+    choice = ProjectionChoice(projection, "", unfitted=0.5, gain=0.25)
     monkeypatch.setattr(fitting, "choose_projection", lambda photos, features, seed: choice)
     return projection
 

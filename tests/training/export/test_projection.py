@@ -46,8 +46,6 @@ def test_a_projection_finds_more_of_the_items_that_it_was_not_fitted_on() -> Non
     others, unseen = world(60, nuisance=3.0, seed=1)
     before, after = recall_at_1(unseen - features.mean(axis=0), others), recall_at_1(choice.projection(unseen), others)
     assert after > before + 0.1
-    best = max(line["recall_at_1"] for line in choice.tried)
-    assert best == pytest.approx(choice.unfitted + choice.gain)
 
 
 def test_nothing_is_fitted_where_it_gains_nothing() -> None:
