@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from index.search.distance import DistanceForm, accepts
+from index.search.distance import DistanceForm
 from index.search.leave_one_out import Probes
 from index.search.verified import VerifiedDistance
 from retrieval.bundle.bundle import CalibrationSet, pack_features
@@ -19,13 +19,12 @@ from retrieval.images import open_image
 from retrieval.images.thumbnails import thumbnail
 from retrieval.metrics.consistency import FAR_RANGE, opis, opis_of_ranges, search_opis, utility_curves
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
-from retrieval.metrics.verified_scores import RememberedInliers
-from retrieval.reports.bundle_report import ReportData, variant_cells
+from retrieval.reports.bundle_report import ReportData, render_report, variant_cells
 from retrieval.text import text_table
 from training.evaluation.evaluate import EvaluationSplit, item_labels, make_evaluation_split, score_split
 
 from .variants import ExportedModel, ModelExporter, embed_with_onnx, embed_with_torch
-from .verification import NOT_VERIFIED, VerificationChoice, describe_photos
+from .verification import NOT_VERIFIED, VerificationChoice
 
 FAR_RANGES = (FAR_RANGE, (1e-4, 1e-3), (1e-3, 1e-2), (1e-2, 5e-2), (1e-1, 3e-1))  # of pairs, in the report
 PICTURES = 4  # photos per item in the report
@@ -56,11 +55,8 @@ class CalibrationItems:
         photos = photos_in_protocol(run.photos(), run.splits.calibration, run.protocol)
         split = make_evaluation_split("calibration", photos, run.splits.calibration, run.protocol)
         embeddings, appearances = embed_with_onnx(model.embedder, photos)
+        form, features = verification.searched(model.choice.distance_form, photos, run.preprocessing)
         labels = np.array([photo.item_id for photo in photos])
-        form, features = model.choice.distance_form, []
-        if verification.verifier is not None:
-            form = VerifiedDistance(form, RememberedInliers(verification.verifier))
-            features = describe_photos(verification.verifier, photos, run.preprocessing)
         return cls(
             photos=photos,
             split=split,
@@ -86,18 +82,6 @@ class CalibrationItems:
         groups = np.array([self.photos[i].group for i in self.split.queries])
         return groups if all(groups) else None
 
-    def decision_flips(self, threshold: float) -> int:
-        """Return the number of queries that torch and the exported model decide differently.
-
-        Those are queries whose own item, or another one, is accepted with one of the two models only.
-        """
-        vectors, labels = self.model.whitened(self.raw), np.array(self.item_ids)
-        form, features = self.distance_form, self.features
-        other = score_split(self.split, vectors, labels, distance_form=form, features=features)
-        own = accepts(self.searches.own, threshold) != accepts(other.own, threshold)
-        impostor = accepts(self.searches.impostor, threshold) != accepts(other.impostor, threshold)
-        return int((own | impostor).sum())
-
     def pack(self) -> bytes:
         """Return the searches as the bundle's calibration file."""
         queries = self.split.queries
@@ -117,15 +101,10 @@ class CalibrationItems:
         used = np.union1d(self.split.queries, self.split.gallery).tolist()
         return pack_features({self.photos[i].photo_id: self.features[i] for i in used})
 
-    def report_data(
-        self,
-        point: OperatingPoint,
-        scores: SearchScores,
-        comparison: Sequence[Mapping[str, Any]],
-    ) -> ReportData:
-        """Return the data of the bundle's report: the operating point, its scores and a comparison with fp32."""
+    def report(self, point: OperatingPoint, scores: SearchScores, comparison: Sequence[Mapping[str, Any]]) -> bytes:
+        """Return the bundle's report: the operating point, its scores and a comparison with fp32."""
         ranges = opis_of_ranges(self.vectors, self.item_ids, far_ranges=FAR_RANGES)
-        return ReportData(
+        data = ReportData(
             point,
             scores,
             self.model.choice.tried,
@@ -135,6 +114,7 @@ class CalibrationItems:
             beside_fp32=comparison,
             verification=self.verification.describe(),
         )
+        return render_report(data).encode()
 
     def _pictures(self, item_id: str) -> list[bytes]:
         photos = [photo for photo in self.photos if photo.item_id == item_id][:PICTURES]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,7 +26,6 @@ from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.errors import InvalidParameter, RunError
 from retrieval.files import check_place
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
-from retrieval.reports.bundle_report import render_report
 from retrieval.threshold.rule import calibrate
 from training.evaluation.distance_selection import validation_split
 from training.evaluation.evaluate import item_labels, score_split
@@ -33,25 +33,10 @@ from training.loop.run import Run
 
 from .calibration_items import CalibrationItems, compare_with_fp32
 from .variants import REFERENCE, ExportedModel, ModelExporter, Variant, check_parity
-from .verification import (
-    OFF,
-    ValidationPhotos,
-    VerificationChoice,
-    check_verify,
-    choose_verification,
-    describe_photos,
-)
+from .verification import OFF, ValidationPhotos, VerificationChoice, check_verify, choose_verification
 
 QUANTILES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)  # of the certainties, tried as cuts
 NEVER = 1e9  # distance to the own item of a rejected search: still mated, never accepted
-
-
-@dataclass(frozen=True)
-class _Cut:
-    """The certainty below which searches return no match, and the FNIR of all values tried."""
-
-    certainty: float = 0.0
-    tried: Mapping[float, float] = field(default_factory=dict)
 
 
 def export(
@@ -86,26 +71,36 @@ def export(
     CalibrationError, BundleError
         If no threshold keeps the promise, or `path` exists.
     """
-    _check_ready(run, path, verify)
+    check_verify(verify)
+    check_new(path)
+    check_place(path)
+    if not run.splits.calibration:
+        remedy = "Assign some items to the partition calibration and train again"
+        raise RunError("the run has no calibration items", remedy=remedy)
     with tempfile.TemporaryDirectory() as folder:
         exporter = ModelExporter(run, Path(folder), target_fpir=target_fpir)
         model = exporter.reference if variant.is_reference else exporter.make(variant)
         items = CalibrationItems.embed(exporter, model, _verification(exporter, model, verify))
-        parity = check_parity(items.vectors, model.whitened(items.raw), model.variant)
-        cut = _validated_cut(exporter, items) if reject_uncertain else _Cut()
-        scores = without_uncertain(items.searches, items.certainties, cut.certainty)
-        point = _search_point(run, items, scores, target_fpir, cut, allow_estimate=allow_estimate)
-        return _write(path, exporter, items, _Calibrated(point, scores, cut, parity))
-
-
-@dataclass(frozen=True)
-class _Calibrated:
-    """Measurements for a bundle."""
-
-    point: OperatingPoint
-    scores: SearchScores
-    cut: _Cut
-    parity: Mapping[str, float]
+        parity = check_parity(items.vectors, model.whitened(items.raw), variant)
+        cut, tried = _validated_cut(exporter, items) if reject_uncertain else (0.0, {})
+        scores = without_uncertain(items.searches, items.certainties, cut)
+        point = calibrate(
+            scores,
+            target_fpir=target_fpir,
+            allow_estimate=allow_estimate,
+            groups=items.groups,
+            vectors=items.vectors[items.split.queries],
+            seen_labels=[*run.splits.fit, *run.splits.validation],
+        )
+        point = replace(point, min_certainty=cut)
+        comparison = [] if variant.is_reference else compare_with_fp32(exporter, items)
+        evidence = {
+            "parity": {**parity, "photos": len(items.photos)},
+            "beside_fp32": comparison,
+            "certainty": {"cut": cut, "fnir_of_cuts_tried": {f"{value:.4g}": fnir for value, fnir in tried.items()}},
+            **_facts(run, items),
+        }
+        return _write(path, run, items, point, evidence, report=items.report(point, scores, comparison))
 
 
 def _verification(exporter: ModelExporter, model: ExportedModel, verify: str) -> VerificationChoice:
@@ -124,62 +119,26 @@ def _verification(exporter: ModelExporter, model: ExportedModel, verify: str) ->
     )
 
 
-def _check_ready(run: Run, path: Path, verify: str) -> None:
-    """Raise an error if a run cannot be exported."""
-    check_verify(verify)
-    check_new(path)
-    check_place(path)
-    if not run.splits.calibration:
-        raise RunError(
-            "the run has no calibration items",
-            remedy="Assign some items to the partition calibration and train again",
-        )
-
-
-def _search_point(
-    run: Run,
-    items: CalibrationItems,
-    scores: SearchScores,
-    target_fpir: float,
-    cut: _Cut,
-    *,
-    allow_estimate: bool,
-) -> OperatingPoint:
-    splits = run.splits
-    point = calibrate(
-        scores,
-        target_fpir=target_fpir,
-        allow_estimate=allow_estimate,
-        groups=items.groups,
-        vectors=items.vectors[items.split.queries],
-        seen_labels=[*splits.fit, *splits.validation],
-    )
-    return replace(point, min_certainty=cut.certainty)
-
-
-def _write(path: Path, exporter: ModelExporter, items: CalibrationItems, calibrated: _Calibrated) -> Bundle:
-    """Gather the evidence and write the bundle."""
-    point, cut, verification = calibrated.point, calibrated.cut, items.verification
-    run, model, variant = exporter.run, items.model, items.model.variant
-    flips = items.decision_flips(point.threshold)
-    comparison = [] if variant.is_reference else compare_with_fp32(exporter, items)
-    evidence = {
+def _facts(run: Run, items: CalibrationItems) -> dict[str, Any]:
+    """Return what the bundle records of the run and of the choices for its model."""
+    variant, splits = items.model.variant, run.splits
+    return {
         "protocol": vars(run.protocol),
-        "calibration_items": list(run.splits.calibration),
-        "training_items": len(run.splits.fit) + len(run.splits.validation),
-        "parity": {**calibrated.parity, "photos": len(items.photos), "decision_flips": flips},
-        "form": {"precision": variant.precision, "provider": variant.provider, "made": model.method},
-        "beside_fp32": comparison,
-        "distances_tried": model.choice.tried,
-        "verification": verification.to_dict(),
-        "certainty": {
-            "cut": cut.certainty,
-            "fnir_of_cuts_tried": {f"{value:.4g}": fnir for value, fnir in cut.tried.items()},
-        },
+        "calibration_items": list(splits.calibration),
+        "training_items": len(splits.fit) + len(splits.validation),
+        "form": {"precision": variant.precision, "provider": variant.provider, "made": items.model.method},
+        "distances_tried": items.model.choice.tried,
+        "verification": items.verification.to_dict(),
         "validation": (run.progress.get("best") or {}).get("metrics", {}),
         "settings": run.settings.to_dict(),
     }
-    report = items.report_data(point, calibrated.scores, comparison)
+
+
+def _write(
+    path: Path, run: Run, items: CalibrationItems, point: OperatingPoint, evidence: Mapping[str, Any], *, report: bytes
+) -> Bundle:
+    """Write the bundle."""
+    model, verification = items.model, items.verification
     features = {} if verification.verifier is None else {CALIBRATION_FEATURES: items.pack_features()}
     return write_bundle(
         path,
@@ -188,31 +147,27 @@ def _write(path: Path, exporter: ModelExporter, items: CalibrationItems, calibra
         dim=run.settings.embedding_size,
         operating_point=point,
         distance_form=verification.form(model.choice.distance_form),
-        precision=variant.precision,
-        provider=variant.provider,
+        precision=model.variant.precision,
+        provider=model.variant.provider,
         evidence=evidence,
         files={
             CALIBRATION: items.pack(),
             FITTED: run.fitted_on().pack(),
             GOLDEN: pack_golden(model.embedder),
-            REPORT: render_report(report).encode(),
+            REPORT: report,
             **features,
         },
     )
 
 
-def _validated_cut(exporter: ModelExporter, items: CalibrationItems) -> _Cut:
+def _validated_cut(exporter: ModelExporter, items: CalibrationItems) -> tuple[float, dict[float, float]]:
     """Return the best cut on the certainty for the validation items, searched as the calibration items are."""
-    model, photos = items.model, exporter.photos
-    split = validation_split(photos, exporter.run.splits, exporter.run.protocol)
-    vectors, features = model.whitened(model.fitted.vectors), [b""] * len(photos)
-    if items.verification.verifier is not None:
-        used = np.union1d(split.queries, split.gallery).tolist()
-        described = describe_photos(items.verification.verifier, [photos[i] for i in used], exporter.run.preprocessing)
-        for place, some in zip(used, described, strict=True):
-            features[place] = some
-    scores = score_split(split, vectors, item_labels(photos), distance_form=items.distance_form, features=features)
-    return _Cut(*choose_cut(scores, model.fitted.certainties[split.queries], exporter.target_fpir))
+    model, photos, run = items.model, exporter.photos, exporter.run
+    split = validation_split(photos, run.splits, run.protocol)
+    vectors, labels = model.whitened(model.fitted.vectors), item_labels(photos)
+    form, features = items.verification.searched(model.choice.distance_form, photos, run.preprocessing)
+    scores = score_split(split, vectors, labels, distance_form=form, features=features)
+    return choose_cut(scores, model.fitted.certainties[split.queries], exporter.target_fpir)
 
 
 def without_uncertain(scores: SearchScores, certainties: ArrayLike, cut: float) -> SearchScores:

@@ -56,6 +56,18 @@ class VerificationChoice:
         """Return the distance form that follows from a base form."""
         return base if self.verifier is None else VerifiedDistance(base, self.verifier)
 
+    def searched(
+        self, base: DistanceForm, photos: Sequence[Photo], preprocessing: Preprocessing
+    ) -> tuple[DistanceForm, list[bytes]]:
+        """Return the distance form for searches among photos, and the packed local features of each, if it is verified.
+
+        The form remembers the agreements of pairs of photos.
+        """
+        if self.verifier is None:
+            return base, []
+        features = [self.verifier.packed(found) for found in detect_features(photos, preprocessing)]
+        return VerifiedDistance(base, RememberedInliers(self.verifier)), features
+
     def to_dict(self) -> dict[str, Any]:
         """Return the choice as plain JSON values."""
         told = self.describe()
@@ -222,11 +234,6 @@ def detect_features(photos: Sequence[Photo], preprocessing: Preprocessing) -> li
     with ThreadPoolExecutor(threads_of_share()) as pool:
         found = pool.map(lambda position: detect(reader.image(position), settings), range(len(photos)))
         return list(tqdm(found, desc="finding key points", unit="photo", total=len(photos)))
-
-
-def describe_photos(verifier: GeometricVerifier, photos: Sequence[Photo], preprocessing: Preprocessing) -> list[bytes]:
-    """Return the packed local features of photos."""
-    return [verifier.packed(found) for found in detect_features(photos, preprocessing)]
 
 
 def _tpir(scores: SearchScores, target_fpir: float) -> np.ndarray:
