@@ -1,13 +1,12 @@
-"""A tuning study: its plan, its trials in Optuna's storage, and the workers that run them.
+"""A tuning study: its plan, its trials in Optuna's storage, and the processes that run them.
 
 study/
-  study.json    settings, search space, objective and folds
+  study.json    settings, search space, objective, folds and number of trials
   study.db      the trials, in Optuna's SQLite format: `optuna-dashboard sqlite:///study/study.db` shows them
   trials/0007/  one trial: its log, and the metrics of every epoch of each fold
   best.toml     the best settings, for `retrieval train --config`
 
-All trials wait in Optuna's storage from the beginning. A running trial sends heartbeats. When they stop, its process
-was killed, and another worker repeats the trial.
+A running trial sends heartbeats. When they stop, its process was killed, and Optuna lets its values wait again.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from time import sleep
 from typing import Any, Literal
 
+import numpy as np
 import optuna
 import torch
-from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
+from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, TrialState
 
 from retrieval.catalogue.read import read_catalogue
@@ -40,25 +39,22 @@ from training.data.folds import Fold, fold_splits, item_folds, share_of_items, t
 from training.evaluation.evaluate import BALANCED, make_evaluation_split
 from training.loop.recipe import check_recipe
 
-from .outcome import Outcome, line_of, outcome_of
-from .search_space import TCM_MARGINS, SearchSpace
-from .trial import run_trial
+from .search_space import SearchSpace, apply
+from .trial import ENDED, GIVEN, REFUSED, run_trial
 
 NAME = "tune"
-Direction = Literal["minimize", "maximize"]
-OBJECTIVES: Mapping[str, tuple[str, Direction]] = {  # name of the metric, direction
+TRIALS = 50
+OBJECTIVES: Mapping[str, tuple[str, Literal["minimize", "maximize"]]] = {  # name of the metric, direction
     "fnir": ("FNIR", "minimize"),
     "opis": ("OPIS", "minimize"),
     "r@1": ("R@1", "maximize"),
     "map@r": ("MAP@R", "maximize"),
     "balanced": (BALANCED, "maximize"),
 }
-TCM_SHARE = 0.1  # of the training items, on which arXiv 2307.04047 tunes the margins of TCM
-MIN_ITEMS = 10  # items per fold that this share is raised to
 HEARTBEAT, GRACE = 5, 30  # seconds between heartbeats, and without one until a trial counts as killed
-ATTEMPTS = 3  # how often a trial is started if its worker is killed
+ATTEMPTS = 3  # how often a trial is started if its process is killed
+REFUSALS = 200  # draws of values that do not go together, after which the search ends
 FAILURES = (RuntimeError, MemoryError, FloatingPointError)  # fail one trial, not the study
-REFUSED = 3  # exit status of a worker that raised a RetrievalError
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,14 @@ class Plan:
     search: Mapping[str, str]  # values by name (`search_space`)
     objective: str  # one of OBJECTIVES
     folds: tuple[Fold, ...]
+    trials: int = TRIALS
     prune: bool = True  # stop trials that do worse than most
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise InvalidParameter("objective", f"be one of {', '.join(OBJECTIVES)}", self.objective)
+        if self.trials < 1:
+            raise InvalidParameter("trials", "be at least 1", self.trials)
 
     @property
     def space(self) -> SearchSpace:
@@ -82,7 +85,7 @@ class Plan:
         return OBJECTIVES[self.objective][0]
 
     @property
-    def direction(self) -> Direction:
+    def direction(self) -> Literal["minimize", "maximize"]:
         """Direction of the objective, in Optuna's words."""
         return OBJECTIVES[self.objective][1]
 
@@ -93,7 +96,7 @@ class Plan:
     @classmethod
     def read(cls, path: Path) -> Plan:
         """Read the plan of a study; raise RunError where there is none or it cannot be read."""
-        if not (path / "study.json").exists():
+        if not (path / "study.json").exists() or not (path / "study.db").exists():
             start = command("tune", "CATALOGUE", "-o", path, "--search", "learning_rate=1e-5..1e-3:log")
             raise RunError(f"{path} is not a tuning study", remedy=f"Create one with `{start}`")
         try:
@@ -104,37 +107,78 @@ class Plan:
             raise RunError(f"{path / 'study.json'} cannot be read: {error}", remedy="Start another study") from error
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """Plan and trials of a study: complete ones, stopped ones and failed ones."""
+
+    plan: Plan
+    trials: Sequence[FrozenTrial]
+
+    @property
+    def complete(self) -> list[FrozenTrial]:
+        """The trials that finished all folds, best first; ties go to the earlier one."""
+        sign = -1 if self.plan.direction == "maximize" else 1
+        done = [trial for trial in self.trials if trial.state == TrialState.COMPLETE]
+        return sorted(done, key=lambda trial: (sign * (trial.value or 0.0), trial.number))
+
+    @property
+    def settings(self) -> Settings:
+        """Settings of the best trial; those of the plan if none is complete."""
+        return apply(self.plan.settings, self.complete[0].params if self.complete else {})
+
+    def summary(self) -> str:
+        """Return the best trial compared with the given settings, in words."""
+        states = [trial.state for trial in self.trials]
+        pruned, failed = states.count(TrialState.PRUNED), states.count(TrialState.FAIL)
+        lines = [f"{len(states)} trials: {len(self.complete)} complete, {pruned} stopped early, {failed} failed."]
+        if not self.complete:
+            return lines[0]
+        best = self.complete[0]
+        lines.append(f"Best: trial {best.number}, {self.plan.metric} {best.value:.4g}.")
+        given = next((trial for trial in self.complete if trial.user_attrs.get(GIVEN)), None)
+        if given is not None and given is not best:
+            change = np.subtract(*(trial.user_attrs["metrics"][self.plan.metric] for trial in (best, given)))
+            error = change.std(ddof=1) / np.sqrt(len(change))
+            lines.append(
+                f"Change from the given settings: {change.mean():.3g} ± {error:.2g} (standard error over folds)."
+            )
+        evaluate = command("evaluate", "RUN")
+        lines.append(f"The best of many looks better than it is; confirm it with `{evaluate}` on the test items.")
+        return "\n".join(lines)
+
+    def to_toml(self) -> str:
+        """Return the best settings as TOML for `retrieval train --config`."""
+        values = self.settings.to_dict()
+        tables = {name: value for name, value in values.items() if isinstance(value, Mapping)}
+        lines = ["# Found by `retrieval tune`", *_entries({k: v for k, v in values.items() if k not in tables})]
+        for name, table in tables.items():
+            lines += ["", f"[{name}]", *_entries(table)]
+        return "\n".join(lines) + "\n"
+
+
 def make_plan(
     settings: Settings,
     search: Mapping[str, str],
     *,
     objective: str = "fnir",
     folds: int = 4,
-    share: float | None = None,
+    share: float = 1.0,
+    trials: int = TRIALS,
     prune: bool = True,
 ) -> Plan:
-    """Return the checked plan of a study, without writing anything or opening photos.
-
-    Without `search`, the margins of the regularizer `tcm` are searched, on a tenth of the training items or more.
+    """Return the checked plan of a study on a share of the training items, without writing or opening photos.
 
     Raises
     ------
     InvalidParameter
-        For a name or values that cannot be searched.
+        For a name or values that cannot be searched, or fewer than one trial.
     DataError
         If the training items do not fill the folds.
     """
-    if objective not in OBJECTIVES:
-        raise InvalidParameter("objective", f"be one of {', '.join(OBJECTIVES)}", objective)
     photos = read_catalogue(settings.catalogue)
-    items = training_items(photos, seed=SPLIT_SEED)
-    if not search and settings.regularizer == "tcm":
-        search = TCM_MARGINS
-        share = max(TCM_SHARE, min(1.0, MIN_ITEMS * folds / len(items))) if share is None else share
-    if share is not None and share != 1:
-        items = share_of_items(photos, items, share=share, seed=SPLIT_SEED)
+    items = share_of_items(photos, training_items(photos, seed=SPLIT_SEED), share=share, seed=SPLIT_SEED)
     parts = tuple(item_folds(photos, items, folds=folds, seed=SPLIT_SEED))
-    plan = Plan(settings, dict(search), objective, parts, prune)
+    plan = Plan(settings, dict(search), objective, parts, trials, prune)
     SearchSpace.of(plan.search, settings)
     protocol = make_evaluation_protocol(photos)
     for number, (_, validation) in enumerate(parts):
@@ -143,78 +187,82 @@ def make_plan(
     return plan
 
 
-def start_study(plan: Plan, path: Path, *, trials: int = 50, jobs: int = 1) -> Outcome:
-    """Run a planned study in a new directory, and return its outcome.
-
-    With one job the outcome depends only on the arguments.
+def start_study(plan: Plan, path: Path, *, jobs: int = 1) -> Outcome:
+    """Run a planned study in a new directory, and return its outcome. With one job it depends only on the plan.
 
     Raises
     ------
-    InvalidParameter
-        For fewer than one trial or job.
     RunError
-        If `path` already contains a study, or a worker failed.
+        If `path` already contains a study, or a process failed.
     """
-    _check(trials, jobs)
     if (path / "study.json").exists():
         raise RunError(f"{path} already contains a study", remedy="Continue it with --resume, or choose another place")
     path.mkdir(parents=True, exist_ok=True)
     (path / "study.db").unlink(missing_ok=True)  # left by an interrupted call
     optuna.create_study(storage=_storage(path), study_name=NAME, direction=plan.direction)
     write_file(path / "study.json", json.dumps(plan.to_dict(), indent=2) + "\n")  # its presence makes it a study
-    return resume_study(path, trials=trials, jobs=jobs)
+    return resume_study(path, jobs=jobs)
 
 
 def resume_study(path: Path, *, trials: int | None = None, jobs: int = 1) -> Outcome:
     """Continue a study, optionally up to another number of trials; a finished study is only read."""
-    _check(1 if trials is None else trials, jobs)
-    plan, study = Plan.read(path), open_study(path)
-    _enqueue(study, plan, trials)
+    if jobs < 1:
+        raise InvalidParameter("jobs", "be at least 1", jobs)
+    plan = Plan.read(path)
+    if trials is not None and trials != plan.trials:
+        plan = dataclasses.replace(plan, trials=trials)
+        write_file(path / "study.json", json.dumps(plan.to_dict(), indent=2) + "\n")
+    study = open_study(path)
+    waiting = study.get_trials(states=[TrialState.WAITING, TrialState.RUNNING])
+    if (given := plan.space.given()) and not any(GIVEN in trial.user_attrs for trial in [*waiting, *ended(study)]):
+        study.enqueue_trial(given, user_attrs={GIVEN: True})
     if jobs == 1:
         work(path)
     else:
-        _run_workers(path, jobs)
-    return outcome_of(plan, study.get_trials(deepcopy=False))
+        _run_processes(path, jobs)
+    return Outcome(plan, ended(study))
 
 
 def open_study(path: Path) -> optuna.Study:
     """Open the trials of a study."""
-    if not (path / "study.db").exists():
-        raise RunError(f"{path / 'study.db'} is missing", remedy="Start another study")
     return optuna.load_study(study_name=NAME, storage=_storage(path))
 
 
+def ended(study: optuna.Study) -> list[FrozenTrial]:
+    """Return the trials that count: those that were measured, stopped or failed, but not refused or killed ones."""
+    trials = study.get_trials(deepcopy=False)
+    return [trial for trial in trials if trial.state == TrialState.COMPLETE or ENDED in trial.user_attrs]
+
+
 def work(path: Path) -> None:
-    """Run trials of a study until none waits or runs."""
+    """Run trials of a study until as many as planned have ended."""
     plan, study = Plan.read(path), open_study(path)
-    run = partial(run_trial, study, plan, path)
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=4, n_min_trials=3)
-    study.pruner = pruner if plan.prune else optuna.pruners.NopPruner()
-    while True:
+    study.pruner = (
+        optuna.pruners.MedianPruner(n_startup_trials=4, n_min_trials=3) if plan.prune else optuna.pruners.NopPruner()
+    )
+    startup = min(10, max(3, plan.trials // 4))
+    while len(ended(study)) < plan.trials:
+        begun = study.get_trials(deepcopy=False, states=[state for state in TrialState if state != TrialState.WAITING])
+        refused = [trial.user_attrs[REFUSED] for trial in begun if REFUSED in trial.user_attrs]
+        if len(refused) > REFUSALS:
+            rule = f"have valid combinations of values; {REFUSALS} draws had none"
+            raise InvalidParameter("search", rule, refused[-1], remedy="Narrow the ranges")
+        seed = (plan.settings.seed * 1_000_003 + len(begun)) % 2**32  # a resumed study draws anew
+        study.sampler = optuna.samplers.TPESampler(n_startup_trials=startup, seed=seed)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            fail_stale_trials(study)
-        trials = study.get_trials(deepcopy=False)
-        if any(trial.state == TrialState.WAITING for trial in trials):
-            begun = [trial for trial in trials if trial.state != TrialState.WAITING]
-            study.sampler = _sampler(plan.settings.seed, len(begun), len(trials))
-            study.optimize(run, n_trials=1, catch=FAILURES)
-            ended = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
-            print(line_of(max(ended, key=_end), plan, len(outcome_of(plan, ended).trials)), flush=True)
-        elif any(trial.state == TrialState.RUNNING for trial in trials):
-            sleep(1)  # of another worker, or of one that was killed
-        else:
-            return
+            warnings.simplefilter("ignore")  # heartbeats are experimental; given settings may lie outside of the space
+            study.optimize(partial(run_trial, plan, path), n_trials=1, catch=FAILURES)
+        last = max(study.get_trials(deepcopy=False), key=lambda trial: (trial.state.is_finished(), trial.number))
+        if REFUSED not in last.user_attrs:
+            done, values = len(ended(study)), ", ".join(f"{name} {value}" for name, value in last.params.items())
+            what = last.user_attrs.get(ENDED) or f"{plan.metric} {last.value:.4g}"
+            print(f"{done} done, trial {last.number}: {what}  {values}", flush=True)
 
 
-def _check(trials: int, jobs: int) -> None:
-    for name, value in (("trials", trials), ("jobs", jobs)):
-        if value < 1:
-            raise InvalidParameter(name, "be at least 1", value)
-
-
-def _end(trial: FrozenTrial) -> float:
-    return trial.datetime_complete.timestamp() if trial.datetime_complete else 0.0
+def _entries(values: Mapping[str, Any]) -> list[str]:
+    """Return lines of TOML, which shares words, numbers, booleans and lists with JSON; None is left out."""
+    plain = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items() if value is not None}
+    return [f"{name} = {value}".replace("\x7f", "\\u007f") for name, value in plain.items()]
 
 
 def _storage(path: Path) -> RDBStorage:
@@ -230,45 +278,29 @@ def _storage(path: Path) -> RDBStorage:
         )
 
 
-def _enqueue(study: optuna.Study, plan: Plan, trials: int | None) -> None:
-    """Let trials wait until there are `trials`; the first has the given settings."""
-    slots = {trial.user_attrs["slot"] for trial in study.get_trials(deepcopy=False) if "slot" in trial.user_attrs}
-    for slot in range(len(slots), trials or 0):
-        given = plan.space.given() if not slot else {}
-        study.enqueue_trial(given, user_attrs={"slot": slot, "default": bool(given)})
-
-
-def _sampler(seed: int, number: int, total: int) -> optuna.samplers.BaseSampler:
-    """Return a TPE sampler seeded by (seed, number of trials begun), so that a resumed study draws anew."""
-    startup = min(10, max(3, total // 4))
-    return optuna.samplers.TPESampler(n_startup_trials=startup, seed=(seed * 1_000_003 + number) % 2**32)
-
-
-def _run_workers(path: Path, jobs: int) -> None:
-    """Run worker processes; the others go on when one is killed, and an error of one stops all."""
+def _run_processes(path: Path, jobs: int) -> None:
+    """Run trials in several processes; the others go on when one is killed."""
     threads = None if "OMP_NUM_THREADS" in os.environ else max(1, cores() // jobs)
-    workers = [get_context("spawn").Process(target=_work, args=(path, threads)) for _ in range(jobs)]
-    for worker in workers:
-        worker.start()
+    processes = [get_context("spawn").Process(target=_work, args=(path, threads)) for _ in range(jobs)]
     try:
-        while any(worker.is_alive() for worker in workers):
-            sleep(0.1)
-            if any((worker.exitcode or 0) > 0 for worker in workers):
-                raise RunError("a worker failed with the error above", remedy="Continue with --resume")
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
     finally:
-        for worker in workers:
-            worker.terminate()
-            worker.join()
-    if all(worker.exitcode for worker in workers):
-        raise RunError("every worker was killed", remedy="Continue with --resume and fewer --jobs")
+        for process in processes:
+            process.terminate()
+    codes = [process.exitcode or 0 for process in processes]
+    if any(code > 0 for code in codes) or all(codes):
+        why = "failed with the error above" if max(codes) > 0 else "was killed"
+        raise RunError(f"a process {why}", remedy="Continue with --resume, and with fewer --jobs if memory is short")
 
 
 def _work(path: Path, threads: int | None) -> None:
-    """Run as a worker process; print a RetrievalError in one line and exit with its own status."""
+    """Run trials as a process; print a RetrievalError in one line."""
     if threads is not None:
         torch.set_num_threads(threads)
     try:
         work(path)
     except RetrievalError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
-        sys.exit(REFUSED)
+        sys.exit(f"error: {' '.join(str(error).split())}")

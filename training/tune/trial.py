@@ -27,19 +27,20 @@ from training.loop.train import train
 if TYPE_CHECKING:
     from .study import Plan
 
+# what a trial records: that it has the given settings, why it ended early, why its values were refused
+GIVEN, ENDED, REFUSED = "given", "ended", "refused"
 PREFIX = "validation "
-REFUSALS = 200  # draws of values that do not go together, after which the search ends
 HEAD = {  # settings on which the features of a frozen backbone do not depend; nor do they on arguments of losses
     *("dim", "loss", "regularizer", "epochs", "items_per_batch", "photos_per_item", "sampler", "weight_decay"),
     *("head_learning_rate", "proxy_learning_rate"),
 }
 
 
-def run_trial(study: optuna.Study, plan: Plan, path: Path, trial: Trial) -> float:
+def run_trial(plan: Plan, path: Path, trial: Trial) -> float:
     """Train a trial on every fold and return its objective, the mean over the folds.
 
-    A trial that diverges, or whose values do not go together, is pruned; for the latter another is drawn. One that
-    fails in torch is stored as failed. Errors that affect every trial are raised, and the trial waits again.
+    A trial that diverges, or whose values do not go together, is pruned. One that fails in torch is stored as failed.
+    Errors that affect every trial are raised.
     """
     started = time.perf_counter()
     try:
@@ -50,19 +51,17 @@ def run_trial(study: optuna.Study, plan: Plan, path: Path, trial: Trial) -> floa
         with (folder / "log.txt").open("w") as log, redirect_stdout(log), redirect_stderr(log):
             return _all_folds(trial, dataclasses.replace(settings, loggers=""), plan, folder)
     except InvalidParameter as error:
-        if trial.user_attrs.get("default"):
-            _again(study, trial)
+        if trial.user_attrs.get(GIVEN):
             raise
-        _refuse(study, trial, error)
+        trial.set_user_attr(REFUSED, error.message)
         raise optuna.TrialPruned from error
-    except (KeyboardInterrupt, RetrievalError):
-        _again(study, trial)
+    except RetrievalError:
         raise
     except optuna.TrialPruned as stopped:
-        trial.set_user_attr("ended", str(stopped) or "worse than most")
+        trial.set_user_attr(ENDED, str(stopped))
         raise
     except Exception as error:
-        trial.set_user_attr("ended", " ".join(f"{type(error).__name__}: {error}".split())[:500])
+        trial.set_user_attr(ENDED, " ".join(f"{type(error).__name__}: {error}".split())[:500])
         raise
     finally:
         trial.set_user_attr("seconds", time.perf_counter() - started)
@@ -109,25 +108,9 @@ def fold_metrics(settings: Settings, path: Path, fold: Fold, features: Path | No
 
 
 def _check_epoch(epochs: int, metrics: Mapping[str, float]) -> None:
-    """Prune a trial that diverges, and exit if the parent process was killed: the trial is then repeated."""
+    """Prune a trial that diverges, and exit if the parent process was killed."""
     parent = parent_process()
     if parent is not None and not parent.is_alive():
         raise SystemExit("the study was stopped")
     if not math.isfinite(metrics["loss"]):
         raise optuna.TrialPruned(f"the loss was {metrics['loss']} in epoch {epochs}")
-
-
-def _again(study: optuna.Study, trial: Trial) -> None:
-    """Let the trial wait again with its values, and mark this attempt as not counting."""
-    study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)
-    trial.set_user_attr("ended", "interrupted")
-
-
-def _refuse(study: optuna.Study, trial: Trial, error: InvalidParameter) -> None:
-    """Let another draw wait in the place of a trial; raise InvalidParameter after too many."""
-    trial.set_user_attr("ended", f"refused: {error.message}")
-    refused = [one for one in study.get_trials(deepcopy=False) if "refused" in one.user_attrs.get("ended", "")]
-    if len(refused) >= REFUSALS:
-        rule = f"have valid combinations of values; {REFUSALS} draws had none"
-        raise InvalidParameter("search", rule, error.message, remedy="Narrow the ranges") from error
-    study.enqueue_trial({}, user_attrs={"slot": trial.user_attrs.get("slot", trial.number), "default": False})
