@@ -19,20 +19,29 @@ manifest and so determines the answers. Bundles are written to a temporary direc
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
-from index.files import sync_folder
+import numpy as np
+from numpy.typing import NDArray
+
+from index.files import load_arrays, sync_folder
 from index.search.distance import PLAIN, DistanceForm
+from index.search.leave_one_out import Probes
 from index.search.verified import VerifiedDistance
 from retrieval.errors import BundleCorrupt, BundleError, BundleMismatch, command
+from retrieval.files import check_place
 from retrieval.images import Preprocessing
+from retrieval.metrics.identification import SearchScores
 
 from .density import LocalDensity, pack_cohort, unpack_distance_form
 from .embedder import Embedder, check_golden
@@ -43,18 +52,6 @@ from .providers import CPU, FP32
 if TYPE_CHECKING:
     from index.location import AnyGallery
     from retrieval.verification.verifier import GeometricVerifier
-
-
-import io
-from dataclasses import dataclass
-from zipfile import BadZipFile
-
-import numpy as np
-from numpy.typing import NDArray
-
-from index.files import load_arrays
-from index.search.leave_one_out import Probes
-from retrieval.metrics.identification import SearchScores
 
 FORMAT = 5  # of what a bundle's files hold
 MANIFEST, MODEL, COHORT = "manifest.json", "model.onnx", "cohort.npz"
@@ -249,9 +246,10 @@ def _pack_distance(form: DistanceForm) -> tuple[DistanceForm, dict[str, bytes]]:
 
 
 def check_new(path: Path) -> None:
-    """Raise BundleError if a path exists."""
+    """Raise BundleError if a path exists, and OSError if it cannot be written."""
     if path.exists():
         raise BundleError(f"{path} exists and bundles are immutable", remedy="Choose a new name")
+    check_place(path)
 
 
 def require_match(bundle: Bundle, gallery: AnyGallery, *, to_add: bool = False) -> None:

@@ -24,7 +24,6 @@ from retrieval.bundle.bundle import (
 from retrieval.bundle.embedder import pack_golden
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.errors import InvalidParameter, RunError
-from retrieval.files import check_place
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
 from retrieval.threshold.rule import calibrate
 from training.evaluation.distance_selection import validation_split
@@ -73,10 +72,8 @@ def export(
     """
     check_verify(verify)
     check_new(path)
-    check_place(path)
     if not run.splits.calibration:
-        remedy = "Assign some items to the partition calibration and train again"
-        raise RunError("the run has no calibration items", remedy=remedy)
+        raise RunError("the run has no calibration items", remedy="Assign some items to the partition calibration")
     with tempfile.TemporaryDirectory() as folder:
         exporter = ModelExporter(run, Path(folder), target_fpir=target_fpir)
         model = exporter.reference if variant.is_reference else exporter.make(variant)

@@ -24,7 +24,6 @@ from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.providers import INT8
 from retrieval.catalogue.read import Photo
 from retrieval.errors import ImageRefused, InvalidParameter
-from retrieval.files import check_place
 from retrieval.images import Preprocessing, crop, open_image
 from training.backbones import check_size, load_backbone, published_preprocessing
 from training.data.reader import PhotoReader
@@ -98,14 +97,9 @@ def export_pretrained(
         If `path` exists.
     """
     check_new(path)
-    check_place(path)
     if variant.precision == INT8 and not photos:
-        raise InvalidParameter(
-            "precision",
-            "be fp32 or fp16 without photos, which decide the ranges of int8",
-            INT8,
-            remedy="Pass --fit PHOTOS",
-        )
+        rule = "be fp32 or fp16 without photos, which decide the ranges of int8"
+        raise InvalidParameter("precision", rule, INT8, remedy="Pass --fit PHOTOS")
     spread = np.unique(np.linspace(0, len(photos) - 1, min(len(photos), CALIBRATION_PHOTOS)).astype(int))
     point, readable = OperatingPoint.uncalibrated(target_fpir), [photos[i] for i in spread if is_readable(photos[i])]
     compared = _compared(readable, pretrained.preprocessing)
