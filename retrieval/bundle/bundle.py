@@ -145,11 +145,6 @@ class Bundle:
         files += [self.manifest["files"][name] for name in (CALIBRATION_FEATURES,) if name in self.manifest["files"]]
         return _hash(json.dumps([self.embedding_id, self.distance_form.key, *files]).encode())
 
-    @property
-    def further_files(self) -> list[str]:
-        """The names of all files except the manifest, model and cohort."""
-        return [name for name in self.manifest["files"] if name not in (MODEL, COHORT)]
-
     def embedder(self, *, threads: int = 1) -> Embedder:
         """Return an embedder that runs the bundle's model.
 

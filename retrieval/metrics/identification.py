@@ -53,9 +53,7 @@ class IdentificationRates:
     fnir: float  # 1 - tpir
     fnir_any_rank: float  # share of mated searches whose own item is not among the answers
     misidentification: float  # share of mated searches whose first answer is another item
-    fpir_unknown: float  # FPIR of the queries whose item is not in the gallery
     queries: int
-    mated_queries: int
 
 
 def search_scores(
@@ -135,9 +133,7 @@ def identification_rates(scores: SearchScores, threshold: float) -> Identificati
         fnir=1 - tpir,
         fnir_any_rank=1 - _share(found, mated),
         misidentification=_share(wrong, mated),
-        fpir_unknown=_share(returns_other, ~mated),
         queries=len(mated),
-        mated_queries=int(mated.sum()),
     )
 
 
@@ -162,11 +158,6 @@ class DetCurve:
     thresholds: NDArray[np.float64]
     fpir: NDArray[np.float64]  # increasing
     fnir: NDArray[np.float64]  # decreasing to the share of mated searches whose own item is never first
-
-    def fnir_at(self, fpir: float) -> float:
-        """Return the FNIR of the largest threshold whose FPIR is at most `fpir`; 1 if there is none."""
-        allowed = np.searchsorted(self.fpir, fpir + 1e-12)
-        return float(self.fnir[allowed - 1]) if allowed else 1.0
 
 
 def det_curve(scores: SearchScores) -> DetCurve:

@@ -11,20 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.location import AnyGallery, AnyPhotos
+from index.search.distance import accepts
 from index.search.leave_one_out import NOBODY, OWN, Draws, KeptDraws
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
 from retrieval.errors import CalibrationError
 from retrieval.reports import number, percent, render
-from retrieval.reports.concentration import concentration
 from retrieval.threshold.anchor import Anchored, assumptions
 from retrieval.threshold.error_rates import LABELLED, PROBE, REFERENCE, UNKNOWN, DrawnDistances, GalleryRates
+from retrieval.threshold.rule import linked
 
 from .charts import Chart, Line, histogram
 
 POINTS = 161  # thresholds of the curves
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2)  # FPIRs in the table of other thresholds
-SHOWN = 12  # cards per section
+SHOWN = 12  # cards per section with pairs of photos
+LISTED = 6  # families and items with the most false matches
 SOURCES = {
     OWN: "photos of this catalogue, with their own item left out",
     PROBE: "calibration photos of the model, of other items",
@@ -111,6 +113,14 @@ def _promise(report: GalleryReport) -> dict[str, Any]:
     return {"fpir": expected, "upper": upper, "broken": broken, "certified": certified}
 
 
+def _most(numbers: NDArray[np.int64]) -> list[tuple[int, float]]:
+    """Return the numbers (n,) that occur most often, and their shares."""
+    counts = np.bincount(numbers)
+    return [
+        (n, float(counts[n] / len(numbers))) for n in np.argsort(-counts, kind="stable")[:LISTED].tolist() if counts[n]
+    ]
+
+
 @dataclass(frozen=True)
 class _Drawn:
     """What draws show of the point of a report."""
@@ -123,24 +133,15 @@ class _Drawn:
     def values(self) -> dict[str, Any]:
         """Return the values of the template."""
         point, own = self.report.point, self.draws.get(OWN, Draws.none())
-        source = self.rates.sources.get(str(point.evidence.get("source")))
-        found = None if source is None else concentration(source, point.threshold, point.target_fpir)
-        families = [] if found is None else found["worst_families"]
-        attracting = [] if found is None else found["attracting"]
+        families, returned = self.false_matches()
         return {
             "charts": [self.distances(), self.curves()],
             "thresholds": self.thresholds(),
             "sources": self.sources(),
             "measured": self.rates.fpir(point.threshold),
             "expected": float(point.evidence.get("fpir_expected", 0)),
-            "concentration": found,
-            "families": [
-                self.named(row["items"][:2], f"{row['size']} similar items: about {row['fpir']:.0%}")
-                for row in families
-            ],
-            "attracting": [
-                self.named([row["item"]], f"returned in {row['share']:.0%} of all false matches") for row in attracting
-            ],
+            "families": families,
+            "returned": returned,
             "look_alikes": self.pairs(own, np.argsort(own.distances, kind="stable"), own.nearest),
             "duplicates": self.pairs(own, np.flatnonzero(own.duplicates != NOBODY), own.duplicates),
         }
@@ -241,6 +242,32 @@ class _Drawn:
                 cards.append(self.card((str(draws.ids[row]), photo_id), f"{draws.items[row]} and {item_id}{apart}."))
             seen.add(pair)
         return cards
+
+    def false_matches(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return cards of the families of similar items with the most false matches, and of the items returned most."""
+        source = str(self.report.point.evidence.get("source"))
+        draws, rates = self.draws.get(source, Draws.none()), self.rates.sources.get(source)
+        if rates is None:
+            return [], []
+        shift = float(self.report.point.evidence["shift"]["applied"]) if source == OWN else 0.0
+        usable = np.flatnonzero(np.isfinite(draws.distances) & (draws.duplicates == NOBODY))
+        usable = usable[np.argsort(-draws.distances[usable], kind="stable")]
+        names, codes = np.unique(np.r_[draws.items[usable], draws.nearest_items[usable]], return_inverse=True)
+        asked, other = np.split(codes, 2)
+        nearest = np.full(len(names), -1)
+        nearest[asked] = other  # of several draws of an item, that of the last, which is the closest
+        families = linked(nearest)
+        wrong = accepts(draws.distances[usable] + shift, self.report.point.threshold)
+        worst = [
+            self.named(names[members[:2]].tolist(), f"{len(members)} similar items: {share:.0%} of all false matches")
+            for family, share in _most(families[asked[wrong]])
+            if len(members := np.flatnonzero(families == family)) > 1
+        ]
+        returned = [
+            self.named([str(names[item])], f"returned in {share:.0%} of all false matches")
+            for item, share in _most(other[wrong])
+        ]
+        return worst, returned
 
     def named(self, items: Sequence[str], text: str) -> dict[str, Any]:
         """Return a card of items with a text about them."""

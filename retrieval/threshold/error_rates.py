@@ -41,8 +41,6 @@ class DrawnDistances:
     codes: NDArray[np.int64]  # (n,) number of the item of each draw, from 0
     nearest: NDArray[np.int64]  # (n,) number of the nearest other item, -1 if it is not among the items
     items: int
-    names: NDArray[np.str_]  # ids of the items, then of others that are nearest to a draw
-    rivals: NDArray[np.int64]  # (n,) number of the nearest other item in `names`, -1 if it is unknown
     margin: float = 0.0  # by how much the distances may be too great, which bounds allow for
 
     @classmethod
@@ -80,18 +78,11 @@ class DrawnDistances:
         labels, codes, counts = np.unique(items, return_inverse=True, return_counts=True)
         order = np.argsort(distances, kind="stable")
         weights = 1 / counts[codes] / max(1, len(counts))
-        names, rivals = labels.astype(str), np.full(len(distances), -1)
+        nearest = np.full(len(distances), -1)
         if nearest_items is not None:
-            others, places = np.unique(nearest_items, return_inverse=True)
-            known = np.isin(others, labels)
-            numbers = np.empty(len(others), dtype=np.int64)
-            numbers[known] = np.searchsorted(labels, others[known])
-            numbers[~known] = len(labels) + np.arange((~known).sum())
-            names = np.append(names, others[~known].astype(str))
-            rivals = numbers[places]
-        nearest = np.where(rivals < len(labels), rivals, -1)
-        near, far = np.maximum(distances[order], 0), rivals[order]
-        return cls(near, weights[order], codes[order], nearest[order], len(counts), names, far)
+            places = np.searchsorted(labels, nearest_items) % max(1, len(labels))
+            nearest = np.where(np.isin(nearest_items, labels), places, -1)
+        return cls(np.maximum(distances[order], 0), weights[order], codes[order], nearest[order], len(counts))
 
     def fpir(self, threshold: float) -> float:
         """Return the share of draws within a threshold."""

@@ -83,19 +83,6 @@ def test_every_candidate_that_rounding_might_hide_is_measured(factor: float) -> 
     assert scores.impostor == pytest.approx(impostor, abs=1e-12)
 
 
-def test_near_duplicates_are_told_apart_below_float32() -> None:
-    generator = np.random.default_rng(0)
-    centre = generator.normal(size=(1, 6))
-    queries = (centre / np.linalg.norm(centre)).astype(np.float32).repeat(40, axis=0)
-    gallery = queries[:1] + 2e-4 * generator.normal(size=(60, 6))
-    gallery = (gallery / np.linalg.norm(gallery, axis=1, keepdims=True)).astype(np.float32)
-    asked, kept = generator.integers(0, 8, 40), generator.integers(0, 7, 60)
-    scores = search_scores(queries, asked, gallery, kept)
-    own, impostor = slow(queries, asked, gallery, kept)
-    assert scores.own == pytest.approx(own, abs=1e-12)
-    assert scores.impostor == pytest.approx(impostor, abs=1e-12)
-
-
 def by_hand() -> SearchScores:
     own = np.array([0.1, 0.3, 0.5, 0.4, np.inf])
     impostor = np.array([0.5, 0.3, 0.2, 0.9, 0.6])
@@ -109,8 +96,7 @@ def test_rates_by_hand() -> None:
     assert rates.fnir == pytest.approx(1 / 2)
     assert rates.fnir_any_rank == pytest.approx(1 / 4)
     assert rates.misidentification == pytest.approx(2 / 4)
-    assert (rates.queries, rates.mated_queries) == (5, 4)
-    assert rates.fpir_unknown == 0  # the fifth's nearest is at 0.6
+    assert rates.queries == 5
     assert json.loads(json.dumps(vars(rates))) == vars(rates)
 
 
@@ -178,21 +164,6 @@ def test_the_det_curve_holds_every_threshold() -> None:
     for threshold, fpir, fnir in zip(curve.thresholds, curve.fpir, curve.fnir, strict=True):
         rates = identification_rates(scores, threshold)
         assert (rates.fpir, rates.fnir) == (pytest.approx(fpir), pytest.approx(fnir))
-    for fpir in (0.0, 0.2, 0.4, 0.8):
-        assert curve.fnir_at(fpir) == pytest.approx(identification_rates(scores, threshold_at_fpir(scores, fpir)).fnir)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_fnir_at_an_fpir_is_that_of_the_largest_threshold_that_keeps_it(seed: int) -> None:
-    scores = search_scores(*world(seed))
-    curve = det_curve(scores)
-    every = [identification_rates(scores, float(threshold)) for threshold in curve.thresholds]
-    for fpir in np.linspace(0, 1, 81):  # of 40 queries: every second is a share that they can have
-        allowed = [rates.fnir for rates in every if rates.fpir <= fpir + 1e-9]
-        assert curve.fnir_at(float(fpir)) == pytest.approx(allowed[-1] if allowed else 1.0)
-    strangers_first = SearchScores(np.arange(2), np.array([0.5, 0.6]), np.array([0.1, 0.9]), 2)
-    assert det_curve(strangers_first).fnir_at(0.2) == 1.0  # nothing is found before a stranger is let in
-    assert det_curve(strangers_first).fnir_at(0.5) == 0.5
 
 
 def test_without_a_mated_search_there_is_no_fnir() -> None:
@@ -200,9 +171,3 @@ def test_without_a_mated_search_there_is_no_fnir() -> None:
     assert curve.thresholds.tolist() == [0.2, 0.4]
     assert curve.fpir.tolist() == pytest.approx([1 / 3, 2 / 3])
     assert np.isnan(curve.fnir).all()
-
-
-def test_true_unknowns_are_told_apart() -> None:
-    rates = identification_rates(by_hand(), 0.65)
-    unknown = np.isinf(by_hand().own)
-    assert rates.fpir_unknown == (by_hand().impostor[unknown] <= 0.65).mean()

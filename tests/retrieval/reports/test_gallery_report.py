@@ -7,23 +7,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from markupsafe import escape
 
 from index.database import POINT
 from index.gallery import Gallery
-from index.search.leave_one_out import OWN
+from index.search.leave_one_out import NOBODY, OWN, Draws
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import Photo
 from retrieval.cli.main import group
 from retrieval.indexing.pipeline import index_catalogue
-from retrieval.reports import gallery_report
 from retrieval.reports.gallery_report import GalleryReport, render_gallery_report
-from retrieval.threshold.error_rates import LABELLED, GalleryRates
+from retrieval.threshold.error_rates import LABELLED, DrawnDistances, GalleryRates
 from retrieval.threshold.gallery_points import served_point
+from retrieval.threshold.query_shift import Shift
 
 from ...world import draw, make_bundle
 
@@ -94,15 +95,7 @@ def test_a_file_under_two_ids_is_shown_as_a_duplicate(report: GalleryReport) -> 
     assert "another id" in duplicates
 
 
-def test_evidence_that_a_point_may_have_is_shown(report: GalleryReport, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {
-        "families": 8,
-        "tenth": 0.31,
-        "warning": "Much of it is here <b>",
-        "worst_families": [{"items": [f"{EVIL}-5", f"{EVIL}-6"], "size": 5, "fpir": 0.38, "matched": 0.6}],
-        "attracting": [{"item": "is gone", "share": 0.21}],
-    }
-    monkeypatch.setattr(gallery_report, "concentration", lambda *_: found)
+def test_evidence_that_a_point_may_have_is_shown(report: GalleryReport) -> None:
     more = {"assumptions": ["One & only"], "fpir_with_duplicates": 0.071}
     page = render_gallery_report(
         replace(report, point=replace(report.point, evidence={**report.point.evidence, **more}))
@@ -110,14 +103,33 @@ def test_evidence_that_a_point_may_have_is_shown(report: GalleryReport, monkeypa
     for told in (
         "One &amp; only",
         "the rate would be 7.1%",
-        "the worst tenth of the 8 families, the rate is about 31%",
-        "Much of it is here &lt;b&gt;.",
-        "5 similar items: about 38%",
-        "is gone: returned in 21% of all false matches",
     ):
         assert told in page
     assert escaped(report.point.evidence["assumptions"][0]) not in page
     assert "<script" not in page
+
+
+def test_families_and_items_with_the_most_false_matches_are_listed_with_their_shares(report: GalleryReport) -> None:
+    # c, d and e are nearest to each other, x has no draws, and a copy does not count
+    items = ["c", "c", "d", "e", "far", "copy"]
+    nearest = ["d", "x", "c", "d", "x", "x"]
+    distances = np.array([0.1, 0.2, 0.15, 0.3, 0.9, 0.01])
+    nobody = np.full(len(items), NOBODY)
+    copies = np.where(np.array(items) == "copy", 7, NOBODY)
+    texts = np.array(items)
+    draws = Draws(texts, texts, nobody, distances, nobody, np.array(nearest), np.full(6, np.inf), nobody, copies)
+    evidence = {**report.point.evidence, "source": OWN, "shift": Shift(0.05, 0.01, 20).to_dict()}
+    told = replace(
+        report,
+        point=replace(report.point, threshold=0.3, evidence=evidence),  # e is within it without the shift only
+        draws={OWN: draws},
+        rates=GalleryRates({OWN: DrawnDistances.of(draws, shift=0.05)}),
+    )
+    page = render_gallery_report(told)
+    assert "c, d: 3 similar items: 100% of all false matches." in page
+    assert "x: returned in 33% of all false matches." in page
+    assert "d: returned in 33% of all false matches." in page
+    assert "copy" not in page.split("Items that unknown items are mistaken for")[1].split("<h2>")[0]
 
 
 def test_a_server_adds_the_drift_of_live_photos(report: GalleryReport) -> None:

@@ -97,8 +97,6 @@ def test_draws_whose_file_another_item_has_are_left_out() -> None:
     assert DrawnDistances.of(draws, duplicates=True).fpir(0.5) == pytest.approx(4 / 30)
 
 
-def test_nearest_items_without_draws_have_a_name() -> None:
+def test_a_nearest_item_without_draws_is_no_drawn_item() -> None:
     drawn = DrawnDistances.of_items(np.array([0.2, 0.1]), np.array(["b", "a"]), np.array(["x", "b"]))
-    assert drawn.names.tolist() == ["a", "b", "x"]
-    assert drawn.rivals.tolist() == [1, 2]
     assert drawn.nearest.tolist() == [1, -1]

@@ -15,7 +15,7 @@ def test_an_uncertain_search_returns_nothing_and_counts_as_a_miss() -> None:
     )
     kept = without_uncertain(scores, [5.0, 1.0, 1.0], cut=2.0)
     rates = identification_rates(kept, 0.6)
-    assert (rates.fpir, rates.tpir, rates.mated_queries) == (1 / 3, 1 / 2, 2)
+    assert (rates.fpir, rates.tpir) == (1 / 3, 1 / 2)
     assert without_uncertain(scores, [5.0, 1.0, 1.0], cut=0.0).own.tolist() == scores.own.tolist()
     with pytest.raises(InvalidParameter, match="one value a search"):
         without_uncertain(scores, [1.0], cut=2.0)
