@@ -102,7 +102,6 @@ class Info(BaseModel):
     status: Literal["certified", "estimated", "uncalibrated"]
     target_fpir: float
     distance: str
-    min_certainty: float
     evidence: dict[str, Any]
     threshold_status: ThresholdStatus
     in_gallery: Annotated[

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from index.location import AnyGallery
     from retrieval.verification.verifier import GeometricVerifier
 
-FORMAT = 5  # of what a bundle's files hold
+FORMAT = 6  # of what a bundle's files hold
 MANIFEST, MODEL, COHORT = "manifest.json", "model.onnx", "cohort.npz"
 CALIBRATION, REPORT, GOLDEN, FITTED = "calibration.npz", "report.html", "golden.npz", "fitted.npz"
 VERIFICATION, CALIBRATION_FEATURES = "verification.npz", "calibration_features.npz"

@@ -24,7 +24,6 @@ class OperatingPoint:
     status: str  # CERTIFIED, ESTIMATED or UNCALIBRATED
     target_fpir: float
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    min_certainty: float = 0.0  # searches with a lower certainty return no match
 
     @classmethod
     def uncalibrated(cls, target_fpir: float) -> OperatingPoint:
@@ -73,7 +72,6 @@ class OperatingPoint:
             "threshold": self.threshold_or_none,
             "status": self.status,
             "target_fpir": self.target_fpir,
-            "min_certainty": self.min_certainty,
             "evidence": dict(self.evidence),
         }
 
@@ -85,5 +83,4 @@ class OperatingPoint:
             str(values["status"]),
             float(values["target_fpir"]),
             dict(values["evidence"]),
-            float(values["min_certainty"]),
         )

@@ -13,7 +13,7 @@ import click
 
 from retrieval.errors import InvalidParameter
 from retrieval.files import check_place, naming
-from retrieval.search.result import LOW_CERTAINTY, RANKED, REVIEW_P, Match, SearchResult, p_value_words
+from retrieval.search.result import RANKED, REVIEW_P, Match, SearchResult, p_value_words
 
 from .lines import show_lines
 from .options import CataloguePlace, GroupedCommand, Place, options_as
@@ -245,8 +245,6 @@ def _reason(result: SearchResult, *, filtered: bool) -> str:
     nearest = result.nearest
     if nearest is None:
         return "no photo passes the filter" if filtered else "the gallery is empty"
-    if result.reason == LOW_CERTAINTY:
-        return f"the photo is too ambiguous (certainty {result.certainty:.3g})"
     return (
         f"the nearest item, {nearest.item_id}, is {nearest.distance:.4f} away{_words(nearest)}; "
         f"the threshold is {result.threshold:.4f}"

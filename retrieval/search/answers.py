@@ -22,7 +22,6 @@ from .result import (
     BEYOND_THRESHOLD,
     FILTERED_OUT,
     GALLERY_EMPTY,
-    LOW_CERTAINTY,
     MATCH,
     NO_MATCH,
     OUT_OF_DOMAIN,
@@ -76,16 +75,15 @@ class Answers:
     def answer(self, made: Embeddings, neighbours: Sequence[Neighbour], look: Look | None = None) -> SearchResult:
         """Return the answer to one query with vector (1, d), given its neighbours."""
         served, where = self.served, self.options.where
-        certainty, point = float(made.certainties[0]), served.point
-        sure = certainty >= point.min_certainty
-        matches, review = served.divided(neighbours, self.options.review) if sure else ((), ())
+        point = served.point
+        matches, review = served.divided(neighbours, self.options.review)
         return SearchResult(
             matches=matches,
             decision=MATCH if matches else NO_MATCH if point.decides else RANKED,
-            reason="" if matches else self._reason(made.vectors, sure=sure, empty=not neighbours),
+            reason="" if matches else self._reason(made.vectors, empty=not neighbours),
             threshold=point.threshold_or_none,
             nearest_distance=neighbours[0].distance if neighbours else None,
-            certainty=certainty,
+            certainty=float(made.certainties[0]),
             nearest=served.match(neighbours[0]) if neighbours else None,
             bundle_id=self.bundle.bundle_id,
             gallery_version=served.version,
@@ -99,14 +97,12 @@ class Answers:
             explanation=self._explanation(made.vectors, neighbours, look) if self.options.explain else None,
         )
 
-    def _reason(self, vectors: NDArray[np.float32], *, sure: bool, empty: bool) -> Reason:
+    def _reason(self, vectors: NDArray[np.float32], *, empty: bool) -> Reason:
         """Return the reason for an answer without a match for one vector (1, d)."""
         if not self.served.point.decides:
             return UNCALIBRATED
         if empty:
             return GALLERY_EMPTY if self.options.where is None or not len(self.gallery) else FILTERED_OUT
-        if not sure:
-            return LOW_CERTAINTY
         form = self.bundle.base_form
         if isinstance(form, LocalDensity) and form.is_outside(vectors)[0]:
             return OUT_OF_DOMAIN
@@ -130,6 +126,5 @@ class Answers:
             form.form if isinstance(form, LocalDensity) else form.key,
             float(form.densities(vectors)[0]),
             match_of(plain[0]) if plain else None,
-            self.bundle.operating_point.min_certainty,
             verified,
         )

@@ -20,7 +20,6 @@ NO_MATCH: Literal["no_match"] = "no_match"
 RANKED: Literal["ranked"] = "ranked"  # neither, because there is no threshold
 UNCALIBRATED: Literal["uncalibrated"] = "uncalibrated"
 BEYOND_THRESHOLD: Literal["beyond_threshold"] = "beyond_threshold"
-LOW_CERTAINTY: Literal["low_certainty"] = "low_certainty"
 OUT_OF_DOMAIN: Literal["out_of_domain"] = "out_of_domain"
 FILTERED_OUT: Literal["filtered_out"] = "filtered_out"
 GALLERY_EMPTY: Literal["gallery_empty"] = "gallery_empty"
@@ -28,9 +27,7 @@ REVIEW_P = 0.25  # default limit of the p-value of candidates for review
 
 BBox = tuple[float, float, float, float]  # left, upper, right, lower in pixels of the upright photo
 Decision = Literal["match", "no_match", "ranked"]
-Reason = Literal[
-    "", "beyond_threshold", "low_certainty", "out_of_domain", "filtered_out", "gallery_empty", "uncalibrated"
-]
+Reason = Literal["", "beyond_threshold", "out_of_domain", "filtered_out", "gallery_empty", "uncalibrated"]
 ThresholdStatus = Annotated[
     Literal["certified", "estimated", "unanchored", "uncalibrated"],
     Field(
@@ -76,7 +73,6 @@ class Explanation:
     distance_form: Annotated[str, Field(description="plain, or the form of the density correction.")]
     density: Annotated[float, Field(description="Local density around the query; 0 for the plain distance.")]
     plain_nearest: Annotated[Match | None, Field(description="The nearest item by the plain distance.")]
-    min_certainty: Annotated[float, Field(description="Certainty below which nothing is returned.")]
     verified: Annotated[
         tuple[VerifiedPhoto, ...] | None,
         Field(description="The nearest items, up to five; null if the bundle does not verify matches."),
@@ -97,9 +93,7 @@ class SearchResult:
         float | None, Field(description="The gallery's, or the bundle's; null if neither has one for this query.")
     ]
     nearest_distance: Annotated[float | None, Field(description="Null if no photo was compared.")]
-    certainty: Annotated[
-        float, Field(description="How sure the model is of the photo, against `explanation.min_certainty`.")
-    ]
+    certainty: Annotated[float, Field(description="The norm of the embedding: how sure the model is of the photo.")]
     nearest: Annotated[Match | None, Field(description="The closest item, match or not.")]
     bundle_id: str
     gallery_version: int

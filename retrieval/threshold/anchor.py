@@ -434,7 +434,7 @@ class GalleryAnchor:
         except CalibrationError as error:
             return Anchored(draws, None, str(error))
         evidence = {**point.evidence, "gallery_version": draws.version}
-        return Anchored(draws, replace(point, evidence=evidence, min_certainty=promised.min_certainty))
+        return Anchored(draws, replace(point, evidence=evidence))
 
     def write(self, gallery: AnyGallery, anchored: Anchored, *, labelled: Probes | None = None, action: str) -> None:
         """Keep the draws, the operating point and any new labelled queries as one change."""

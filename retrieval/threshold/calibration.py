@@ -50,8 +50,7 @@ class Proposal:
     @cached_property
     def answers(self) -> ChangedAnswers:
         """The stored searches whose answer changes, none if no threshold serves now."""
-        bundle, draws = self.anchor.bundle, self.anchored.draws
-        searches = stored_searches(bundle, draws) if self.before.decides else []
+        searches = stored_searches(self.anchored.draws) if self.before.decides else []
         return ChangedAnswers.of(searches, self.before.threshold, self.after.threshold)
 
     def to_dict(self) -> dict[str, Any]:
@@ -247,19 +246,12 @@ class ChangedAnswers:
         return {"searched": dict(self.searched), "changed": changed}
 
 
-def stored_searches(bundle: Bundle, draws: KeptDraws) -> list[StoredSearch]:
-    """Return the bundle's calibration searches and the labelled queries, in this gallery.
-
-    Calibration searches that are too uncertain for an answer are left out: they never return a match.
-    """
-    calibration, least = bundle.calibration, bundle.operating_point.min_certainty
-    sure = set()
-    if calibration is not None:
-        sure = set(calibration.photo_ids[calibration.certainties >= least].tolist())
-    found = []
+def stored_searches(draws: KeptDraws) -> list[StoredSearch]:
+    """Return the bundle's calibration searches and the labelled queries, in this gallery."""
+    found: list[StoredSearch] = []
     for source, kind in ((PROBE, CALIBRATION), (LABELLED, QUERIES), (UNKNOWN, QUERIES)):
-        searches = [] if source not in draws.sources else _of_draws(kind, draws.sources[source])
-        found += [search for search in searches if kind != CALIBRATION or search.name in sure]
+        if source in draws.sources:
+            found += _of_draws(kind, draws.sources[source])
     return found
 
 

@@ -165,7 +165,6 @@ def server_info(service: Service) -> dict[str, Any]:
         "status": point.status,
         "target_fpir": point.target_fpir,
         "distance": bundle.manifest["distance"]["form"],
-        "min_certainty": point.min_certainty,
         "evidence": dict(point.evidence),
         "threshold_status": threshold_status(point, bundle),
         "in_gallery": None if rates is None else {**rates.to_dict(point), "warning": rates.warning(point)},

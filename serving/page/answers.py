@@ -14,7 +14,6 @@ from retrieval.bundle.operating_point import CERTIFIED
 from retrieval.retriever import Retriever
 from retrieval.search.result import (
     FILTERED_OUT,
-    LOW_CERTAINTY,
     OUT_OF_DOMAIN,
     RANKED,
     REVIEW_P,
@@ -167,8 +166,6 @@ def _agreeing(result: SearchResult) -> int:
 
 
 def _no_match_text(result: SearchResult, count: int) -> str:
-    if result.reason == LOW_CERTAINTY:
-        return "The photo is too ambiguous for an answer: another one, sharper or of one item alone, may get one."
     if result.reason == OUT_OF_DOMAIN:
         return "This photo is unlike those of this catalogue. This is the closest item."
     if count > 1:

@@ -101,12 +101,12 @@ class CalibrationItems:
         used = np.union1d(self.split.queries, self.split.gallery).tolist()
         return pack_features({self.photos[i].photo_id: self.features[i] for i in used})
 
-    def report(self, point: OperatingPoint, scores: SearchScores, comparison: Sequence[Mapping[str, Any]]) -> bytes:
-        """Return the bundle's report: the operating point, its scores and a comparison with fp32."""
+    def report(self, point: OperatingPoint, comparison: Sequence[Mapping[str, Any]]) -> bytes:
+        """Return the bundle's report: the operating point, its searches and a comparison with fp32."""
         ranges = opis_of_ranges(self.vectors, self.item_ids, far_ranges=FAR_RANGES)
         data = ReportData(
             point,
-            scores,
+            self.searches,
             self.model.choice.tried,
             pair_curves=utility_curves(self.vectors, self.item_ids, np.linspace(0, 2, 101)[1:]),
             pair_opis=dict(zip(FAR_RANGES, ranges, strict=True)),

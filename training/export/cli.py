@@ -27,7 +27,7 @@ class ExportCommand(GroupedCommand):
     """`retrieval export`, with its options in groups."""
 
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
-        "Threshold": ["target_fpir", "allow_estimate", "reject_uncertain"],
+        "Threshold": ["target_fpir", "allow_estimate"],
         HARDWARE: ["precision", "provider"],
         MODEL: ["pretrained", "fit", "verify"],
         OUTPUT: ["output"],
@@ -65,7 +65,6 @@ class ExportCommand(GroupedCommand):
     help="Maximum share of searches for unknown items that return a match (FPIR).",
 )
 @click.option("--allow-estimate", is_flag=True, help="Accept a threshold whose FPIR could not be certified.")
-@click.option("--reject-uncertain", is_flag=True, help="Answer photos of low certainty with a no-match.")
 @click.option(
     "--precision",
     type=click.Choice(list(PRECISIONS)),
@@ -88,7 +87,6 @@ def export(
     verify: str,
     target_fpir: float,
     allow_estimate: bool,
-    reject_uncertain: bool,
     precision: str,
     provider: str,
 ) -> None:
@@ -111,10 +109,10 @@ def export(
 
     variant = Variant(precision, provider)
     if pretrained is not None:
-        if run is not None or allow_estimate or reject_uncertain:
+        if run is not None or allow_estimate:
             raise InvalidParameter(
                 "--pretrained",
-                "be used without RUN, --allow-estimate and --reject-uncertain",
+                "be used without RUN and --allow-estimate",
                 pretrained,
                 remedy="The threshold is set in a gallery: leave them out",
             )
@@ -131,7 +129,6 @@ def export(
             output,
             target_fpir=target_fpir,
             allow_estimate=allow_estimate,
-            reject_uncertain=reject_uncertain,
             variant=variant,
             verify=verify,
         )

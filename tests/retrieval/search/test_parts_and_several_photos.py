@@ -95,14 +95,14 @@ def test_a_shared_threshold_keeps_the_divided_target(certified: tuple[str, ...],
     drawn = DrawnDistances.of_items(distances, np.arange(1000))
     limit = drawn.limit(0.1, certified=bool(certified))
     assert limit is not None
-    point = OperatingPoint(limit, status, 0.1, {"certified": certified}, min_certainty=0.5)
+    point = OperatingPoint(limit, status, 0.1, {"certified": certified})
     rates = GalleryRates({"own": drawn})
     shared = [rates.shared(point, count) for count in (1, 2, 4, 8)]
     assert shared[0].threshold == point.threshold
     thresholds = [each.threshold for each in shared]
     assert thresholds == sorted(set(thresholds), reverse=True)
     for count, each in zip((1, 2, 4, 8), shared, strict=True):
-        assert (each.status, each.target_fpir, each.min_certainty) == (status, 0.1 / count, 0.5)
+        assert (each.status, each.target_fpir) == (status, 0.1 / count)
         rate = drawn.fpir_upper(each.threshold) if certified else drawn.expected(each.threshold)
         assert rate <= 0.1 / count
     assert rates.shared(point, 64).status == "estimated"  # 1,000 items certify no FPIR of 0.16 %

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from index.database import POINT
 from index.gallery import Gallery
 from index.search.leave_one_out import DRAWS, NOBODY, OWN, KeptDraws
-from retrieval.bundle.bundle import CALIBRATION, FITTED, Bundle, CalibrationSet
+from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.photos import Photo
@@ -24,7 +24,6 @@ from retrieval.cli.main import group
 from retrieval.errors import DataError, GalleryCorrupt
 from retrieval.indexing.pipeline import IndexReport, index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
-from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever
 from retrieval.threshold.anchor import GalleryAnchor, changed_share, keeps_target, measure, remeasure
 from retrieval.threshold.calibration import NOTHING, ChangedAnswers, propose, stored_searches
@@ -234,30 +233,13 @@ def test_stored_searches_that_change_are_listed(tmp_path: Path) -> None:
         with Retriever(bundle, gallery) as retriever:
             nearest = {photo.photo_id: retriever.search(photo.read()).nearest for photo in read_catalogue(queries)}
     old, new = (float(np.quantile([found.distance for found in nearest.values()], share)) for share in (0.7, 0.3))
-    answers = ChangedAnswers.of(stored_searches(bundle, draws), old, new)
+    answers = ChangedAnswers.of(stored_searches(draws), old, new)
     expected = {name: found.item_id for name, found in nearest.items() if new < found.distance <= old}
     assert len(expected) == 12
     assert {search.name: search.item_id for search in answers.changed} == expected
     assert {search.answer(old) for search in answers.changed} == set(expected.values())
     assert {search.answer(new) for search in answers.changed} == {NOTHING}
     assert answers.summary() == "Answers that change: 12 of 30 labelled queries."
-
-
-def test_calibration_searches_too_uncertain_for_an_answer_never_change(tmp_path: Path) -> None:
-    vectors = np.eye(48, dtype=np.float32)[:4]
-    scores = SearchScores(np.arange(4).astype(str), np.full(4, 0.1), np.full(4, 0.5), 4)
-    certainties = np.array([0.5, 2, 2, 2], np.float32)
-    names = np.array(["a", "b", "c", "d"])
-    files = {
-        FITTED: Fitted.of([], []).pack(),
-        CALIBRATION: CalibrationSet(scores, None, names, certainties, vectors).pack(),
-    }
-    bundle = make_bundle(tmp_path, point=replace(TARGET, min_certainty=1.0), files=files)
-    fill(bundle, tmp_path, range(30))
-    with Gallery.open(tmp_path / "g") as gallery:
-        proposal = propose(bundle, gallery)
-        assert proposal.after.min_certainty == 1.0
-        assert {search.name for search in stored_searches(bundle, proposal.anchored.draws)} == {"b", "c", "d"}
 
 
 def test_a_damaged_point_is_found(tmp_path: Path) -> None:

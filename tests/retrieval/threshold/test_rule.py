@@ -328,13 +328,12 @@ def test_half_of_the_answers_is_not_few() -> None:
 
 
 def test_a_point_is_plain_values_and_comes_back_from_whole_numbers() -> None:
-    point = OperatingPoint(1.0, "certified", 0.05, {"fpir": 0.01}, min_certainty=2.0)
+    point = OperatingPoint(1.0, "certified", 0.05, {"fpir": 0.01})
     values = json.loads(json.dumps(point.to_dict()))
     assert OperatingPoint.from_dict(values) == point
-    whole = OperatingPoint.from_dict(values | {"threshold": 1, "min_certainty": 2})
-    assert [type(value) for value in (whole.threshold, whole.min_certainty)] == [float, float]
+    whole = OperatingPoint.from_dict(values | {"threshold": 1})
+    assert type(whole.threshold) is float
     assert whole == point
-    assert OperatingPoint(0.5, "certified", 0.1).min_certainty == 0
 
 
 def test_without_groups_families_found_by_vectors_are_the_clusters() -> None:

@@ -9,13 +9,12 @@ from index.search.distance import PLAIN
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.errors import BundleError, CalibrationError, RunError
-from retrieval.metrics.identification import identification_rates
 from training.data.reader import PhotoReader
 from training.evaluation.distance_selection import Whitening
 from training.evaluation.embedding import embed_photos
 from training.evaluation.report import evaluate_run, render
 from training.export import variants
-from training.export.export import export, without_uncertain
+from training.export.export import export
 from training.export.onnx_writer import write_onnx
 from training.loop.run import Run
 
@@ -77,18 +76,6 @@ def test_a_bundle_says_what_it_is(bundle: Bundle, run: Run) -> None:
     with np.load(bundle.path / "calibration.npz", allow_pickle=False) as saved:
         assert set(saved["item_id"]) == set(run.splits.calibration)
         assert (saved["impostor"] <= point.threshold).mean() <= 0.2
-
-
-def test_uncertain_searches_may_be_rejected(run: Run, tmp_path: Path) -> None:
-    bundle = export(run, tmp_path / "bundle", target_fpir=0.2, allow_estimate=True, reject_uncertain=True)
-    told = bundle.manifest["evidence"]["certainty"]
-    assert bundle.operating_point.min_certainty == told["cut"]
-    tried = told["fnir_of_cuts_tried"]
-    assert tried[f"{told['cut']:.4g}"] == min(tried.values())
-    searches = bundle.calibration
-    kept = without_uncertain(searches.scores, searches.certainties, told["cut"])
-    rates = identification_rates(kept, bundle.threshold)
-    assert rates.fpir == pytest.approx(bundle.operating_point.evidence["fpir"])
 
 
 def test_a_bundle_is_never_overwritten(bundle: Bundle, run: Run) -> None:

@@ -155,7 +155,6 @@ def test_the_commands_export_index_and_say_what_to_expect(command: CliRunner, ph
     [
         ["RUN"],
         ["--allow-estimate"],
-        ["--reject-uncertain"],
     ],
 )
 def test_options_for_the_threshold_of_a_run_are_refused(command: CliRunner, options: list[str], tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def shop(run: Run) -> list[Photo]:
 
 
 def test_a_variant_is_compared_with_the_distance_that_serves(run: Run, tmp_path: Path) -> None:
-    options = {"target_fpir": 0.2, "allow_estimate": True, "reject_uncertain": True}
+    options = {"target_fpir": 0.2, "allow_estimate": True}
     made = export(run, tmp_path / "b", variant=Variant("int8", "cpu"), verify="on", **options)  # type: ignore[arg-type]
     assert made.verifier is not None
     assert made.calibration is not None
@@ -53,7 +53,6 @@ def test_a_variant_is_compared_with_the_distance_that_serves(run: Run, tmp_path:
     _, int8 = evidence["beside_fp32"]
     assert (int8["tpir"], int8["fpir"]) == pytest.approx((rates.tpir, rates.fpir))
     assert int8["search_opis"] == pytest.approx(search_opis(scores, 0.2).value)
-    assert evidence["certainty"]["cut"] == made.operating_point.min_certainty
 
 
 def test_an_int8_bundle_says_what_it_is_beside_fp32(bundle: Bundle, run: Run) -> None:
