@@ -38,7 +38,7 @@ class ServeSettings:
         None, ACCESS, "File of API keys, made by `retrieval keys`; required beyond this machine.", shown="none"
     )
     detector: Path | None = setting(
-        None, CAPACITY, "ONNX file of a detector, for searches with regions=detector.", shown="none"
+        None, CAPACITY, "ONNX file of a detector, for searches with find=detector.", shown="none"
     )
     review: float = setting(
         REVIEW_P,

@@ -54,6 +54,7 @@ def test_the_training_page_names_settings_that_exist() -> None:
     named -= {
         "allow",
         "search",
+        "share",
         "trials",
         "jobs",
         "objective",
