@@ -23,7 +23,7 @@ from .world import make_bundle, write_folder
 
 pytestmark = pytest.mark.usefixtures("empty_pictures")
 
-CONFIG = "size = 32\ndim = 16\nepochs = 1\nitems_per_batch = 4\nfreeze_batch_norm = false\nflip = false\n"
+CONFIG = "size = 32\ndim = 16\nepochs = 1\nitems_per_batch = 4\nflip = false\n"
 
 # words of a command; OUT is where it is to write, and the other words in capitals are what `shop` holds
 WRITERS = [
@@ -124,9 +124,7 @@ def run(shop: dict[str, Path]) -> dict[str, Path]:
     from training.loop.train import train
 
     place = shop["BUNDLE"].parent / "run"
-    settings = Settings(
-        catalogue=str(shop["PHOTOS"]), size=32, dim=16, epochs=1, items_per_batch=4, freeze_batch_norm=False, flip=False
-    )
+    settings = Settings(catalogue=str(shop["PHOTOS"]), size=32, dim=16, epochs=1, items_per_batch=4, flip=False)
     train(settings, place)
     return shop | {"RUN": place}
 

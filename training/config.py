@@ -21,7 +21,7 @@ SMALL, LITE0 = "small", "efficientnet-lite0"  # backbones with names of their ow
 DIMS = {True: 512, False: 128}  # length of an embedding, by whether the backbone is pretrained
 SIZE, SIZES = 160, {LITE0: 224}  # default side of the input in pixels, and exceptions by backbone
 NOT_NEGATIVE = (
-    *("learning_rate", "weight_decay", "colour", "micro_batch_size", "initial_norm", "epochs", "epoch_steps", "dim"),
+    *("learning_rate", "weight_decay", "colour", "micro_batch_size", "epochs", "epoch_steps", "dim"),
     *("size", "projector", "precompute", "patience"),
 )
 GROUPS = DATA, MODEL, LOSS, SAMPLING, AUGMENTATION, OPTIMISATION, SCHEDULE, EVALUATION, HARDWARE, OUTPUT = (
@@ -86,9 +86,6 @@ class Settings:
         "Start of the embedding layer: 'fit' (a projection of the backbone's features, fitted to the training photos), "
         "'random', or 'auto' (fit for a pretrained backbone, random for 'small').",
     )
-    initial_norm: float = setting(
-        0.0, MODEL, "Mean norm that embeddings are scaled to before the first step (0 = unscaled; vmf_nca: 10 to 50)."
-    )
     weight_decay: float = setting(
         1e-4, OPTIMISATION, "Weight decay of matrices. Biases, norms and proxies are not decayed."
     )
@@ -107,7 +104,6 @@ class Settings:
         "Which checkpoint to keep, by the validation items: highest 'tpir' (mean around the target FPIR), 'balanced' "
         "(mean of R@1, MAP@R and TPIR), 'r@1' or 'map@r', or the 'last'.",
     )
-    freeze_batch_norm: bool = setting(True, MODEL, "Keep the batch-norm statistics of a pretrained backbone.")
     crop_area: float = setting(0.35, AUGMENTATION, "Smallest share of a photo's area that a training crop covers.")
     flip: bool = setting(True, AUGMENTATION, "Mirror half of the training crops.")
     colour: float = setting(0.2, AUGMENTATION, "Strength of the brightness, contrast and saturation jitter.")
@@ -134,6 +130,11 @@ class Settings:
     def embedding_size(self) -> int:
         """Return the length of an embedding: `dim`, or the default for the backbone."""
         return self.dim or DIMS[self.backbone != SMALL]
+
+    @property
+    def frozen_statistics(self) -> bool:
+        """Return whether the statistics of batch-norm do not change: those of a pretrained backbone."""
+        return self.backbone != SMALL
 
     @property
     def input_size(self) -> int:

@@ -40,7 +40,6 @@ RECIPES: dict[str, dict[str, Any]] = {
 RECIPES["EL-nivMF + ProxyAnchor"] = {
     "loss": "vmf_nca",
     "loss_arguments": {"anchor_weight": 0.3},
-    "initial_norm": 50.0,
     "head_learning_rate": 1e-2,  # the head is ten times as large
 }
 METRICS = ("R@1", "MAP@R", "OPIS", "epsilon-OPIS", "FPIR", "TPIR", "misidentification", "TPIR at exactly the target")

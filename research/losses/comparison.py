@@ -134,6 +134,7 @@ class EuclideanNCA(Proxies):
             if not value > 0:
                 raise InvalidParameter(name, "be positive", value)
         self.temperature = temperature
+        self.initial_norm = norm
         with torch.no_grad():
             self.proxies.copy_(norm * F.normalize(self.proxies, dim=1))
 

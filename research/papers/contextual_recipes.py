@@ -18,7 +18,6 @@ COMMON = {
     "learning_rate": 8e-5,
     "head_learning_rate": 8e-5,
     "select": "r@1",
-    "freeze_batch_norm": True,
 }
 GROUPS = {"sampler": "groups:category"}
 BY_DATASET: dict[str, dict[str, Any]] = {

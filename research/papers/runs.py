@@ -35,7 +35,7 @@ from .transformations import transform
 
 SMOKE_TEST = {
     "backbone": "small", "size": 32, "epochs": 1, "epoch_steps": 2, "micro_batch_size": 0, "learning_rate": 1e-3,
-    "colour": 0.0, "freeze_batch_norm": False, "precision": "fp32", "loggers": "", "patience": 0,
+    "colour": 0.0, "precision": "fp32", "loggers": "", "patience": 0,
 }  # fmt: skip
 SMALL_DIM, SMALL_P, SMALL_K = 16, 4, 4
 

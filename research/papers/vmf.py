@@ -35,7 +35,6 @@ def vmf(distance: str, **arguments: Any) -> dict[str, Any]:
     return {
         "loss": "vmf_nca",
         "loss_arguments": {"distance": distance, "samples": 10, "concentration": 50.0, **arguments},
-        "initial_norm": 50.0,
     }
 
 
@@ -53,7 +52,7 @@ PROXY_NCA = {"loss": "proxy_nca", "loss_arguments": {"scale": 16.0}}
 PROXY_ANCHOR = {"loss": "proxy_anchor"}
 JOINT = Variant(joint(1.0), by_dataset={"cub": joint(3.0, concentration=6.0), "cars": joint(0.3, concentration=9.0)})
 DISTANCES = {
-    "L2": Variant({"loss": "nca_l2", "initial_norm": 10.0}),
+    "L2": Variant({"loss": "nca_l2"}),
     "Cos": Variant(PROXY_NCA),
     "nivMF": Variant(vmf("nivmf")),
     "B-vMF": Variant(vmf("b_vmf")),

@@ -39,7 +39,6 @@ def tiny_settings(catalogue: Path, **changes: object) -> Settings:
         "items_per_batch": 4,
         "photos_per_item": 4,
         "learning_rate": 1e-3,
-        "freeze_batch_norm": False,
         "crop_area": 0.7,
         "flip": False,
     }

@@ -64,7 +64,6 @@ def demo_settings(catalogue: Path, *, epochs: int = 14, seed: int = SEED) -> Set
         epochs=epochs,
         learning_rate=2e-3,
         head_learning_rate=2e-3,
-        freeze_batch_norm=False,
         crop_area=0.6,
         flip=False,
         select="map@r",  # FNIR is too uncertain with so few validation items

@@ -73,7 +73,7 @@ class Learner:
         embedder = LossEmbedder(model, projector, prepare, from_features=settings.precompute > 0)
         if process_group.size > 1:
             self._freeze_unused(embedder)
-        self._network = process_group.wrap(embedder, static_statistics=settings.freeze_batch_norm)
+        self._network = process_group.wrap(embedder, static_statistics=settings.frozen_statistics)
         self._half = half_precision(settings.precision, process_group.device)
         self._scaler = torch.amp.GradScaler(process_group.device.type, enabled=self._half is torch.float16)
         self._optimizer = make_optimizer(model, loss, settings, projector=projector)
@@ -91,7 +91,7 @@ class Learner:
         self._network.train()
         if settings.precompute or not settings.learning_rate:
             self.model.backbone.eval()
-        if settings.freeze_batch_norm:
+        if settings.frozen_statistics:
             freeze_batch_norm(self.model)
 
     def _freeze_unused(self, embedder: LossEmbedder) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from retrieval.catalogue.read import Photo
@@ -18,6 +18,7 @@ from retrieval.catalogue.splits import (
 from training.data.sources import FeatureSource, PixelSource, Source
 from training.evaluation.embedding import keep_freed_memory
 from training.evaluation.evaluate import item_labels, make_evaluation_split, validation_metrics
+from training.losses.base import Loss
 from training.model import EmbeddingModel, freeze_batch_norm
 
 from .distributed import ProcessGroup
@@ -71,7 +72,7 @@ class Trainer:
             model.to(self.process_group.device)
             self.source = FeatureSource(run.path, pixels, model, settings, self.process_group)
         if not (run.has(LAST) or run.has(START)):
-            self._start_head(model, pixels)
+            self._start_head(model, loss, pixels)
         self.learner = Learner(
             model,
             loss,
@@ -155,7 +156,7 @@ class Trainer:
         labels, target = item_labels(self.validation), self.settings.target_fpir
         return self.process_group.broadcast(validation_metrics(split, vectors, labels, target_fpir=target))
 
-    def _start_head(self, model: EmbeddingModel, pixels: PixelSource) -> None:
+    def _start_head(self, model: EmbeddingModel, loss: nn.Module, pixels: PixelSource) -> None:
         """Set the embedding layer to its start. The main process computes it and shares the weights."""
         if starts_fitted(self.settings) and self.process_group.is_main:
             model.to(self.process_group.device)
@@ -167,17 +168,18 @@ class Trainer:
                 else pixels.features(model, chosen)
             )
             start_head(model.head, features, labels[chosen])
-        if self.settings.initial_norm:
-            self._scale_head(model, pixels)
+        norm = max((part.initial_norm for part in loss.modules() if isinstance(part, Loss)), default=0.0)
+        if norm:
+            self._scale_head(model, pixels, norm)
 
-    def _scale_head(self, model: EmbeddingModel, pixels: PixelSource) -> None:
-        """Scale the embedding layer so that embeddings of training photos have the initial norm on average."""
+    def _scale_head(self, model: EmbeddingModel, pixels: PixelSource, norm: float) -> None:
+        """Scale the embedding layer so that embeddings of training photos have this norm on average."""
         model.to(self.process_group.device).train()
-        if self.settings.freeze_batch_norm:
+        if self.settings.frozen_statistics:
             freeze_batch_norm(model)
         sample = pixels.prepare(pixels.reader.pixels(range(min(64, len(self.labels)))))
         with torch.no_grad(), buffers_kept(model):
-            factor = self.settings.initial_norm / model(sample).norm(dim=1).mean()
+            factor = norm / model(sample).norm(dim=1).mean()
             for parameter in model.head.parameters():
                 parameter.mul_(factor)
 

@@ -26,6 +26,7 @@ class Loss(nn.Module, ABC):
     """
 
     rates: Mapping[str, float] = {}  # parameters with a multiple of the proxies' learning rate
+    initial_norm = 0.0  # mean norm that raw embeddings have before the first step, 0 for any
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""

@@ -35,9 +35,11 @@ class VonMisesFisherNCA(Proxies):
 
     `normalizer="exact"` is the density that integrates to one; "paper" is Eq. 4, 12 and 13 as printed; "released" also
     omits K for the samples and averages ρ^(1/t), as the code behind the published numbers does. `anchor_weight` is the
-    weight of ProxyAnchor on the same proxies (Eq. 7). The initial norms of embeddings should be close to the
-    concentration of the task: see `Settings.initial_norm`. Cost O(N n C d).
+    weight of ProxyAnchor on the same proxies (Eq. 7). Training begins with embeddings of norm 50 on average, as
+    the concentrations do. Cost O(N n C d).
     """
+
+    initial_norm = 50.0
 
     def __init__(
         self,

@@ -34,7 +34,8 @@ PLAIN: Mapping[str, Any] = {
     "learning_rate": 1e-3,
     "head_learning_rate": 1e-3,
     "proxy_learning_rate": 1e-2,
-    "freeze_batch_norm": True,
+    "backbone": "efficientnet-lite0",  # whose statistics do not change
+    "size": SIDE,
     "precision": "fp32",
 }
 

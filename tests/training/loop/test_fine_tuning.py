@@ -78,7 +78,7 @@ def test_interrupted_anywhere_it_ends_the_same(
 
 
 def test_what_is_frozen_stays_and_the_rest_learns(catalogue: Path, tmp_path: Path) -> None:
-    run = train(tiny_settings(catalogue, learning_rate=0.0, freeze_batch_norm=True, epochs=1), tmp_path / "run")
+    run = train(tiny_settings(catalogue, learning_rate=0.0, epochs=1), tmp_path / "run")
     assert same(backbone(parts(run)), backbone(untrained(run), ""))
     assert not torch.equal(parts(run)["model.head.weight"], untrained(run)["head.weight"])
 
@@ -92,8 +92,8 @@ def test_the_projector_is_dropped_at_the_end(catalogue: Path, tmp_path: Path) ->
 
 
 def test_patience_ends_a_run_that_gets_no_better(catalogue: Path, tmp_path: Path) -> None:
-    settings = tiny_settings(catalogue, epochs=9, patience=2, learning_rate=1e-9, head_learning_rate=1e-9,
-                             select="r@1", freeze_batch_norm=True)  # fmt: skip
+    settings = tiny_settings(catalogue, epochs=9, patience=2, learning_rate=0.0, head_learning_rate=1e-9,
+                             select="r@1")  # fmt: skip
     run = train(settings, tmp_path / "run")
     assert run.progress["best_trained"]["epoch"] == 1
     assert run.progress["epoch"] == 3

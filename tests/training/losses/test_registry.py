@@ -158,7 +158,7 @@ def test_every_loss_trains(catalogue: Path, tmp_path: Path, loss: str) -> None:
 def test_what_a_loss_learns_has_its_own_rates(catalogue: Path, tmp_path: Path) -> None:
     arguments = {"concentration_rate": 20.0, "temperature_rate": 0.1}
     settings = tiny_settings(catalogue, loss="vmf_nca", loss_arguments=arguments, regularizer="proxy_anchor",
-                             proxy_learning_rate=0.01, initial_norm=20.0)  # fmt: skip
+                             proxy_learning_rate=0.01)  # fmt: skip
     trainer = Trainer(train(tiny_settings(catalogue, epochs=1), tmp_path / "run"))
     groups = make_optimizer(trainer.model, build_loss(settings, classes=5), settings).param_groups
     shapes = {round(group["lr"], 6): sorted(tuple(p.shape) for p in group["params"]) for group in groups[-3:]}
@@ -167,11 +167,11 @@ def test_what_a_loss_learns_has_its_own_rates(catalogue: Path, tmp_path: Path) -
 
 
 def test_the_initial_norm_is_what_a_probabilistic_loss_reads(catalogue: Path, tmp_path: Path) -> None:
-    settings = tiny_settings(catalogue, epochs=1, initial_norm=20.0, learning_rate=1e-9, head_learning_rate=1e-9)
+    settings = tiny_settings(catalogue, epochs=1, loss="vmf_nca", learning_rate=1e-9, head_learning_rate=1e-9)
     trainer = Trainer(train(settings, tmp_path / "run"))
     trainer._restore()
     pixels = trainer.source.reader.pixels(range(64))
     trainer.model.train()  # batch-norm here is not frozen
     with torch.no_grad():
         norms = trainer.model(trainer.source.prepare(pixels)).norm(dim=1)
-    assert norms.mean().item() == pytest.approx(20.0, rel=0.1)
+    assert norms.mean().item() == pytest.approx(50.0, rel=0.1)

@@ -292,7 +292,7 @@ def test_features_of_a_frozen_backbone_are_made_once(catalogue: Path, tmp_path: 
 def test_one_of_two_processes_finishes_the_study_when_the_other_is_killed(catalogue: Path, tmp_path: Path) -> None:
     study = tmp_path / "study"
     words = ["tune", catalogue, "-o", study, "--search", "learning_rate=1e-4..1e-1:log", "--trials", 5, "--folds", 2]
-    settings = ("size=32", "dim=16", "epochs=6", "items_per_batch=4", "freeze_batch_norm=false")
+    settings = ("size=32", "dim=16", "epochs=6", "items_per_batch=4")
     words += ["--jobs", 2, *(word for setting in settings for word in ("--set", setting))]
     command = [sys.executable, "-c", "from retrieval.cli.main import main; main()", *map(str, words)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
