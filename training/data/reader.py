@@ -125,8 +125,8 @@ def training_batches(
     *,
     seed: tuple[int, ...],
     part: tuple[int, int] = (0, 1),
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (positions (r,), uint8 pixels (r, size, size, 3)) of each batch, prefetched by several threads.
+) -> Iterator[np.ndarray]:
+    """Yield uint8 pixels (r, size, size, 3) of each batch, prefetched by several threads.
 
     Parameters
     ----------
@@ -140,14 +140,14 @@ def training_batches(
     """
     rank, processes = part
 
-    def augmented(job: tuple[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    def augmented(job: tuple[int, np.ndarray]) -> np.ndarray:
         number, batch = job
         seeds = np.random.default_rng((*seed, number)).integers(SEEDS, size=len(batch))
         rows = np.array_split(np.arange(len(batch)), processes)[rank]
         pixels = np.empty((len(rows), augmentation.size, augmentation.size, 3), np.uint8)
         for place, row in enumerate(rows):
             pixels[place] = augmentation.crop(reader[int(batch[row])], int(seeds[row]))
-        return batch[rows], pixels
+        return pixels
 
     return in_order(augmented, enumerate(batches), threads=threads_of_share())
 

@@ -6,9 +6,8 @@ V = views of each photo.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -29,19 +28,6 @@ from .reader import PhotoReader, evaluation_batches, training_batches
 FEATURES = "features.safetensors"
 GIB = 2**30
 BLOCK = 64  # photos whose features are computed at a time
-
-
-class Source(Protocol):
-    """Yields the inputs of one process's steps, and embeds the validation photos."""
-
-    def inputs(self, planned: Sequence[np.ndarray], epoch: int) -> Iterator[np.ndarray]:
-        """Yield this process's share of the inputs of each planned batch."""
-
-    def prepare(self, inputs: np.ndarray) -> Tensor:
-        """Return inputs as a tensor for the model, on the device."""
-
-    def validation_vectors(self, model: EmbeddingModel) -> np.ndarray:
-        """Return unit vectors (m, d) of the validation photos."""
 
 
 class PixelSource:
@@ -66,15 +52,10 @@ class PixelSource:
         self._preprocessing = preprocessing
         self._process_group = process_group
 
-    def inputs(self, planned: Sequence[np.ndarray], epoch: int) -> Iterator[np.ndarray]:
+    def inputs(self, planned: Iterable[np.ndarray], epoch: int) -> Iterator[np.ndarray]:
         """Yield uint8 pixels (r, size, size, 3), augmented as (seed, epoch) and the place in the batch decide."""
-        for _, pixels in self.crops(planned, seed=(self._settings.seed, epoch)):
-            yield pixels
-
-    def crops(self, batches: Iterable[np.ndarray], *, seed: tuple[int, ...]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield this process's positions (r,) of each batch, and its augmented pixels (r, size, size, 3)."""
         part = (self._process_group.rank, self._process_group.size)
-        return training_batches(self.reader, self._augmentation, batches, seed=seed, part=part)
+        return training_batches(self.reader, self._augmentation, planned, seed=(self._settings.seed, epoch), part=part)
 
     def prepare(self, inputs: np.ndarray) -> Tensor:
         """Return normalised pixels (r, 3, size, size)."""
@@ -82,12 +63,12 @@ class PixelSource:
 
     def features(self, model: EmbeddingModel, positions: np.ndarray) -> np.ndarray:
         """Return the pooled features (n, c) of unaugmented training photos, computed by this process."""
-        blocks = np.split(positions, range(BLOCK, len(positions), BLOCK))
-        return np.concatenate([pooled_features(model, self, self.reader.pixels(block.tolist())) for block in blocks])
+        return pooled_features(model, evaluation_batches(self.reader, positions.tolist()), self.prepare)
 
-    def validation_pixels(self) -> Iterator[np.ndarray]:
-        """Yield this process's share of the validation photos, uint8 (≤ 64, size, size, 3)."""
-        return evaluation_batches(self._validation, range(self._validation_count))
+    def validation_features(self, model: EmbeddingModel) -> np.ndarray:
+        """Return the pooled features (m, c) of the validation photos, of which each process computes its share."""
+        blocks = evaluation_batches(self._validation, range(self._validation_count))
+        return self._process_group.gather_rows(pooled_features(model, blocks, self.prepare))
 
     def validation_vectors(self, model: EmbeddingModel) -> np.ndarray:
         """Return unit vectors (m, d), of which each process embeds its share."""
@@ -110,11 +91,12 @@ class FeatureSource:
         self._process_group = process_group
         self._seed = settings.seed
         if not (path / FEATURES).exists():
-            features = _features(pixels, model, settings, process_group)
+            numbers = tqdm(range(settings.precompute), desc="features", unit="view", disable=not process_group.is_main)
+            views = np.stack([_view(pixels, model, number, process_group) for number in numbers])
+            features = {"fit": views, "validation": pixels.validation_features(model)}
             if process_group.is_main:
-                save_file(
-                    {name: torch.from_numpy(value) for name, value in features.items()}, path / "features.partial"
-                )
+                tensors = {name: torch.from_numpy(value) for name, value in features.items()}
+                save_file(tensors, path / "features.partial")
                 (path / "features.partial").replace(path / FEATURES)
             process_group.barrier()
         stored = load_file(path / FEATURES)
@@ -147,44 +129,27 @@ class FeatureSource:
         return vectors
 
 
-def pooled_features(model: EmbeddingModel, pixels: PixelSource, block: np.ndarray) -> np.ndarray:
-    """Return the pooled features (n, c) float32 of pixels, in evaluation mode."""
+def pooled_features(
+    model: EmbeddingModel, blocks: Iterable[np.ndarray], prepare: Callable[[np.ndarray], Tensor]
+) -> np.ndarray:
+    """Return the pooled features (n, c) float32 of blocks of pixels, in evaluation mode."""
     was_training = model.training
     model.eval()
+    found = [np.zeros((0, model.backbone.width), np.float32)]
     with torch.inference_mode():
-        features: np.ndarray = model.pool(model.backbone(pixels.prepare(block))).float().cpu().numpy()
+        found += [model.pool(model.backbone(prepare(block))).float().cpu().numpy() for block in blocks]
     model.train(was_training)
-    return features
+    return np.concatenate(found)
 
 
-def _features(
-    pixels: PixelSource, model: EmbeddingModel, settings: Settings, process_group: ProcessGroup
-) -> dict[str, np.ndarray]:
-    """Return the pooled features of the training photos (V, n, c) and of the validation photos (m, c), float32."""
-
-    def view(number: int) -> np.ndarray:
-        """Return the features of all training photos (n, c): unaugmented for view 0, else augmented."""
-        if number:
-            blocks = np.split(np.arange(pixels.count), range(BLOCK, pixels.count, BLOCK))
-            batches = pixels.crops(blocks, seed=(settings.seed, number))
-        else:
-            share = process_group.share(np.arange(pixels.count))
-            parts = [share[start : start + BLOCK] for start in range(0, len(share), BLOCK)]
-            batches = zip(parts, evaluation_batches(pixels.reader, share.tolist(), batch_size=BLOCK), strict=True)
-        positions, features = [np.zeros(0, np.int64)], [empty]
-        for share, crops in batches:
-            positions.append(share)
-            features.append(pooled_features(model, pixels, crops))
-        whole = np.empty((pixels.count, model.backbone.width), np.float32)
-        whole[process_group.gather_rows(np.concatenate(positions))] = process_group.gather_rows(
-            np.concatenate(features)
-        )
-        return whole
-
-    empty = np.zeros((0, model.backbone.width), np.float32)
-    numbers = tqdm(range(settings.precompute), desc="features", unit="view", disable=not process_group.is_main)
-    views = np.stack([view(number) for number in numbers])
-    validation = process_group.gather_rows(
-        np.concatenate([empty, *(pooled_features(model, pixels, block) for block in pixels.validation_pixels())])
-    )
-    return {"fit": views, "validation": validation}
+def _view(pixels: PixelSource, model: EmbeddingModel, number: int, process_group: ProcessGroup) -> np.ndarray:
+    """Return the pooled features of all training photos (n, c): unaugmented for view 0, else augmented."""
+    blocks = np.split(np.arange(pixels.count), range(BLOCK, pixels.count, BLOCK))
+    positions = np.concatenate([process_group.share(block) for block in blocks])
+    if number:
+        features = pooled_features(model, pixels.inputs(blocks, number), pixels.prepare)
+    else:
+        features = pixels.features(model, positions)
+    whole = np.empty((pixels.count, model.backbone.width), np.float32)
+    whole[process_group.gather_rows(positions)] = process_group.gather_rows(features)
+    return whole

@@ -15,7 +15,7 @@ from retrieval.catalogue.splits import (
     Splits,
     photos_in_protocol,
 )
-from training.data.sources import FeatureSource, PixelSource, Source
+from training.data.sources import FeatureSource, PixelSource
 from training.evaluation.embedding import keep_freed_memory
 from training.evaluation.evaluate import item_labels, make_evaluation_split, validation_metrics
 from training.losses.base import Loss
@@ -67,7 +67,7 @@ class Trainer:
         if model is None:
             model = first_model(run)
         self.selection = Selection(settings.select, settings.patience)
-        self.source: Source = pixels
+        self.source: PixelSource | FeatureSource = pixels
         if settings.precompute:
             model.to(self.process_group.device)
             self.source = FeatureSource(run.path, pixels, model, settings, self.process_group)
