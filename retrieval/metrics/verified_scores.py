@@ -5,7 +5,6 @@ Shapes: n queries, p photos, d = embedding size.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +34,7 @@ class SearchSide:
 
 
 class RememberedInliers:
-    """Wraps a verifier, compares each pair of photos once, and measures the time (an `index.search.verified.Verifier`).
+    """Wraps a verifier, and compares each pair of photos once (an `index.search.verified.Verifier`).
 
     `known` are the inliers of pairs that a verifier of the same features and matching has compared.
     """
@@ -43,7 +42,6 @@ class RememberedInliers:
     def __init__(self, verifier: Verifier, known: dict[tuple[bytes, bytes], int] | None = None) -> None:
         self.verifier = verifier
         self.known = {} if known is None else known
-        self.seconds = 0.0
         self.key, self.features_key, self.voting = verifier.key, verifier.features_key, verifier.voting
         self.items, self.photos, self.voted = verifier.items, verifier.photos, verifier.voted
         self.points, self.asked = verifier.points, verifier.asked
@@ -52,10 +50,8 @@ class RememberedInliers:
     def inliers(self, query: bytes, photos: Sequence[bytes]) -> NDArray[np.int64]:
         """Return the number of inliers between a query and each of the photos (m,)."""
         new = [photo for photo in photos if (query, photo) not in self.known]
-        started = time.perf_counter()
         for photo, count in zip(new, self.verifier.inliers(query, new).tolist(), strict=True):
             self.known[query, photo] = count
-        self.seconds += time.perf_counter() - started
         return np.array([self.known[query, photo] for photo in photos], dtype=np.int64)
 
 

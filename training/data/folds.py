@@ -34,13 +34,16 @@ def item_folds(photos: Sequence[Photo], items: Sequence[str], *, folds: int, see
     if folds < 2:
         raise InvalidParameter("folds", "be at least 2", folds)
     groups = _groups(photos, items)
-    _check_enough(groups, folds)
     order = [list(groups.values())[i] for i in np.random.default_rng(seed).permutation(len(groups))]
     parts: list[list[str]] = [[] for _ in range(folds)]
     for members in sorted(order, key=len, reverse=True):
         min(parts, key=len).extend(members)
     if min(map(len, parts)) < LEAST:
-        raise _too_few(groups, folds)
+        raise DataError(
+            f"{sum(map(len, parts))} items in {len(groups)} groups do not fill {folds} folds of at least {LEAST} items "
+            "with whole groups",
+            remedy="Use fewer folds, a larger share or more items",
+        )
     everything = {item for part in parts for item in part}
     return [(tuple(sorted(everything.difference(part))), tuple(sorted(part))) for part in parts]
 
@@ -81,16 +84,3 @@ def _groups(photos: Sequence[Photo], items: Sequence[str]) -> dict[str, list[str
     for item in sorted(set(items)):
         groups[group_of[item]].append(item)
     return dict(sorted(groups.items()))
-
-
-def _check_enough(groups: dict[str, list[str]], folds: int) -> None:
-    if len(groups) < folds or sum(map(len, groups.values())) < LEAST * folds:
-        raise _too_few(groups, folds)
-
-
-def _too_few(groups: dict[str, list[str]], folds: int) -> DataError:
-    return DataError(
-        f"{sum(map(len, groups.values()))} items in {len(groups)} groups do not fill {folds} folds of at least "
-        f"{LEAST} items with whole groups",
-        remedy="Use fewer folds, a larger share or more items",
-    )

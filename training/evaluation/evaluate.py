@@ -172,28 +172,20 @@ def evaluation_splits(
     return eval_splits
 
 
-@dataclass(frozen=True)
-class Distance:
-    """Vectors of all photos, and their distance form."""
-
-    vectors: np.ndarray  # (n, d) unit
-    distance_form: DistanceForm = PLAIN
-
-
 def evaluate_splits(
     eval_splits: Sequence[EvaluationSplit],
     labels: np.ndarray,
-    distance: Distance,
+    vectors: np.ndarray,
     *,
     calibration: EvaluationSplit,
     target_fpir: float,
+    distance_form: DistanceForm = PLAIN,
 ) -> dict[str, Any]:
-    """Return the metrics of every evaluation split, with the threshold set on the calibration split.
+    """Return the metrics of every evaluation split by unit vectors (n, d), with the threshold of the calibration split.
 
     The threshold is the largest distance with FPIR ≤ target on the calibration queries. OPIS is always that of the
     cosines of pairs.
     """
-    vectors, distance_form = distance.vectors, distance.distance_form
     threshold = threshold_at_fpir(score_split(calibration, vectors, labels, distance_form=distance_form), target_fpir)
     report: dict[str, Any] = {"threshold": threshold, "target_fpir": target_fpir, "splits": {}}
     for split in eval_splits:

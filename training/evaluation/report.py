@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from index.search.distance import PLAIN
 from retrieval.files import write_file
 from retrieval.text import text_table
 from training.data.reader import PhotoReader
@@ -15,7 +16,7 @@ from training.loop.run import Run, choose_device
 
 from .distance_selection import choose_distance
 from .embedding import embed_photos
-from .evaluate import Distance, evaluate_splits, evaluation_splits, item_labels, make_evaluation_split, photos_of
+from .evaluate import evaluate_splits, evaluation_splits, item_labels, make_evaluation_split, photos_of
 
 COLUMNS = (
     ("R@1", "R@1"),
@@ -58,8 +59,10 @@ def evaluate_run(run: Run, *, target_fpir: float | None = None) -> dict[str, Any
     served[used] = embedded if choice.whitening is None else choice.whitening(embedded)
     labels = item_labels(photos)
     report, served_report = (
-        evaluate_splits(eval_splits, labels, distance, calibration=calibration, target_fpir=target)
-        for distance in (Distance(vectors), Distance(served, choice.distance_form))
+        evaluate_splits(
+            eval_splits, labels, each, calibration=calibration, target_fpir=target, distance_form=distance_form
+        )
+        for each, distance_form in ((vectors, PLAIN), (served, choice.distance_form))
     )
     report |= {"served": served_report, "distance": choice.tried[0], "protocol": run.protocol.describe()}
     write_file(run.path / "evaluation.json", json.dumps(report, indent=2) + "\n")

@@ -8,7 +8,6 @@ where another loses as much, so a gain over a few families says little about oth
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -84,11 +83,7 @@ class VerificationChoice:
         )
         if self.verifier is None:
             return f"Without verification: {self.reason}. With it, {rates}."
-        return (
-            f"With verification, {rates}. It costs {self.evidence['describe_ms']:.0f} ms to describe a photo, "
-            f"{self.evidence['verify_ms']:.0f} ms to verify a search, and {self.evidence['kilobytes']:.0f} KB a photo "
-            "in the gallery."
-        )
+        return f"With verification, {rates}."
 
 
 NOT_VERIFIED = VerificationChoice(None)
@@ -163,21 +158,15 @@ def choose_verification(
         reason = f"a gallery with verification holds {MOST_PHOTOS:,} photos, and there are {catalogue_photos:,}"
         return not_verified(verify, reason, "Use fewer photos, or export without verification")
     data = data.sampled(seed=seed)
-    started = time.perf_counter()
     detected = dict(
         zip(data.used.tolist(), detect_features([data.photos[i] for i in data.used], preprocessing), strict=True)
     )
-    describe_s = threads_of_share() * (time.perf_counter() - started) / len(detected)
     try:
         verifier = GeometricVerifier.fit([detected[i] for i in data.fit.tolist()], seed=seed)
     except DataError as error:
         return not_verified(verify, error.message, "Export without verification")
     packed = {i: verifier.packed(features) for i, features in detected.items()}
     verifier, evidence = _strongest(data, packed, base, verifier, target_fpir)
-    evidence |= {
-        "describe_ms": 1e3 * describe_s,
-        "kilobytes": sum(map(len, packed.values())) / len(packed) / 1e3,
-    }
     if verify == AUTO and not evidence["gain"] > CONFIDENCE * evidence["standard_error"]:
         return VerificationChoice(None, "its gain may be chance", evidence)
     return VerificationChoice(verifier, "", evidence)
@@ -196,8 +185,8 @@ def _strongest(
     """
     features = [packed.get(i, b"") for i in range(len(data.photos))]
     candidates = [verifier.with_strength(strength) for strength in STRENGTHS]
-    first = RememberedInliers(candidates[0])
-    compared = [first, *(RememberedInliers(candidate, first.known) for candidate in candidates[1:])]
+    known: dict[tuple[bytes, bytes], int] = {}
+    compared = [RememberedInliers(candidate, known) for candidate in candidates]
     sides = search_sides(data.split, data.vectors, data.labels, features)
     scores = verified_scores(*sides, [VerifiedDistance(base, each) for each in compared])
     plain = _tpir(score_split(data.split, data.vectors, data.labels, distance_form=base), target_fpir)
@@ -215,7 +204,6 @@ def _strongest(
         "items": len(plain),
         "groups": len(set(groups)),
         "tried": {f"{strength:g}": float(gain.mean()) for strength, gain in zip(STRENGTHS, gains, strict=True)},
-        "verify_ms": 1e3 * sum(each.seconds for each in compared) / len(data.split.queries),
     }
 
 
