@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import click
 
@@ -15,9 +15,7 @@ from retrieval.cli.options import GroupedCommand, settings_groups, settings_opti
 from retrieval.errors import DataError, InvalidParameter, command
 from retrieval.files import check_place, write_file
 
-from .config import AUTO, DATA, EVALUATION, GROUPS, OUTPUT, Settings
-
-Command = TypeVar("Command", bound=Callable[..., Any])
+from .config import AUTO, DATA, GROUPS, OUTPUT, Settings
 
 
 class TrainCommand(GroupedCommand):
@@ -37,15 +35,6 @@ class TrainCommand(GroupedCommand):
             else:
                 rest.append(word)
         return super().parse_args(ctx, rest)
-
-
-class EvaluateCommand(GroupedCommand):
-    """`retrieval evaluate`, with its options in groups."""
-
-    option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
-        EVALUATION: ["target_fpir"],
-        OUTPUT: ["as_json"],
-    }
 
 
 @click.command(cls=TrainCommand)
@@ -134,7 +123,7 @@ def losses(names: Sequence[str], as_json: bool) -> None:
         click.echo(f"\nNext: {command('train', 'CATALOGUE', '--loss', name, '--regularizer', 'tcm', '-o', 'RUN')}")
 
 
-@click.command(cls=EvaluateCommand)
+@click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the metrics as JSON.")
 @click.option("--target-fpir", type=float, help="FPIR that the threshold is set for.  [default: that of the run]")

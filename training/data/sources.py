@@ -103,11 +103,10 @@ class FeatureSource:
         self._fit: np.ndarray = stored["fit"].numpy()  # (V, n, c)
         self._validation = stored["validation"]  # (m, c)
 
-    @property
-    def unaugmented(self) -> np.ndarray:
-        """The features (n, c) of the unaugmented training photos."""
-        plain: np.ndarray = self._fit[0]
-        return plain
+    def features(self, model: EmbeddingModel, positions: np.ndarray) -> np.ndarray:  # noqa: ARG002
+        """Return the features (n, c) of unaugmented training photos."""
+        features: np.ndarray = self._fit[0, positions]
+        return features
 
     def inputs(self, planned: Sequence[np.ndarray], epoch: int) -> Iterator[np.ndarray]:
         """Yield features (r, c), of a random view of each photo."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 from training.evaluation.evaluate import BALANCED
 
@@ -27,22 +27,16 @@ Metrics = Mapping[str, float]
 
 
 @dataclass
-class Choice:
-    """An epoch with its rank and its metrics."""
-
-    epoch: int
-    rank: list[float]
-    metrics: dict[str, float]
-
-
-@dataclass
 class Selection:
-    """The best epoch so far. `start` and `add` take the metrics of each epoch in order."""
+    """The best epoch so far. `start` and `add` take the metrics of each epoch in order.
+
+    An epoch is a dictionary of its number, its rank and its metrics, as plain JSON values.
+    """
 
     select: str
     patience: int
-    best: Choice | None = None
-    best_trained: Choice | None = None  # `best`, unless that is epoch 0
+    best: dict[str, Any] | None = None
+    best_trained: dict[str, Any] | None = None  # `best`, unless that is epoch 0
 
     def start(self, metrics: Metrics) -> None:
         """Add the model before training (epoch 0)."""
@@ -52,32 +46,23 @@ class Selection:
         """Add a trained epoch (1 …); return whether it is the best so far."""
         choice = self._choice(epoch, metrics)
         always = self.select == LAST_EPOCH
-        if not always and self.best_trained is not None and choice.rank >= self.best_trained.rank:
+        if not always and self.best_trained is not None and choice["rank"] >= self.best_trained["rank"]:
             return False
         self.best_trained = choice
-        if self.best is not None and self.best.epoch == 0 and choice.rank > self.best.rank:
+        if self.best is not None and self.best["epoch"] == 0 and choice["rank"] > self.best["rank"]:
             return False
         self.best = choice
         return True
 
     def stops(self, epoch: int) -> bool:
         """Return whether training stops after an epoch: the best trained epoch is `patience` epochs old."""
-        return bool(self.patience and self.best_trained and epoch - self.best_trained.epoch >= self.patience)
+        return bool(self.patience and self.best_trained and epoch - self.best_trained["epoch"] >= self.patience)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {"best": asdict(self)["best"], "best_trained": asdict(self)["best_trained"]}
-
-    @classmethod
-    def from_dict(cls, select: str, patience: int, values: Mapping[str, Any]) -> Self:
-        """Create a Selection from the output of `to_dict`."""
-        best, trained = (None if values[key] is None else Choice(**values[key]) for key in ("best", "best_trained"))
-        return cls(select, patience, best, trained)
-
-    def _choice(self, epoch: int, metrics: Metrics) -> Choice:
+    def _choice(self, epoch: int, metrics: Metrics) -> dict[str, Any]:
         """Return an epoch with its rank; metrics that are not finite rank last."""
         values = [-metrics[f"validation {name}"] for name in OBJECTIVES[self.select]]
-        return Choice(epoch, [v if math.isfinite(v) else sys.float_info.max for v in values], dict(metrics))
+        rank = [v if math.isfinite(v) else sys.float_info.max for v in values]
+        return {"epoch": epoch, "rank": rank, "metrics": dict(metrics)}
 
 
 def describe(metrics: Metrics, target_fpir: float) -> str:

@@ -162,12 +162,7 @@ class Trainer:
             model.to(self.process_group.device)
             labels = self.labels.numpy()
             chosen = photos_to_fit(labels, seed=self.settings.seed)
-            features = (
-                self.source.unaugmented[chosen]
-                if isinstance(self.source, FeatureSource)
-                else pixels.features(model, chosen)
-            )
-            start_head(model.head, features, labels[chosen])
+            start_head(model.head, self.source.features(model, chosen), labels[chosen])
         norm = max((part.initial_norm for part in loss.modules() if isinstance(part, Loss)), default=0.0)
         if norm:
             self._scale_head(model, pixels, norm)
@@ -185,7 +180,7 @@ class Trainer:
 
     def _checkpoint(self, epoch: int) -> None:
         tensors, facts = self.learner.state()
-        progress = {"epoch": epoch, **self.selection.to_dict()}
+        progress = {"epoch": epoch, "best": self.selection.best, "best_trained": self.selection.best_trained}
         self.run.save(LAST, tensors, {**progress, **facts})
         self.run.write_progress(progress)
 
@@ -197,7 +192,7 @@ class Trainer:
             return 0
         tensors, facts = self.run.load(LAST)
         self.learner.load(tensors, facts)
-        self.selection = Selection.from_dict(self.settings.select, self.settings.patience, facts)
+        self.selection.best, self.selection.best_trained = facts["best"], facts["best_trained"]
         if self.process_group.is_main:
             self.run.forget_after(facts["epoch"])
         epochs: int = facts["epoch"]

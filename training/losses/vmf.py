@@ -139,21 +139,22 @@ def uniform_log_density(dim: int) -> float:
     return math.lgamma(dim / 2) - math.log(2) - dim / 2 * math.log(math.pi)
 
 
-def expected_likelihood(cosines: Tensor, kappa: Tensor, proxy_kappa: Tensor, dim: int) -> Tensor:
-    """Return the EL distance (n, C) of two vMF (arXiv 2207.03784, Eq. 35): -log ∫ ζ ρ.
+def expected_likelihood(cosines: Tensor, kappa: Tensor, proxy_kappa: Tensor, dim: int, *, power: float = 1.0) -> Tensor:
+    """Return the EL distance (n, C) of two vMF (arXiv 2207.03784, Eq. 35): -log ∫ (ζ ρ)^power.
 
     Of cosines (n, C) between the directions, concentrations κ_z (n,) and κ_p (C,).
     """
-    joint = _length_of_sum(cosines, kappa, proxy_kappa)
+    rows, columns = kappa[:, None], proxy_kappa[None]
+    joint = (
+        ((rows - columns).square() + 2 * rows * columns * (1 + cosines)).clamp(min=TINY).sqrt()
+    )  # ‖κ_z μ_z + κ_p μ_p‖
     heights = log_normalizer(kappa, dim)[:, None] + log_normalizer(proxy_kappa, dim)[None]
-    return log_normalizer(joint, dim) - heights
+    return log_normalizer(power * joint, dim) - power * heights
 
 
 def bhattacharyya(cosines: Tensor, kappa: Tensor, proxy_kappa: Tensor, dim: int) -> Tensor:
     """Return the Bhattacharyya distance (n, C) of two vMF (Eq. 29): -log ∫ √(ζ ρ)."""
-    joint = _length_of_sum(cosines, kappa, proxy_kappa)
-    heights = log_normalizer(kappa, dim)[:, None] + log_normalizer(proxy_kappa, dim)[None]
-    return log_normalizer(joint / 2, dim) - heights / 2
+    return expected_likelihood(cosines, kappa, proxy_kappa, dim, power=0.5)
 
 
 def kl_divergence(cosines: Tensor, kappa: Tensor, proxy_kappa: Tensor, dim: int) -> Tensor:
@@ -161,12 +162,6 @@ def kl_divergence(cosines: Tensor, kappa: Tensor, proxy_kappa: Tensor, dim: int)
     heights = log_normalizer(kappa, dim)[:, None] - log_normalizer(proxy_kappa, dim)[None]
     mean = mean_resultant_length(kappa, dim)[:, None]
     return heights + (kappa[:, None] - proxy_kappa[None] * cosines) * mean
-
-
-def _length_of_sum(cosines: Tensor, kappa: Tensor, proxy_kappa: Tensor) -> Tensor:
-    """Return ‖κ_z μ_z + κ_p μ_p‖ (n, C)."""
-    rows, columns = kappa[:, None], proxy_kappa[None]
-    return ((rows - columns).square() + 2 * rows * columns * (1 + cosines)).clamp(min=TINY).sqrt()
 
 
 def _checked(dim: int) -> int:

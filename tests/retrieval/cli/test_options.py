@@ -12,7 +12,7 @@ from serving.cli import serve
 from training import cli
 from training.export.cli import export
 
-COMMANDS: list[click.Command] = [cli.train, cli.evaluate, export, serve, search, calibrate]
+COMMANDS: list[click.Command] = [cli.train, export, serve, search, calibrate]
 DEFAULT = re.compile(r"\s*\[default: .*\]$")
 
 
