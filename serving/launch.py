@@ -71,16 +71,9 @@ class ServePlan:
 
     def announce(self, retriever: Retriever) -> None:
         """Print the size of the gallery, the threshold with its error rate, and warnings."""
-        from retrieval.threshold.error_rates import unmeasured_warning
-
-        point, rates = retriever.point, retriever.rates()
         click.echo(f"{len(retriever.gallery)} photos of {retriever.gallery.items} items; {_rule(retriever)}")
-        if rates is not None and rates.broken(point):
-            click.echo(f"Warning: {rates.warning(point, self.bundle, self.gallery)}.")
-        if retriever.unmeasured:
-            click.echo(f"Warning: {unmeasured_warning(self.gallery, self.bundle)}.")
-        if outgrown := retriever.outgrown():
-            click.echo(f"Warning: {outgrown}.")
+        if warning := retriever.warning(bundle=self.bundle, gallery=self.gallery):
+            click.echo(f"Warning: {warning}.")
 
 
 def serve(plan: ServePlan, host: str, port: int) -> None:

@@ -182,12 +182,10 @@ def walks() -> dict[str, set[str]]:
 def set_threshold(bundle: Any, place: Path) -> None:
     """Make the draws of a gallery anew and set its threshold."""
     from index.gallery import Gallery
-    from retrieval.threshold.anchor import GalleryAnchor
+    from retrieval.threshold.anchor import propose
 
     with Gallery.open(place) as gallery:
-        anchor = GalleryAnchor(bundle)
-        anchored = anchor.anchored(gallery, anchor.draws(gallery))
-        anchor.write(gallery, anchored, action="calibrate")
+        propose(bundle, gallery).write(gallery)
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from retrieval.indexing.worker import CONTENT
 from retrieval.metrics.identification import SearchScores, search_scores
 from retrieval.threshold.anchor import anchor
 from retrieval.threshold.error_rates import LABELLED, DrawnDistances
-from retrieval.threshold.query_shift import gallery_shift
+from retrieval.threshold.labelled_queries import gallery_shift
 from training.backbones import backbone_preprocessing, load_backbone
 from training.config import Settings
 from training.data.reader import PhotoReader, evaluation_batches

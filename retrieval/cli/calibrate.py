@@ -19,7 +19,7 @@ from .options import CataloguePlace, GroupedCommand, Place, options_as
 if TYPE_CHECKING:
     from index.location import AnyGallery
     from retrieval.catalogue.photos import Photo
-    from retrieval.threshold.calibration import Proposal
+    from retrieval.threshold.anchor import Proposal
 
 
 Folder = click.Path(path_type=Path)
@@ -111,7 +111,7 @@ def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions) ->
     """
     from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle, require_match
-    from retrieval.threshold.calibration import propose
+    from retrieval.threshold.anchor import propose
 
     opened, photos = Bundle.open(bundle), options.photos()
     with open_gallery(gallery, read_only=options.dry_run) as place:
@@ -147,17 +147,18 @@ def write_report(path: Path, gallery: AnyGallery, proposal: Proposal) -> None:
     """Write the report of a gallery with its proposed operating point."""
     from retrieval.reports.gallery_report import GalleryReport, render_gallery_report
 
-    write_file(path, render_gallery_report(GalleryReport.of_proposal(gallery, proposal.anchored)))
+    write_file(path, render_gallery_report(GalleryReport.of_proposal(gallery, proposal)))
 
 
 def show_proposal(proposal: Proposal, *, as_json: bool) -> None:
     """Print what would change, and what to expect of the new threshold."""
-    from retrieval.threshold.anchor import describe
+    from retrieval.threshold.wording import changed_answers, changes, describe, to_dict
 
     if as_json:
-        click.echo(json.dumps(proposal.to_dict(), indent=2))
+        click.echo(json.dumps(to_dict(proposal), indent=2))
         return
     show_lines("refused", [f"{photo_id}: {reason}" for photo_id, reason in proposal.refused])
-    for line in [*proposal.changes(), *describe(proposal.after)]:
+    for line in [*changes(proposal), *describe(proposal.after)]:
         click.echo(line)
-    show_lines("stored searches change", proposal.answers.lines())
+    for kind, _, changed in changed_answers(proposal):
+        show_lines(f"{kind} whose answer changes", changed)

@@ -24,8 +24,8 @@ Folder = click.Path(path_type=Path)
 def describe_point(opened: AnyGallery) -> list[str]:
     """Return lines on the gallery's operating point and its FPIR in the newest version, none if it has no point."""
     from index.database import POINT
-    from retrieval.threshold.error_rates import GalleryRates, unmeasured_warning
-    from retrieval.threshold.gallery_points import read_points
+    from retrieval.threshold.error_rates import GalleryRates
+    from retrieval.threshold.gallery_points import read_points, warning_of
 
     points = read_points(opened.kept(POINT))
     if not points:
@@ -37,11 +37,10 @@ def describe_point(opened: AnyGallery) -> list[str]:
         f"for an FPIR of at most {point.target_fpir:.1%} ({point.status})."
     ]
     rates = GalleryRates.read(opened, point, newest.draws_id)
-    if rates is None:
-        return [*lines, f"Warning: {unmeasured_warning(opened.path)}."]
-    upper = f"at most {rates.fpir_upper(point.threshold):.1%} with 95 % confidence"
-    lines.append(f"An unknown item now returns a match in {rates.fpir(point.threshold):.1%} of searches ({upper}).")
-    warning = rates.warning(point, gallery=opened.path)
+    if rates is not None:
+        upper = f"at most {rates.fpir_upper(point.threshold):.1%} with 95 % confidence"
+        lines.append(f"An unknown item now returns a match in {rates.fpir(point.threshold):.1%} of searches ({upper}).")
+    warning = warning_of(point, rates, gallery=opened.path)
     return [*lines, *([f"Warning: {warning}."] if warning else [])]
 
 

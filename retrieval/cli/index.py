@@ -22,6 +22,8 @@ from .lines import describe_index, describe_rebuild, show_lines, show_next
 from .options import MEMORY, CataloguePlace, Place, options_as
 
 if TYPE_CHECKING:
+    from index.location import AnyGallery
+    from retrieval.bundle.bundle import Bundle
     from retrieval.indexing.pipeline import IndexReport
 
 Folder = click.Path(path_type=Path)
@@ -132,7 +134,6 @@ def index(
     from retrieval.bundle.bundle import Bundle
     from retrieval.indexing.pipeline import index_catalogue, plan_catalogue
     from retrieval.indexing.plan import check_prune
-    from retrieval.threshold.gallery_points import outgrown
 
     if report is not None:
         check_place(report)
@@ -156,10 +157,7 @@ def index(
     show_outcome(done, output, report)
     with open_gallery(output, read_only=True) as gallery:
         click.echo(describe_index(gallery) if done.rebuilt is None else describe_rebuild(done.rebuilt))
-        warning = outgrown(opened, gallery) if done.point is None else ""
-    show_expectations(done, bundle, output, bundle_decides=opened.operating_point.decides)
-    if warning:
-        click.echo(f"Warning: {warning}.")
+        show_expectations(done, opened, gallery)
     show_next(command("serve", bundle, output))
 
 
@@ -189,20 +187,20 @@ def _counts(done: IndexReport) -> str:
     return f"{done.added} photos added{speed}{told}"
 
 
-def show_expectations(done: IndexReport, bundle: Path, gallery: Path | str, *, bundle_decides: bool) -> None:
-    """Print what to expect of the threshold in the gallery as it is now; `bundle_decides` if the bundle has its own."""
-    from retrieval.threshold.anchor import describe
+def show_expectations(done: IndexReport, bundle: Bundle, gallery: AnyGallery) -> None:
+    """Print what to expect of the threshold in the gallery as it is now, with a warning if it breaks its promise."""
+    from retrieval.threshold.gallery_points import warning_of
+    from retrieval.threshold.wording import describe
 
-    if done.point is None:
-        if not bundle_decides:
-            click.echo(f"This gallery has no threshold, so searches only rank items: {done.unanchored}.")
-        elif done.unanchored:
-            click.echo(f"This gallery uses the bundle's threshold: {done.unanchored}.")
-        return
-    for line in describe(done.point):
-        click.echo(line)
-    warning = "" if done.rates is None else done.rates.warning(done.point, bundle, gallery)
-    if warning:
+    if done.point is not None:
+        for line in describe(done.point):
+            click.echo(line)
+    elif not bundle.operating_point.decides:
+        click.echo(f"This gallery has no threshold, so searches only rank items: {done.unanchored}.")
+    elif done.unanchored:
+        click.echo(f"This gallery uses the bundle's threshold: {done.unanchored}.")
+    point = done.point or bundle.operating_point
+    if warning := warning_of(point, done.rates, items=gallery.items, bundle=bundle.path, gallery=gallery.path):
         click.echo(f"Warning: {warning}.")
 
 

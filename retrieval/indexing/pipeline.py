@@ -195,7 +195,7 @@ def _write(gallery: AnyGallery, batches: Iterable[Batch], plan: SyncPlan, report
 def _anchor(bundle: Bundle, gallery: AnyGallery, report: IndexReport) -> None:
     """Measure the operating point of a gallery, and set one if it has none."""
     found = remeasure(bundle, gallery, tighten=False)
-    report.point, report.rates, report.unanchored = found.after, found.rates, found.why_not
+    report.point, report.rates, report.unanchored = found.point, found.rates, found.why_not
 
 
 def probe_of(bundle: Bundle) -> Probe:

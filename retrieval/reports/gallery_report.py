@@ -15,10 +15,9 @@ from index.search.distance import accepts
 from index.search.leave_one_out import NOBODY, OWN, Draws, KeptDraws
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
-from retrieval.errors import CalibrationError
 from retrieval.reports import number, percent, render
-from retrieval.threshold.anchor import Anchored, assumptions
-from retrieval.threshold.error_rates import LABELLED, PROBE, REFERENCE, UNKNOWN, DrawnDistances, GalleryRates
+from retrieval.threshold.anchor import Proposal, assumptions
+from retrieval.threshold.error_rates import LABELLED, PROBE, UNKNOWN, GalleryRates, Shift, distances_of
 from retrieval.threshold.rule import linked
 
 from .charts import Chart, Line, histogram
@@ -61,12 +60,10 @@ class GalleryReport:
         return plain.with_draws(kept, snapshot)
 
     @classmethod
-    def of_proposal(cls, gallery: AnyGallery, anchored: Anchored) -> GalleryReport:
+    def of_proposal(cls, gallery: AnyGallery, proposal: Proposal) -> GalleryReport:
         """Return the data of a report for a point that the gallery may not have yet, with the draws behind it."""
-        if anchored.point is None:
-            raise CalibrationError(anchored.why_not)
-        plain, now = cls(gallery, anchored.point, len(gallery), gallery.items), gallery.snapshot()
-        return plain.with_draws(anchored.draws, now) if anchored.draws.fingerprint == now.fingerprint else plain
+        plain, now = cls(gallery, proposal.after, len(gallery), gallery.items), gallery.snapshot()
+        return plain.with_draws(proposal.draws, now) if proposal.draws.fingerprint == now.fingerprint else plain
 
     def with_draws(self, kept: KeptDraws, snapshot: AnyPhotos) -> GalleryReport:
         """Return the report with draws, which are of exactly the photos of the snapshot."""
@@ -212,11 +209,8 @@ class _Drawn:
         """Return the rates of the sources of draws."""
         point, evidence = self.report.point, self.report.point.evidence
         rows: list[tuple[str, ...]] = []
-        shift = float(evidence.get("shift", {}).get("applied", 0.0))
-        for name, source in self.draws.items():
-            if name == REFERENCE:
-                continue
-            drawn = self.rates.sources.get(name) or DrawnDistances.of_source(name, source, shift=shift, fitted=())
+        drawn_by_source = {**distances_of(self.draws, shift=Shift.of(point)), **self.rates.sources}
+        for name, drawn in drawn_by_source.items():
             rates = ("–", "–")
             if drawn.items:
                 rates = percent(drawn.fpir(point.threshold)), percent(drawn.fpir_upper(point.threshold))
@@ -249,7 +243,7 @@ class _Drawn:
         draws, rates = self.draws.get(source, Draws.none()), self.rates.sources.get(source)
         if rates is None:
             return [], []
-        shift = float(self.report.point.evidence["shift"]["applied"]) if source == OWN else 0.0
+        shift = Shift.of(self.report.point).applied if source == OWN else 0.0
         usable = np.flatnonzero(np.isfinite(draws.distances) & (draws.duplicates == NOBODY))
         usable = usable[np.argsort(-draws.distances[usable], kind="stable")]
         names, codes = np.unique(np.r_[draws.items[usable], draws.nearest_items[usable]], return_inverse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 from index.location import AnyGallery
 from index.search.leave_one_out import OWN, Draws, KeptDraws
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
-from retrieval.errors import command
 
 from .bounds import CONFIDENCE, binomial_below, binomial_bound
 
@@ -27,9 +25,39 @@ SHARES = 51  # shares of accepted draws that are tried for an estimated threshol
 TOLERANCE = 1e-12  # of sums of weights
 STALE = 0.01  # share of photos that may have changed since the draws were made
 REFERENCE_SHARE, REFERENCE_ITEMS = 0.05, 20  # least accepted share and items to measure a design effect
+MARGIN = 0.5  # standard errors of a query shift that certified thresholds allow for
 LEAST_EFFECT = 1.0  # lower limit of design effects: there are at most as many independent items as items
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The difference in distance to other items between users' photos and gallery photos of the same items."""
+
+    value: float = 0.0
+    error: float = 0.0  # standard error, by bootstrap over items
+    items: int = 0
+
+    @classmethod
+    def of(cls, point: OperatingPoint) -> Shift:
+        """Return the shift that an operating point was set with."""
+        values = point.evidence.get("shift", {})
+        return cls(*(values.get(name, 0) for name in ("value", "error", "items")))
+
+    @property
+    def applied(self) -> float:
+        """The shift, or 0 if it does not exceed its standard error."""
+        return self.value if abs(self.value) > self.error else 0.0
+
+    @property
+    def margin(self) -> float:
+        """The amount by which the applied shift may be too great, which certified thresholds allow for."""
+        return max(0.0, self.applied - self.value + MARGIN * self.error)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**vars(self), "applied": self.applied, "margin": self.margin}
 
 
 @dataclass(frozen=True)
@@ -44,31 +72,16 @@ class DrawnDistances:
     margin: float = 0.0  # by how much the distances may be too great, which bounds allow for
 
     @classmethod
-    def of(
-        cls, draws: Draws, *, shift: float = 0.0, without: Collection[str] = (), duplicates: bool = False
-    ) -> DrawnDistances:
+    def of(cls, draws: Draws, *, shift: Shift | None = None, without: Collection[str] = ()) -> DrawnDistances:
         """Return the distances of draws, each increased by the query shift, without those of some items.
 
         Draws that found no other item, as in a gallery of one item, are left out. So are draws with a copy of the photo
-        in another item, unless `duplicates` is true: the nearest other item is probably the same item under a second
-        id.
+        in another item: the nearest other item is probably the same item under a second id.
         """
-        chosen = np.isfinite(draws.distances) & ~np.isin(draws.items, list(without))
-        if not duplicates:
-            chosen &= draws.duplicates < 0
-        return cls.of_items(draws.distances[chosen] + shift, draws.items[chosen], draws.nearest_items[chosen])
-
-    @classmethod
-    def of_source(
-        cls, name: str, draws: Draws, *, shift: float, fitted: Collection[str], margin: float = 0.0
-    ) -> DrawnDistances:
-        """Return the distances of a source: own draws with the query shift, labelled queries without fitted items.
-
-        `margin` is by how much the shift may be too great.
-        """
-        if name == OWN:
-            return replace(cls.of(draws, shift=shift), margin=margin)
-        return cls.of(draws, without=fitted if name == LABELLED else ())
+        chosen = np.isfinite(draws.distances) & ~np.isin(draws.items, list(without)) & (draws.duplicates < 0)
+        moved = draws.distances[chosen] + (shift.applied if shift else 0.0)
+        found = cls.of_items(moved, draws.items[chosen], draws.nearest_items[chosen])
+        return replace(found, margin=shift.margin) if shift else found
 
     @classmethod
     def of_items(
@@ -208,18 +221,17 @@ class DrawnDistances:
         return min(1.0, (1 + self.items * self.fpir(distance)) / (1 + self.items))
 
 
-def competing(drawn: Mapping[str, DrawnDistances], *, least_items: int = LEAST_ITEMS) -> dict[str, DrawnDistances]:
-    """Return the sources with enough items to propose a threshold; labelled queries replace the own draws."""
-    enough = {name: source for name, source in drawn.items() if source.items >= least_items and name != REFERENCE}
-    return {name: source for name, source in enough.items() if name != OWN or LABELLED not in enough}
-
-
-def unmeasured_warning(gallery: Path | str = "GALLERY", bundle: Path | str = "BUNDLE") -> str:
-    """Return a warning, with the command to run, for a threshold that was set in an earlier version of a gallery."""
-    return (
-        "The gallery has changed since its threshold was set, and its FPIR in this version was not measured. "
-        f"`{command('calibrate', bundle, gallery)}` sets a new threshold, and shows the old one's FPIR with --dry-run"
-    )
+def distances_of(
+    draws: Mapping[str, Draws], *, shift: Shift, fitted: Collection[str] = ()
+) -> dict[str, DrawnDistances]:
+    """Return the distances of the sources that may compete: own draws with the query shift, labelled without fitted."""
+    return {
+        name: DrawnDistances.of(source, shift=shift)
+        if name == OWN
+        else DrawnDistances.of(source, without=fitted if name == LABELLED else ())
+        for name, source in draws.items()
+        if name != REFERENCE
+    }
 
 
 @dataclass(frozen=True)
@@ -227,6 +239,14 @@ class GalleryRates:
     """FPIR in one gallery version, by the source of draws with the highest rate."""
 
     sources: Mapping[str, DrawnDistances]
+
+    @classmethod
+    def competing(cls, drawn: Mapping[str, DrawnDistances], *, least_items: int = LEAST_ITEMS) -> GalleryRates | None:
+        """Return the rates of the sources with enough items, None if there is none; labelled ones replace own draws."""
+        enough = {name: source for name, source in drawn.items() if source.items >= least_items}
+        if LABELLED in enough:
+            enough.pop(OWN, None)
+        return cls(enough) if enough else None
 
     @classmethod
     def read(cls, gallery: AnyGallery, point: OperatingPoint, draws_id: str) -> GalleryRates | None:
@@ -243,13 +263,7 @@ class GalleryRates:
     @classmethod
     def of(cls, kept: KeptDraws, point: OperatingPoint) -> GalleryRates | None:
         """Return the rates of draws with the query shift of a point, None if no source has enough items."""
-        shift, margin = (float(point.evidence.get("shift", {}).get(name, 0.0)) for name in ("applied", "margin"))
-        drawn = {
-            name: DrawnDistances.of_source(name, draws, shift=shift, fitted=kept.fitted, margin=margin)
-            for name, draws in kept.sources.items()
-        }
-        sources = competing(drawn)
-        return cls(sources) if sources else None
+        return cls.competing(distances_of(kept.sources, shift=Shift.of(point), fitted=kept.fitted))
 
     def fpir(self, threshold: float) -> float:
         """Return the FPIR of a threshold."""
@@ -258,6 +272,18 @@ class GalleryRates:
     def fpir_upper(self, threshold: float) -> float:
         """Return the upper 95 % bound on the FPIR."""
         return max(source.fpir_upper(threshold) for source in self.sources.values())
+
+    def keeps_target(self, point: OperatingPoint) -> bool:
+        """Return whether every source keeps the target of a point: by its bound if it certified the point.
+
+        Other sources keep it if the FPIR to expect of new items does.
+        """
+        certified = point.evidence.get("certified", ())
+        return all(
+            (source.fpir_upper(point.threshold) if name in certified else source.expected(point.threshold))
+            <= point.target_fpir + TOLERANCE
+            for name, source in self.sources.items()
+        )
 
     def broken(self, point: OperatingPoint) -> bool:
         """Return whether a point misses its target: by the bound of a source that certified it, else as observed."""
@@ -280,17 +306,6 @@ class GalleryRates:
         if threshold < 0:
             return OperatingPoint.uncalibrated(target)
         return replace(point, threshold=min(threshold, point.threshold), status=status, target_fpir=target)
-
-    def warning(self, point: OperatingPoint, bundle: Path | None = None, gallery: Path | str = "GALLERY") -> str:
-        """Return a warning with the command to run if a point no longer keeps its target, else an empty string."""
-        if not self.broken(point):
-            return ""
-        again = command("calibrate", "BUNDLE", "GALLERY") if bundle is None else command("calibrate", bundle, gallery)
-        return (
-            "The gallery has changed since its threshold was set: an unknown item now returns a match in "
-            f"{self.fpir(point.threshold):.1%} of searches (at most {self.fpir_upper(point.threshold):.1%} with 95 % "
-            f"confidence), above the target of {point.target_fpir:.1%}. `{again}` sets a new threshold"
-        )
 
     def to_dict(self, point: OperatingPoint) -> dict[str, Any]:
         """Return the rates of a point in this version as plain JSON values."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from index.database import POINT
@@ -71,17 +72,37 @@ def threshold_status(point: OperatingPoint, bundle: Bundle) -> str:
     return UNANCHORED if point.decides and point is bundle.operating_point else point.status
 
 
-def outgrown(bundle: Bundle, gallery: AnyGallery) -> str:
-    """Return a warning if a gallery has more items than the bundle's threshold was set for, "" if it has not."""
-    point, items = bundle.operating_point, gallery.items
-    promised = int(point.evidence.get("gallery_items", items))
-    if not point.decides or items <= promised:
-        return ""
-    return (
-        f"The gallery has {items} items and the threshold was set for {promised}: photos of unknown items return a "
-        f"match more often than the {point.target_fpir:.1%} that were promised. "
-        f"`{command('calibrate', bundle.path, gallery.path)}` sets a threshold in this gallery"
-    )
+def warning_of(
+    point: OperatingPoint,
+    rates: GalleryRates | None,
+    *,
+    items: int = 0,
+    bundle: Path | str = "BUNDLE",
+    gallery: Path | str = "GALLERY",
+) -> str:
+    """Return a warning, with the command to run, if a threshold does not keep what it promises, "" if it does.
+
+    `items` is the number of items of a gallery in which the threshold of the bundle serves.
+    """
+    again, promised = f"`{command('calibrate', bundle, gallery)}`", int(point.evidence.get("gallery_items", items))
+    if rates is not None and rates.broken(point):
+        return (
+            "The gallery has changed since its threshold was set: an unknown item now returns a match in "
+            f"{rates.fpir(point.threshold):.1%} of searches (at most {rates.fpir_upper(point.threshold):.1%} with 95 % "
+            f"confidence), above the target of {point.target_fpir:.1%}. {again} sets a new threshold"
+        )
+    if rates is None and point.evidence.get("anchored"):
+        return (
+            "The gallery has changed since its threshold was set, and its FPIR in this version was not measured. "
+            f"{again} sets a new threshold, and shows the old one's FPIR with --dry-run"
+        )
+    if rates is None and point.decides and items > promised:
+        return (
+            f"The gallery has {items} items and the threshold was set for {promised}: photos of unknown items return a "
+            f"match more often than the {point.target_fpir:.1%} that were promised. {again} sets a threshold in this "
+            "gallery"
+        )
+    return ""
 
 
 class MeasuredGallery:
@@ -123,6 +144,11 @@ class MeasuredGallery:
         """Return whether the gallery's own threshold serves without a known FPIR in the newest version."""
         return self.point is not self.bundle.operating_point and self.rates() is None
 
-    def outgrown(self) -> str:
-        """Return a warning if the bundle's threshold serves in a gallery with more items than it was set for."""
-        return "" if self.point is not self.bundle.operating_point else outgrown(self.bundle, self.gallery)
+    @property
+    def outgrown(self) -> bool:
+        """Return whether the bundle's threshold serves in a gallery with more items than it was set for."""
+        return self.point is self.bundle.operating_point and self.warning() != ""
+
+    def warning(self, *, bundle: Path | str = "BUNDLE", gallery: Path | str = "GALLERY") -> str:
+        """Return a warning with the command to run, on this bundle and gallery, if the promise is not kept."""
+        return warning_of(self.point, self.rates(), items=self.gallery.items, bundle=bundle, gallery=gallery)

@@ -1,23 +1,72 @@
-"""Labelled queries: users' photos with item ids, which a gallery keeps to measure its threshold on them."""
+"""Labelled queries: users' photos with item ids, which a gallery keeps to measure its threshold on them.
+
+The *query shift* is by how much users' photos are farther from other items than gallery photos of the same items are.
+"""
 
 from __future__ import annotations
 
 import io
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from index.files import load_arrays
 from index.location import AnyGallery
-from index.search.leave_one_out import Probes
+from index.search.leave_one_out import OWN, Draws, Probes
 from retrieval.bundle.bundle import Bundle, pack_features, unpack_features
+from retrieval.catalogue.photos import Photo
+from retrieval.errors import DataError
+from retrieval.indexing.worker import CONTENT, Batch, embed_batch
+from retrieval.metrics.identification import SearchScores
 
-from .error_rates import LABELLED, UNKNOWN
+from .error_rates import LABELLED, LEAST_ITEMS, PROBE, REFERENCE, UNKNOWN, Shift
 
 QUERIES = "labelled queries"  # name under which a gallery keeps the queries that its own model embedded
 UNKNOWN_ITEM = "unknown item of the photo {}"
+QUANTILES = np.linspace(0.02, 0.25, 24)  # the shift is the mean difference of these quantiles
+RESAMPLES = 200
+BATCH = 64  # labelled photos per batch
 FEATURES, FEATURES_KEY = "features", "features_key"  # arrays of queries with local features
+
+Floats = NDArray[np.float64]
+
+
+def embed_queries(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) -> tuple[Probes, list[tuple[str, str]]]:
+    """Return the vectors of the usable labelled photos, and the id and reason of each refused photo.
+
+    A photo that is in the gallery is refused, because it would find itself. Raises DataError if no photo can be used,
+    or most show items that are not in the gallery.
+    """
+    indexed = {digest for *_, digest in gallery.values(CONTENT)}
+    embedder = bundle.embedder()
+    batches = [embed_batch(embedder, photos[start : start + BATCH], {}) for start in range(0, len(photos), BATCH)]
+    refused = [(photo_id, error.message) for batch in batches for photo_id, error in batch.refused]
+    whole = Batch.of(batches)
+    kept = [place for place, digest in enumerate(whole.hashes) if digest not in indexed]
+    refused += [
+        (photo.photo_id, "the photo is in the gallery, so it would find itself")
+        for photo, digest in zip(whole.photos, whole.hashes, strict=True)
+        if digest in indexed
+    ]
+    if whole.vectors is None or not kept:
+        raise DataError(
+            f"none of the labelled photos can be used, such as {refused[0][0]}: {refused[0][1]}",
+            remedy="Label photos that users took and that are not in the gallery",
+        )
+    ids, items = ([getattr(whole.photos[place], name) for place in kept] for name in ("photo_id", "item_id"))
+    named = [item for item in items if item]
+    missing = [item for item in named if not gallery.photos(item)]
+    if 2 * len(missing) > len(named):
+        raise DataError(
+            f"{len(missing)} of {len(named)} labelled photos show items that the gallery does not have, "
+            f"such as {missing[0]!r}",
+            remedy="Use the item ids of the gallery, or an empty one where a photo shows no item of it",
+        )
+    features = [whole.features[place] for place in kept] if whole.features else ()
+    return Probes(whole.vectors[kept], ids, items, features), refused
 
 
 def kept_queries(gallery: AnyGallery, bundle: Bundle) -> Probes | None:
@@ -69,3 +118,67 @@ def by_source(queries: Probes) -> dict[str, Probes]:
             features = [queries.features[row] for row in rows] if queries.features else ()
             sources[source] = Probes(queries.vectors[rows], ids, items, features)
     return sources
+
+
+def measure_shift(queries: SearchScores, gallery: SearchScores, *, seed: int = 0) -> Shift:
+    """Measure the query shift from searches with two kinds of photos of the same items.
+
+    Parameters
+    ----------
+    queries, gallery:
+        Searches (n,) with users' photos and (m,) with gallery photos. `impostor` is the distance to the nearest other
+        item. Only items in both are used.
+    """
+    items = np.intersect1d(queries.labels, gallery.labels)
+    if len(items) < LEAST_ITEMS:
+        return Shift(items=len(items))
+    users, catalogue = (_Side.of(scores, items) for scores in (queries, gallery))
+
+    def difference(copies: NDArray[np.int64]) -> float:
+        return float((users.quantiles(copies) - catalogue.quantiles(copies)).mean())
+
+    generator, count = np.random.default_rng(seed), len(items)
+    resampled = [
+        difference(np.bincount(generator.integers(0, count, count), minlength=count)) for _ in range(RESAMPLES)
+    ]
+    return Shift(difference(np.ones(count, np.int64)), float(np.std(resampled)), count)
+
+
+def gallery_shift(sources: Mapping[str, Draws]) -> Shift:
+    """Return the query shift, from labelled queries if there are enough, else from the bundle's calibration photos."""
+    for users, catalogue in ((LABELLED, OWN), (PROBE, REFERENCE)):
+        if users in sources and catalogue in sources:
+            shift = measure_shift(_searches(sources[users]), _searches(sources[catalogue]))
+            if shift.items >= LEAST_ITEMS:
+                return shift
+    return Shift()
+
+
+def _searches(draws: Draws) -> SearchScores:
+    finite = np.isfinite(draws.distances)
+    return SearchScores(draws.items[finite], draws.own[finite], draws.distances[finite], 0)
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The distances (n,) of the photos of one kind, ascending, with the number of each one's item and its weight."""
+
+    distances: Floats
+    codes: NDArray[np.int64]
+    weights: Floats  # 1 / photos of the item
+
+    @classmethod
+    def of(cls, scores: SearchScores, items: NDArray[np.generic]) -> _Side:
+        """Return the side of some items (k,), ascending."""
+        chosen = np.flatnonzero(np.isin(scores.labels, items))
+        codes = np.searchsorted(items, scores.labels[chosen])
+        order = np.argsort(scores.impostor[chosen], kind="stable")
+        weights = 1 / np.bincount(codes, minlength=len(items))[codes]
+        return cls(scores.impostor[chosen][order], codes[order], weights[order])
+
+    def quantiles(self, copies: NDArray[np.int64]) -> Floats:
+        """Return the quantiles of a sample with some copies of each item (k,), with items weighted equally."""
+        rows = np.repeat(np.arange(len(self.codes)), copies[self.codes])
+        weights = self.weights[rows] / copies.sum()
+        middles = np.cumsum(weights) - weights / 2
+        return np.interp(QUANTILES, middles, self.distances[rows])

@@ -23,7 +23,6 @@ from retrieval.images.formats import NAMES
 from retrieval.messages import Info, Reloaded, Status
 from retrieval.reports.gallery_report import GalleryReport, render_gallery_report
 from retrieval.retriever import Retriever
-from retrieval.threshold.error_rates import unmeasured_warning
 from retrieval.threshold.gallery_points import threshold_status
 from serving.access.guard import BUNDLE_REPORT_PATH, DOCS_PATH, REPORT_PATH
 from serving.launch import watch_shutdown
@@ -155,9 +154,7 @@ def server_info(service: Service) -> dict[str, Any]:
     retriever, drifts = service.retriever, service.drift.state()
     bundle, gallery = retriever.bundle, retriever.gallery
     point, rates = retriever.point, retriever.rates()
-    drifted = drift_warning(drifts)
-    grown = retriever.outgrown() if rates is None else rates.warning(point)
-    warnings = [grown, unmeasured_warning() if retriever.unmeasured else "", drifted]
+    drifted, warning = drift_warning(drifts), retriever.warning()
     return {
         "bundle_id": bundle.bundle_id,
         "embedding_id": bundle.embedding_id,
@@ -167,7 +164,7 @@ def server_info(service: Service) -> dict[str, Any]:
         "distance": bundle.manifest["distance"]["form"],
         "evidence": dict(point.evidence),
         "threshold_status": threshold_status(point, bundle),
-        "in_gallery": None if rates is None else {**rates.to_dict(point), "warning": rates.warning(point)},
+        "in_gallery": None if rates is None else {**rates.to_dict(point), "warning": warning},
         "gallery": {
             "version": gallery.version,
             "photos": len(gallery),
@@ -175,7 +172,7 @@ def server_info(service: Service) -> dict[str, Any]:
             "index": gallery.index(),
             "columns": gallery.columns(),
         },
-        "warnings": [f"{warning}." for warning in warnings if warning],
+        "warnings": [f"{told}." for told in (warning, drifted) if told],
         "drift": {"warning": drifted, "statistics": [asdict(drift) for drift in drifts]},
     }
 

@@ -135,8 +135,10 @@ class _State(Collector):
         if rates is not None:
             numbers["fpir"] = ("FPIR of the threshold, measured in this gallery.", rates.fpir(point.threshold))
             numbers["fpir_upper"] = ("Upper 95 % bound on the FPIR.", rates.fpir_upper(point.threshold))
-        outgrown = bool(retriever.outgrown())
-        numbers["gallery_outgrown"] = ("1 if the gallery has more items than the threshold was set for.", outgrown)
+        numbers["gallery_outgrown"] = (
+            "1 if the gallery has more items than the threshold was set for.",
+            retriever.outgrown,
+        )
         for name, (text, number) in numbers.items():
             yield GaugeMetricFamily(f"retrieval_{name}", text, value=float(number))
         effect = GaugeMetricFamily(

@@ -58,7 +58,7 @@ def header_html(retriever: Retriever, *, drift: bool = False) -> str:
     warnings = {
         "That is more than intended, because the catalogue has changed.": rates is not None and rates.broken(point),
         "The catalogue has changed since this was measured.": retriever.unmeasured,
-        "That is more than intended, because the catalogue has grown.": bool(retriever.outgrown()),
+        "That is more than intended, because the catalogue has grown.": retriever.outgrown,
         "Recent photos look different from those that this was measured with.": drift,
     }
     return (

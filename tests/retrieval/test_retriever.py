@@ -341,9 +341,10 @@ def test_a_gallery_with_more_items_than_the_bundle_was_calibrated_on_is_outgrown
     with Gallery.create(tmp_path / "g", dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery:
         retriever = Retriever(bundle, gallery)
         for number in range(2):
-            assert retriever.outgrown() == ""
+            assert (retriever.outgrown, retriever.warning()) == (False, "")
             gallery.add([f"p{number}"], [f"i{number}"], np.eye(bundle.dim, dtype=np.float32)[[number]])
-        assert "2 items and the threshold was set for 1" in retriever.outgrown()
+        assert retriever.outgrown
+        assert "2 items and the threshold was set for 1" in retriever.warning()
 
 
 def test_another_domain_is_told_where_density_tells(world: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ NOT_NEEDED = {
     "retrieval.threshold.anchor",
     "retrieval.threshold.rule",
     "retrieval.feedback",
-    "retrieval.threshold.query_shift",
+    "retrieval.threshold.labelled_queries",
     "retrieval.reports.bundle_report",
 }
 OF_A_SERVER = {name for name in NOT_NEEDED if "." not in name} - {"click"} | {"gradio", "httpx"}

@@ -21,8 +21,7 @@ from retrieval.indexing.worker import Batch, embed_batch, write_batch
 from retrieval.inspect.audit import audit, summary
 from retrieval.retriever import Retriever
 from retrieval.search.looks import mean_look
-from retrieval.threshold.anchor import GalleryAnchor
-from retrieval.threshold.calibration import propose
+from retrieval.threshold.anchor import gallery_draws, propose
 from retrieval.threshold.labelled_queries import read_queries
 from retrieval.verification.features import LocalFeatures, PackedFeatures
 
@@ -192,7 +191,7 @@ def test_milvus_keeps_no_features(shop: Path) -> None:
 def test_own_draws_are_verified_searches_without_the_own_item(shop: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(shop / "bundle")
     with Gallery.open(shop / "gallery", read_only=True) as gallery:
-        draws = GalleryAnchor(bundle).draws(gallery).sources[OWN]
+        draws = gallery_draws(bundle, gallery).sources[OWN]
         photos = {photo.photo_id: photo for some in gallery.walk(10, whole=True) for photo in some}
     asked = photos[str(draws.ids[0])]
     others = [photo for photo in photos.values() if photo.item_id != asked.item_id]

@@ -17,7 +17,8 @@ from retrieval.indexing.pipeline import index_catalogue
 from retrieval.inspect.audit import audit
 from retrieval.retriever import Retriever
 from retrieval.search.result import RESULT
-from retrieval.threshold.calibration import propose
+from retrieval.threshold.anchor import propose
+from retrieval.threshold.wording import changes
 from serving.app import create_app
 from serving.page.answers import answer_html, header_html
 from serving.settings import ServeSettings
@@ -119,7 +120,7 @@ def test_the_first_threshold_of_a_gallery_has_none_to_compare_with(tmp_path: Pat
         vectors = bundle.embedder().embed([draw(item, 0) for item in range(24)]).vectors
         gallery.add([str(i) for i in range(24)], [f"item-{i}" for i in range(24)], vectors)
         proposal = propose(bundle, gallery)
-        (line,) = proposal.changes()
+        (line,) = changes(proposal)
         assert line.startswith("The gallery gets its first threshold, ")
         proposal.write(gallery)
     with Retriever.open(bundle.path, tmp_path / "gallery") as retriever:

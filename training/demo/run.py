@@ -9,7 +9,7 @@ from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.splits import side
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
-from retrieval.threshold.anchor import describe
+from retrieval.threshold.wording import describe
 from training.config import Settings
 from training.data.synthetic.catalogue import CATALOGUE, QUERIES, make_catalogue
 from training.export.export import export

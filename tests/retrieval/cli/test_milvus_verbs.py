@@ -20,7 +20,7 @@ from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
-from retrieval.threshold.calibration import propose
+from retrieval.threshold.anchor import propose
 
 from ...world import draw, write_folder
 from ..threshold.test_gallery_anchor import bundle_of

@@ -11,8 +11,17 @@ from index.search.leave_one_out import NOBODY, OWN, Draws, KeptDraws
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.threshold.anchor import anchor, precision
-from retrieval.threshold.error_rates import LABELLED, PROBE, REFERENCE, DrawnDistances, GalleryRates, competing
-from retrieval.threshold.query_shift import Shift, gallery_shift
+from retrieval.threshold.error_rates import (
+    LABELLED,
+    PROBE,
+    REFERENCE,
+    DrawnDistances,
+    GalleryRates,
+    Shift,
+    distances_of,
+)
+from retrieval.threshold.gallery_points import warning_of
+from retrieval.threshold.labelled_queries import gallery_shift
 
 
 def draws(
@@ -37,14 +46,13 @@ def test_items_count_alike_however_many_photos_they_have() -> None:
     assert rates == pytest.approx([0, 1 / 6, 1 / 3, 0.5, 0.5, 1])
 
 
-def test_the_rate_with_duplicates_is_told_beside_the_rate_without() -> None:
+def test_duplicates_are_counted_and_left_out() -> None:
     far, copied = np.linspace(0.5, 0.9, 30), np.arange(30) < 3
     some = draws(np.where(copied, 0.0, far), np.arange(30))
     point = anchor({OWN: replace(some, duplicates=np.where(copied, 7, NOBODY))}, 0.1, gallery_items=30)
     assert point.evidence["duplicates"] == 3
-    assert point.evidence["fpir_with_duplicates"] > point.evidence["fpir"] + 0.05
-    alone = anchor({OWN: some}, 0.3, gallery_items=30).evidence
-    assert (alone["duplicates"], alone["fpir_with_duplicates"]) == (0, alone["fpir"])
+    assert point.evidence["sources"][OWN]["items"] == 27
+    assert anchor({OWN: some}, 0.3, gallery_items=30).evidence["duplicates"] == 0
 
 
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.3, 0.5])
@@ -108,13 +116,17 @@ def test_p_values_of_unknown_items_are_uniform() -> None:
 def test_labelled_queries_replace_gallery_photos_and_the_reference_never_competes() -> None:
     generator = np.random.default_rng(0)
     many, few = np.arange(30), np.arange(10)
-    drawn = {
-        name: DrawnDistances.of(draws(generator.random(len(items)), items))
+    sources = {
+        name: draws(generator.random(len(items)), items)
         for name, items in ((OWN, many), (LABELLED, many), (PROBE, few), (REFERENCE, many))
     }
-    assert set(competing(drawn)) == {LABELLED}
-    assert set(competing({**drawn, LABELLED: drawn[PROBE]})) == {OWN}
-    assert competing({PROBE: drawn[PROBE]}) == {}
+    for drawn, competing in (
+        (sources, {LABELLED}),
+        ({**sources, LABELLED: sources[PROBE]}, {OWN}),
+        ({PROBE: sources[PROBE]}, None),
+    ):
+        rates = GalleryRates.competing(distances_of(drawn, shift=Shift()))
+        assert (None if rates is None else set(rates.sources)) == competing
 
 
 def test_the_strictest_source_serves() -> None:
@@ -255,9 +267,9 @@ def test_a_threshold_at_exactly_its_target_is_not_broken() -> None:
     held, passed = (OperatingPoint(threshold, ESTIMATED, 0.05, {}) for threshold in (0.05, 0.1))
     assert rates.fpir(0.05) == pytest.approx(0.05)
     assert not rates.broken(held)
-    assert rates.warning(held) == ""
+    assert warning_of(held, rates) == ""
     assert rates.broken(passed)
-    assert "10.0% of searches" in rates.warning(passed)
+    assert "10.0% of searches" in warning_of(passed, rates)
     assert rates.broken(OperatingPoint(0.05, CERTIFIED, 0.05, {"certified": [OWN]}))  # the bound of 1 in 20 is 22 %
     assert not rates.broken(OperatingPoint(0.05, CERTIFIED, 0.05, {"certified": [PROBE]}))
 

@@ -94,7 +94,6 @@ def test_draws_whose_file_another_item_has_are_left_out() -> None:
     draws = Draws(names, names, nobody, distances, nobody, names[::-1], distances, nobody, copies)
     assert DrawnDistances.of(draws).items == 26
     assert DrawnDistances.of(draws).fpir(0.5) == 0
-    assert DrawnDistances.of(draws, duplicates=True).fpir(0.5) == pytest.approx(4 / 30)
 
 
 def test_a_nearest_item_without_draws_is_no_drawn_item() -> None:

@@ -25,11 +25,11 @@ from retrieval.errors import DataError, GalleryCorrupt
 from retrieval.indexing.pipeline import IndexReport, index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.retriever import Retriever
-from retrieval.threshold.anchor import GalleryAnchor, changed_share, keeps_target, measure, remeasure
-from retrieval.threshold.calibration import NOTHING, ChangedAnswers, propose, stored_searches
+from retrieval.threshold.anchor import changed_share, gallery_draws, measure, propose, remeasure
 from retrieval.threshold.error_rates import LABELLED, PROBE, GalleryRates
-from retrieval.threshold.gallery_points import pack_points, read_points, served_point, stored_point
+from retrieval.threshold.gallery_points import pack_points, read_points, served_point, stored_point, warning_of
 from retrieval.threshold.labelled_queries import read_queries
+from retrieval.threshold.wording import changed_answers, changes
 
 from ...world import draw, encode, make_bundle, write_folder
 
@@ -71,7 +71,7 @@ def test_items_that_the_model_was_fitted_on_set_no_threshold(tmp_path: Path) -> 
     assert "15 items" in report.unanchored
     with Gallery.open(tmp_path / "g") as gallery:
         assert KeptDraws.read(gallery) is None
-        draws = GalleryAnchor(fitted).draws(gallery)
+        draws = gallery_draws(fitted, gallery)
         assert set(draws.sources[OWN].items) == {f"item-{i:02d}" for i in range(15, 30)}
         assert len(draws.fitted) == 15
     with Retriever.open(fitted.path, tmp_path / "g") as retriever:
@@ -97,11 +97,11 @@ def test_a_photo_saved_again_under_another_item_leaves_the_draws(tmp_path: Path)
     path = tmp_path / "again.jpg"
     draw(3, 0).resize((90, 90)).save(path, quality=60)
     with Gallery.open(tmp_path / "g") as gallery:
-        before = GalleryAnchor(bundle).draws(gallery).sources[OWN]
+        before = gallery_draws(bundle, gallery).sources[OWN]
         assert (before.duplicates == NOBODY).all()
         copy = Photo("copy", path, "second-id")
         write_batch(gallery, embed_batch(bundle.embedder(), [copy], {}))
-        after = GalleryAnchor(bundle).draws(gallery).sources[OWN]
+        after = gallery_draws(bundle, gallery).sources[OWN]
     assert "copy" in after.ids[after.duplicates != NOBODY]
     assert after.nearest_items[after.ids == "copy"] != "item-03"
     assert {"copy", *before.ids} == set(after.ids)
@@ -173,13 +173,13 @@ def test_labelled_queries_are_measured_kept_and_used_again(tmp_path: Path) -> No
             writer.writerow([f"queries/{item}.png", f"item-{item:02d}"])
     with Gallery.open(tmp_path / "g") as gallery:
         proposal = propose(bundle, gallery, photos=read_catalogue(table))
-        point = proposal.anchored.point
+        point = proposal.point
         assert point is not None
         assert (point.evidence["source"], point.evidence["tpir_of"]) == (LABELLED, "labelled queries")
         assert read_queries(gallery) is None
         proposal.write(gallery)
         assert len(read_queries(gallery).ids) == 30  # type: ignore[union-attr]
-        again = propose(bundle, gallery).anchored.point
+        again = propose(bundle, gallery).point
         assert again is not None
         assert (again.threshold, again.evidence["source"]) == (point.threshold, LABELLED)
         rates = GalleryRates.read(gallery, point, bundle.draws_id)
@@ -229,17 +229,25 @@ def test_stored_searches_that_change_are_listed(tmp_path: Path) -> None:
     fill(bundle, tmp_path, range(30))
     queries = write_folder(tmp_path / "queries", items=range(30), photos=range(11, 12))
     with Gallery.open(tmp_path / "g") as gallery:
-        draws = propose(bundle, gallery, photos=read_catalogue(queries)).anchored.draws
+        proposal = propose(bundle, gallery, photos=read_catalogue(queries))
         with Retriever(bundle, gallery) as retriever:
             nearest = {photo.photo_id: retriever.search(photo.read()).nearest for photo in read_catalogue(queries)}
     old, new = (float(np.quantile([found.distance for found in nearest.values()], share)) for share in (0.7, 0.3))
-    answers = ChangedAnswers.of(stored_searches(draws), old, new)
-    expected = {name: found.item_id for name, found in nearest.items() if new < found.distance <= old}
+    assert proposal.point is not None
+    assert proposal.before is not None
+    moved = replace(
+        proposal, before=replace(proposal.before, threshold=old), point=replace(proposal.point, threshold=new)
+    )
+    expected = {
+        f"{name} no longer finds {found.item_id}, at distance {found.distance:.4f}"
+        for name, found in nearest.items()
+        if new < found.distance <= old
+    }
     assert len(expected) == 12
-    assert {search.name: search.item_id for search in answers.changed} == expected
-    assert {search.answer(old) for search in answers.changed} == set(expected.values())
-    assert {search.answer(new) for search in answers.changed} == {NOTHING}
-    assert answers.summary() == "Answers that change: 12 of 30 labelled queries."
+    ((kind, searched, lines),) = changed_answers(moved)
+    assert (kind, searched, set(lines)) == ("labelled queries", 30, expected)
+    assert changes(moved)[-1] == "Answers that change: 12 of 30 labelled queries."
+    assert changed_answers(replace(proposal, point=proposal.before))[0][2] == []
 
 
 def test_a_damaged_point_is_found(tmp_path: Path) -> None:
@@ -268,7 +276,7 @@ def test_draws_of_another_bundle_tell_nothing(tmp_path: Path) -> None:
     with Gallery.open(tmp_path / "g") as gallery:
         point = stored_point(gallery.kept(POINT), bundle)
         assert point is not None
-        gallery.keep(GalleryAnchor(other).draws(gallery).pack(), "measure")
+        gallery.keep(gallery_draws(other, gallery).pack(), "measure")
         assert GalleryRates.read(gallery, point, bundle.draws_id) is None
 
 
@@ -299,7 +307,7 @@ def test_labelled_queries_of_fitted_items_set_no_threshold(tmp_path: Path) -> No
     fill(bundle, tmp_path, range(30))
     queries = write_folder(tmp_path / "queries", items=range(30), photos=range(5, 6))
     with Gallery.open(tmp_path / "g") as gallery:
-        anchored = propose(bundle, gallery, photos=read_catalogue(queries)).anchored
+        anchored = propose(bundle, gallery, photos=read_catalogue(queries))
         assert anchored.point is None
         assert "0 items" in anchored.why_not
 
@@ -350,7 +358,7 @@ def test_a_broken_promise_is_told_by_index_and_tightened_by_measuring_and_never_
     assert report.point == first
     assert report.rates is not None
     assert report.rates.broken(first)
-    assert "sets a new threshold" in report.rates.warning(first)
+    assert "sets a new threshold" in warning_of(first, report.rates)
     with Gallery.open(tmp_path / "g") as gallery:
         version = gallery.version
         found = remeasure(bundle, gallery)
@@ -409,9 +417,11 @@ def test_a_gallery_that_grows_large_enough_gets_a_threshold_below_the_cap(tmp_pa
     with Gallery.open(tmp_path / "g") as gallery:
         write_batch(gallery, embed_batch(bundle.embedder(), photos, {}))
         free = measure(bundle, gallery)
-        assert (free.before, free.after is None) == (None, False)
-        capped = remeasure(bundle, gallery, cap=0.05).after
-        assert capped is not None
+        assert free.before is None
+        assert free.after.threshold > 0.05
+        found = measure(bundle, gallery, cap=0.05)
+        found.write(gallery)
+        capped = found.after
         assert capped.threshold == 0.05
         assert stored_point(gallery.kept(POINT), bundle) == capped
 
@@ -453,8 +463,10 @@ def test_a_promise_is_broken_if_one_source_of_draws_breaks_it(tmp_path: Path) ->
     point = fill(bundle, tmp_path, range(30)).point
     assert point is not None
     with Gallery.open(tmp_path / "g") as gallery:
-        draws = GalleryAnchor(bundle).draws(gallery)
+        draws = gallery_draws(bundle, gallery)
     own = draws.sources[OWN]
     near = replace(own, distances=np.zeros_like(own.distances))
-    assert keeps_target(draws, point)
-    assert not keeps_target(replace(draws, sources={OWN: own, PROBE: near}), point)
+    for sources, kept in (({OWN: own}, True), ({OWN: own, PROBE: near}, False)):
+        rates = GalleryRates.of(replace(draws, sources=sources), point)
+        assert rates is not None
+        assert rates.keeps_target(point) == kept

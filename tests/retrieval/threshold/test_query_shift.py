@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from retrieval.metrics.identification import SearchScores
-from retrieval.threshold.query_shift import QUANTILES, RESAMPLES, Shift, measure_shift
+from retrieval.threshold.error_rates import Shift
+from retrieval.threshold.labelled_queries import QUANTILES, RESAMPLES, measure_shift
 
 
 def moved(by: float, *, items: int = 60, seed: int = 0) -> tuple[SearchScores, SearchScores]:
