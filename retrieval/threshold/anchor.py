@@ -91,16 +91,8 @@ def anchor(
     if not 0 < target_fpir < 1:
         raise InvalidParameter("target_fpir", "lie between 0 and 1", target_fpir)
     shift = shift or Shift()
-    drawn = distances_of(draws, shift=shift, fitted=fitted)
-    rates = GalleryRates.competing(drawn, least_items=least_items)
-    if rates is None:
-        count = max((source.items for source in drawn.values()), default=0)
-        raise CalibrationError(
-            f"{count} items that the model was not fitted on are too few to set a threshold (minimum {least_items})",
-            remedy="Add items to the gallery",
-        )
-    labelled = LABELLED in draws and len(set(draws[LABELLED].items)) >= least_items
-    mated = _mated(draws.get(LABELLED if labelled else OWN, Draws.none()), gallery_items)
+    rates = _competing(distances_of(draws, shift=shift, fitted=fitted), least_items)
+    labelled, mated = _mated(draws, gallery_items, least_items)
     proposals = {name: _propose(each, target_fpir, mated, cap, certify=certify) for name, each in rates.sources.items()}
     source = min(proposals, key=lambda name: proposals[name][0])
     threshold, status = proposals[source]
@@ -110,9 +102,7 @@ def anchor(
         "anchored": True,
         "source": source,
         "certified": [name for name, (_, status) in proposals.items() if status == CERTIFIED],
-        "sources": {
-            name: {"items": each.items, "threshold": proposals[name][0]} for name, each in rates.sources.items()
-        },
+        "sources": {n: {"items": each.items, "threshold": proposals[n][0]} for n, each in rates.sources.items()},
         "gallery_items": gallery_items,
         "shift": shift.to_dict(),
         "fpir": rates.fpir(threshold),
@@ -123,6 +113,18 @@ def anchor(
         **_mated_evidence(mated, threshold, rates.fpir(threshold), labelled=labelled),
     }
     return OperatingPoint(threshold, status, target_fpir, evidence)
+
+
+def _competing(drawn: Mapping[str, DrawnDistances], least_items: int) -> GalleryRates:
+    """Return the rates of the sources that propose a threshold; raise CalibrationError if there is none."""
+    rates = GalleryRates.competing(drawn, least_items=least_items)
+    if rates is None:
+        count = max((source.items for source in drawn.values()), default=0)
+        raise CalibrationError(
+            f"{count} items that the model was not fitted on are too few to set a threshold (minimum {least_items})",
+            remedy="Add items to the gallery",
+        )
+    return rates
 
 
 def _uncertified(source: str, drawn: DrawnDistances, target_fpir: float) -> CalibrationError:
@@ -162,12 +164,14 @@ def _propose(
     )
 
 
-def _mated(draws: Draws, gallery_items: int) -> SearchScores | None:
-    """Return the draws whose item has another photo as mated searches, or None if there are none."""
+def _mated(sources: Mapping[str, Draws], gallery_items: int, least_items: int) -> tuple[bool, SearchScores | None]:
+    """Return whether there are enough labelled queries, and the mated searches: those, or else of own draws."""
+    labelled = LABELLED in sources and len(set(sources[LABELLED].items)) >= least_items
+    draws = sources.get(LABELLED if labelled else OWN, Draws.none())
     mated = np.isfinite(draws.own)
     if not mated.any():
-        return None
-    return SearchScores(draws.items[mated], draws.own[mated], draws.distances[mated], gallery_items)
+        return labelled, None
+    return labelled, SearchScores(draws.items[mated], draws.own[mated], draws.distances[mated], gallery_items)
 
 
 def _mated_evidence(mated: SearchScores | None, threshold: float, fpir: float, *, labelled: bool) -> dict[str, Any]:

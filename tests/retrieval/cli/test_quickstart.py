@@ -139,7 +139,7 @@ def test_labelled_photos_of_unknown_items_are_measured(output: Path, tmp_path: P
     (tmp_path / "labelled.csv").write_text("path,item_id\nunknown.png,\n")
     done = run(photos, output, "--queries", str(tmp_path / "labelled.csv"))
     assert done.exit_code == 0, done.output
-    assert "Labelled photos of unknown items that return a match: 0.0% before, 0.0% after, of 1" in done.output
+    assert "Labelled photos of unknown items that return a match: 0.0% before, 0.0% after (at most 95.0%" in done.output
 
 
 def test_a_taken_port_is_found_before_anything_is_written(tmp_path: Path) -> None:
