@@ -319,7 +319,7 @@ def propose(
     labelled, refused = (None, []) if photos is None else embed_queries(bundle, gallery, photos)
     draws = gallery_draws(bundle, gallery, labelled=labelled)
     target = (before or bundle.operating_point).target_fpir if target_fpir is None else target_fpir
-    point, why_not = _point(bundle, gallery, draws, target, certify=certify)
+    point, why_not = _point(gallery, draws, target, certify=certify)
     return Proposal(bundle, draws, before, point, why_not, stored=stored, labelled=labelled, refused=refused)
 
 
@@ -338,9 +338,9 @@ def measure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tight
     point = before
     if before is None:
         action = "calibrate"
-        point, why_not = _point(bundle, gallery, draws, bundle.operating_point.target_fpir, cap=cap)
+        point, why_not = _point(gallery, draws, bundle.operating_point.target_fpir, cap=cap)
     elif tighten:
-        point = _stricter(bundle, gallery, draws, before) or before
+        point = _stricter(gallery, draws, before) or before
     return Proposal(bundle, draws, before, point, why_not, action=action, stored=stored, is_new=is_new)
 
 
@@ -363,7 +363,6 @@ def changed_share(bundle: Bundle, gallery: AnyGallery) -> float:
 
 
 def _point(
-    bundle: Bundle,
     gallery: AnyGallery,
     draws: KeptDraws,
     target_fpir: float,
@@ -389,7 +388,7 @@ def _point(
     return replace(point, evidence=evidence), ""
 
 
-def _stricter(bundle: Bundle, gallery: AnyGallery, draws: KeptDraws, before: OperatingPoint) -> OperatingPoint | None:
+def _stricter(gallery: AnyGallery, draws: KeptDraws, before: OperatingPoint) -> OperatingPoint | None:
     """Return a stricter operating point for one that misses its target, None if it is not needed or there is none.
 
     A certified point is replaced by an estimated one if the items left cannot certify the target.
@@ -397,7 +396,7 @@ def _stricter(bundle: Bundle, gallery: AnyGallery, draws: KeptDraws, before: Ope
     rates = GalleryRates.of(draws, before)
     if rates is None or rates.keeps_target(before):
         return None
-    again = partial(_point, bundle, gallery, draws, before.target_fpir, shift=Shift.of(before), cap=before.threshold)
+    again = partial(_point, gallery, draws, before.target_fpir, shift=Shift.of(before), cap=before.threshold)
     new = (again(certify=True)[0] if before.status == CERTIFIED else None) or again()[0]
     return new if new is not None and new.threshold < before.threshold else None
 
