@@ -18,35 +18,31 @@ DIMS = (2, 3, 8, 16, 128, 512, 2048)
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("dim", DIMS)
-def test_normalizer_and_mean_are_exact(test_data: Path, dim: int) -> None:
-    case = golden(test_data, "vmf_exact")[f"d{dim}"]
-    kappa = torch.tensor(case["kappa"])
-    assert kappa.min() <= 1e-3
-    assert kappa.max() >= 1e4
-    assert np.abs(vmf.log_normalizer(kappa, dim).numpy() - case["log_c"]).max() < 1e-7
-    relative = vmf.mean_resultant_length(kappa, dim).numpy() / case["mean_resultant"] - 1
-    assert np.abs(relative).max() < 1e-10
-
-
-@pytest.mark.data
-def test_the_released_normalizer_is_reached_by_name_and_is_far_off(test_data: Path) -> None:
+def test_normalizer_and_mean_are_exact_and_the_papers_fit_is_far_off(test_data: Path) -> None:
+    for dim in DIMS:
+        case = golden(test_data, "vmf_exact")[f"d{dim}"]
+        kappa = torch.tensor(case["kappa"])
+        assert kappa.min() <= 1e-3
+        assert kappa.max() >= 1e4
+        assert np.abs(vmf.log_normalizer(kappa, dim).numpy() - case["log_c"]).max() < 1e-7
+        relative = vmf.mean_resultant_length(kappa, dim).numpy() / case["mean_resultant"] - 1
+        assert np.abs(relative).max() < 1e-10
     grid = golden(test_data, "vmf_normalizer")["grid"]
     kappa = torch.tensor(grid["kappa"])
-    assert np.allclose(vmf.paper_log_normalizer(kappa, 128), grid["official_approx_p128"], rtol=1e-12)
-    assert np.allclose(vmf.paper_log_normalizer(kappa, 512), grid["official_approx_p512"], rtol=1e-12)
+    for dim in (128, 512):
+        assert np.allclose(vmf.paper_log_normalizer(kappa, dim), grid[f"official_approx_p{dim}"], rtol=1e-12)
     for row, dim in enumerate(grid["dims"]):
         assert np.abs(vmf.log_normalizer(kappa, int(dim)).numpy() - grid["exact_logC"][row]).max() < 1e-6
     at_200 = torch.tensor([200.0], dtype=F64)
     assert (vmf.paper_log_normalizer(at_200, 128) - vmf.log_normalizer(at_200, 128)).abs() > 40
 
 
-@pytest.mark.parametrize("dim", DIMS)
-def test_gradients_of_normalizer_and_mean(dim: int) -> None:
-    kappa = torch.tensor([0.0, 1e-3, 0.3, 5.0, 60.0, 900.0], dtype=F64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda k: vmf.log_normalizer(k, dim), (kappa,))
-    inner = kappa.detach()[1:].requires_grad_()
-    assert torch.autograd.gradcheck(lambda k: vmf.mean_resultant_length(k, dim), (inner,))
+def test_gradients_of_normalizer_and_mean() -> None:
+    for dim in DIMS:
+        kappa = torch.tensor([0.0, 1e-3, 0.3, 5.0, 60.0, 900.0], dtype=F64, requires_grad=True)
+        assert torch.autograd.gradcheck(vmf.log_normalizer, (kappa, dim))
+        inner = kappa.detach()[1:].requires_grad_()
+        assert torch.autograd.gradcheck(vmf.mean_resultant_length, (inner, dim))
 
 
 def test_at_no_concentration_the_density_is_uniform() -> None:
@@ -55,6 +51,8 @@ def test_at_no_concentration_the_density_is_uniform() -> None:
     assert vmf.log_normalizer(nothing, 2).item() == pytest.approx(-math.log(2 * math.pi))
     assert vmf.mean_resultant_length(nothing, 3).item() == 0
     assert vmf.uniform_log_density(3) == pytest.approx(-math.log(4 * math.pi))
+    with pytest.raises(InvalidParameter):
+        vmf.log_normalizer(torch.ones(1), 1)
 
 
 def sphere(count: int = 400) -> tuple[Tensor, Tensor]:
@@ -67,22 +65,13 @@ def sphere(count: int = 400) -> tuple[Tensor, Tensor]:
     return torch.tensor(points), torch.tensor(np.repeat(weights * np.pi / count, 2 * count))
 
 
-@pytest.mark.parametrize(
-    "concentrations",
-    [
-        (5.0, 5.0, 5.0),
-        (20.0, 10.0, 5.0),
-        (0.1, 0.1, 0.1),
-        (1.0, 30.0, 2.0),
-        pytest.param((60.0, 1.0, 0.5), marks=pytest.mark.slow),
-    ],
-)
-def test_the_density_integrates_to_one(concentrations: tuple[float, ...]) -> None:
-    points, weights = sphere(1200 if max(concentrations) > 50 else 400)
+def test_the_density_integrates_to_one() -> None:
+    points, weights = sphere()
     directions = F.normalize(torch.tensor([[1.0, 2.0, -0.5], [0.0, 0.0, 1.0]], dtype=F64), dim=1)
-    spread = torch.tensor([concentrations, concentrations[::-1]], dtype=F64)
-    density = vmf.nivmf_log_density(points, directions, spread).exp()
-    assert (weights @ density - 1).abs().max() < 1e-6
+    for concentrations in ((5.0, 5.0, 5.0), (20.0, 10.0, 5.0), (0.1, 0.1, 0.1), (1.0, 30.0, 2.0)):
+        spread = torch.tensor([concentrations, concentrations[::-1]], dtype=F64)
+        density = vmf.nivmf_log_density(points, directions, spread).exp()
+        assert (weights @ density - 1).abs().max() < 1e-6
 
 
 def test_the_papers_form_is_not_a_density() -> None:
@@ -98,15 +87,15 @@ def test_the_papers_form_is_not_a_density() -> None:
         assert mass == 131 or total == pytest.approx(mass, rel=1e-6)
 
 
-@pytest.mark.parametrize("dim", [3, 16, 512])
-def test_equal_concentrations_are_the_isotropic_density(dim: int) -> None:
-    generator = torch.Generator().manual_seed(0)
-    points = F.normalize(torch.randn(5, dim, generator=generator, dtype=F64), dim=1)
-    directions = F.normalize(torch.randn(4, dim, generator=generator, dtype=F64), dim=1)
-    kappa = torch.tensor([0.5, 3.0, 40.0, 300.0], dtype=F64)
-    got = vmf.nivmf_log_density(points, directions, kappa[:, None].expand(-1, dim))
-    want = vmf.log_normalizer(kappa, dim) + kappa * (points @ directions.T)
-    assert torch.allclose(got, want, atol=1e-9)
+def test_equal_concentrations_are_the_isotropic_density() -> None:
+    for dim in (3, 16, 512):
+        generator = torch.Generator().manual_seed(0)
+        points = F.normalize(torch.randn(5, dim, generator=generator, dtype=F64), dim=1)
+        directions = F.normalize(torch.randn(4, dim, generator=generator, dtype=F64), dim=1)
+        kappa = torch.tensor([0.5, 3.0, 40.0, 300.0], dtype=F64)
+        got = vmf.nivmf_log_density(points, directions, kappa[:, None].expand(-1, dim))
+        want = vmf.log_normalizer(kappa, dim) + kappa * (points @ directions.T)
+        assert torch.allclose(got, want, atol=1e-9)
 
 
 def test_distances_between_two_isotropic_densities_by_quadrature() -> None:
@@ -133,23 +122,22 @@ def test_distances_between_two_isotropic_densities_by_quadrature() -> None:
 def test_distances_golden(test_data: Path) -> None:
     cases = golden(test_data, "vmf_analytic_distances")
     given = cases.pop("quadrature_d3")
-    cosine = torch.tensor([[float(given["mu_z"] @ given["mu_p"])]])
-    kappa, proxy_kappa = torch.tensor([float(given["kappa_z"])]), torch.tensor([float(given["kappa_p"])])
-    arguments = (cosine.double(), kappa.double(), proxy_kappa.double(), 3)
-    assert vmf.expected_likelihood(*arguments).item() == pytest.approx(float(given["EL_quadrature"]), abs=1e-6)
-    assert vmf.bhattacharyya(*arguments).item() == pytest.approx(float(given["B_quadrature"]), abs=1e-6)
-    assert vmf.kl_divergence(*arguments).item() == pytest.approx(float(given["KL_quadrature"]), abs=1e-6)
+    numbers = (float(given["mu_z"] @ given["mu_p"]), float(given["kappa_z"]), float(given["kappa_p"]))
+    cosine, kappa, proxy_kappa = (torch.tensor([number], dtype=F64) for number in numbers)
+    for distance, name in ((vmf.expected_likelihood, "EL"), (vmf.bhattacharyya, "B"), (vmf.kl_divergence, "KL")):
+        found = distance(cosine[None], kappa, proxy_kappa, 3).item()
+        assert found == pytest.approx(float(given[f"{name}_quadrature"]), abs=1e-6)
     for case in cases.values():
         vectors = torch.tensor(case["emb"])
         cosines = F.normalize(vectors, dim=1) @ F.normalize(torch.tensor(case["proxy_dirs"]), dim=1).T
         concentrations = torch.tensor(case["proxy_kappa"])[:, 0].clamp(min=float(case["kappa_min"]))
-        arguments = (cosines, vectors.norm(dim=1), concentrations, vectors.shape[1])
         for distance, name in (
             (vmf.expected_likelihood, "el_dist_eq35_exact"),
             (vmf.bhattacharyya, "b_dist_eq29_exact"),
             (vmf.kl_divergence, "kl_true_exact"),
         ):
-            assert np.allclose(distance(*arguments).numpy(), case[name], rtol=1e-8, atol=1e-7)
+            found = distance(cosines, vectors.norm(dim=1), concentrations, vectors.shape[1])
+            assert np.allclose(found.numpy(), case[name], rtol=1e-8, atol=1e-7)
 
 
 def analytic_loss(case: Case, distance: str, dtype: torch.dtype) -> tuple[VonMisesFisherNCA, float]:
@@ -160,17 +148,13 @@ def analytic_loss(case: Case, distance: str, dtype: torch.dtype) -> tuple[VonMis
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("dtype", [F64, F32])
 @pytest.mark.parametrize("name", ["d128", "d512", "d128_clamp"])
-def test_analytic_losses_golden(test_data: Path, name: str, dtype: torch.dtype) -> None:
+def test_analytic_losses_golden(test_data: Path, name: str) -> None:
     case = golden(test_data, "vmf_analytic_distances")[name]
-    close = 1e-8 if dtype == F64 else 5e-5
-    for distance, key in (
-        ("el_vmf", "el_loss_exact"),
-        ("b_vmf", "b_loss_exact"),
-        ("kl_vmf", "kl_loss_correct_sign_true_exact"),
-    ):
-        assert analytic_loss(case, distance, dtype)[1] == pytest.approx(float(case[key]), abs=close)
+    keys = {"el_vmf": "el_loss_exact", "b_vmf": "b_loss_exact", "kl_vmf": "kl_loss_correct_sign_true_exact"}
+    for distance, key in keys.items():
+        assert analytic_loss(case, distance, F64)[1] == pytest.approx(float(case[key]), abs=1e-8)
+        assert analytic_loss(case, distance, F32)[1] == pytest.approx(float(case[key]), abs=5e-5)
 
 
 @pytest.mark.data
@@ -289,21 +273,21 @@ def test_placed_samples_golden(test_data: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("dim", [2, 3, 16, 128, *(pytest.param(dim, marks=pytest.mark.slow) for dim in (512, 2048))])
-@pytest.mark.parametrize("kappa", [0.1, 1.0, 10.0, 100.0, 1000.0])
-def test_samples_have_the_right_mean_and_variance(dim: int, kappa: float) -> None:
+def test_samples_have_the_right_mean_and_variance(dim: int) -> None:
     count = 4000
-    generator = torch.Generator().manual_seed(7)
-    direction = F.normalize(torch.randn(1, dim, generator=generator, dtype=F64), dim=1)
-    samples = vmf.sample(direction, torch.tensor([kappa], dtype=F64), count, generator)[:, 0]
-    assert (samples.norm(dim=1) - 1).abs().max() < 1e-9
-    cosines = samples @ direction[0]
-    mean = vmf.mean_resultant_length(torch.tensor(kappa, dtype=F64), dim).item()
-    variance = 1 - mean**2 - (dim - 1) * mean / kappa
-    assert abs(cosines.mean().item() - mean) < 5 * math.sqrt(variance / count)
-    squares = (cosines - mean).square()
-    assert abs(squares.mean().item() - variance) < 5 * (squares.std() / math.sqrt(count)).item()
-    across = samples - cosines[:, None] * direction  # uniform around the mean direction
-    assert across.mean(dim=0).norm() < 5 * math.sqrt((1 - cosines.square()).mean().item() / count)
+    for kappa in (0.1, 1.0, 10.0, 100.0, 1000.0):
+        generator = torch.Generator().manual_seed(7)
+        direction = F.normalize(torch.randn(1, dim, generator=generator, dtype=F64), dim=1)
+        samples = vmf.sample(direction, torch.tensor([kappa], dtype=F64), count, generator)[:, 0]
+        assert (samples.norm(dim=1) - 1).abs().max() < 1e-9
+        cosines = samples @ direction[0]
+        mean = vmf.mean_resultant_length(torch.tensor(kappa, dtype=F64), dim).item()
+        variance = 1 - mean**2 - (dim - 1) * mean / kappa
+        assert abs(cosines.mean().item() - mean) < 5 * math.sqrt(variance / count)
+        squares = (cosines - mean).square()
+        assert abs(squares.mean().item() - variance) < 5 * (squares.std() / math.sqrt(count)).item()
+        across = samples - cosines[:, None] * direction  # uniform around the mean direction
+        assert across.mean(dim=0).norm() < 5 * math.sqrt((1 - cosines.square()).mean().item() / count)
 
 
 @pytest.mark.data
@@ -366,15 +350,3 @@ def test_what_is_learned_has_its_own_rates() -> None:
     assert loss.rates["concentrations"] == 7.0
     assert loss.concentrations.shape == (3, 4)
     assert VonMisesFisherNCA(3, 4, distance="el_vmf").concentrations.shape == (3,)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [{"distance": "cosine"}, {"temperature": 0.0}, {"samples": 0}, {"concentration": -1.0}, {"anchor_weight": -1.0},
-     {"normalizer": "none"}, {"normalizer": "paper", "distance": "el_vmf"}],
-)  # fmt: skip
-def test_broken_rules_are_refused(arguments: dict[str, object]) -> None:
-    with pytest.raises(InvalidParameter):
-        VonMisesFisherNCA(3, 4, **arguments)  # type: ignore[arg-type]
-    with pytest.raises(InvalidParameter):
-        vmf.log_normalizer(torch.ones(1), 1)

@@ -1,0 +1,329 @@
+"""Losses equal the printed formulas as loops, and numbers that a reader can check; their memory; broken rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from retrieval.errors import InvalidParameter
+from training.losses import (
+    ArcFace,
+    ClassAveragedContrastive,
+    ClassWiseMultiSimilarity,
+    Contextual,
+    ContextualSum,
+    Contrastive,
+    CosFace,
+    MeanFieldClassWiseMultiSimilarity,
+    MeanFieldContrastive,
+    NormalizedSoftmax,
+    ProxyAnchor,
+    ProxyNCA,
+    RecallAtK,
+    SmoothAP,
+    ThresholdConsistentMargin,
+    Triplet,
+    VonMisesFisherNCA,
+    contextual,
+    ranking,
+    tcm,
+)
+from training.losses.base import pair_masks
+from training.losses.ranking import simix, simix_pairs, smooth_recall
+
+from .golden import F64, agrees, golden, measure, small_batch
+from .slow_contextual import slow_contextual, squared_distances
+
+
+def kept_by(loss: torch.nn.Module, vectors: Tensor, labels: Tensor) -> int:
+    """Return the number of elements of the largest tensor that a step keeps for its gradient."""
+    kept: list[int] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        kept.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        loss(vectors.requires_grad_(), labels)
+    return max(kept)
+
+
+def same_with_gradient(got: Tensor, want: Tensor, vectors: Tensor) -> None:
+    assert got.item() == pytest.approx(want.item(), rel=1e-12)
+    assert torch.allclose(torch.autograd.grad(got, vectors)[0], torch.autograd.grad(want, vectors)[0], atol=1e-11)
+
+
+def slow_tcm(vectors: Tensor, labels: Tensor, hard_only: bool) -> Tensor:
+    """Return Eq. 5, or Eq. 17, from the whole matrix with masks, through autograd."""
+    unit = F.normalize(vectors, dim=1)
+    s = unit @ unit.T
+    positive, negative = pair_masks(labels)
+    total = s.sum() * 0
+    for violation, allowed in ((0.9 - s, positive), (s - 0.5, negative)):
+        hard = allowed & (violation >= 0)
+        chosen = hard if hard_only else allowed
+        total = total + (violation * chosen).sum() / hard.sum().clamp(min=1)
+    return total
+
+
+@pytest.mark.parametrize("block", [1, 100, 2**19])
+def test_tcm_equals_the_mask_version(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tcm.BLOCK, "cpu", block)
+    for hard_only in (True, False):
+        for classes in (1, 4, 40):
+            generator = torch.Generator().manual_seed(0)
+            vectors = torch.randn(40, 3, generator=generator, dtype=F64, requires_grad=True)
+            labels = torch.randint(classes, (40,), generator=generator)
+            got = ThresholdConsistentMargin(hard_only=hard_only)(vectors, labels)
+            same_with_gradient(got, slow_tcm(vectors, labels, hard_only), vectors)
+
+
+def test_tcm_by_hand() -> None:
+    """Two photos of one class at cosine 0.6, and one of another at 0.8 to the first and 0 to the second."""
+    vectors = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, -0.6]], dtype=F64)
+    labels = torch.tensor([0, 0, 1])
+    assert ThresholdConsistentMargin()(vectors, labels).item() == pytest.approx((0.9 - 0.6) + (0.8 - 0.5), abs=1e-12)
+    everything = ThresholdConsistentMargin(hard_only=False)(vectors, labels).item()
+    assert everything == pytest.approx((0.9 - 0.6) + (0.8 - 0.5) + (0.0 - 0.5), abs=1e-12)  # one hard negative
+
+
+@pytest.mark.data
+def test_a_pair_on_a_margin_counts_for_tcm_and_not_for_contrastive(test_data: Path) -> None:
+    case = golden(test_data, "contrastive")["boundary"]
+    margins = {"positive_margin": 0.6, "negative_margin": 0.6}
+    assert measure(ThresholdConsistentMargin(**margins), case, F64)[0] == pytest.approx(0.4)
+    assert measure(Contrastive(**margins), case, F64)[0] == pytest.approx(0.8)
+
+
+def slow_smooth_ap(s: Tensor, labels: Tensor, count_query: bool) -> Tensor:
+    """Return one minus the mean over queries of the formula, by loops; the temperature is 0.1."""
+    n, values = len(labels), []
+    for q in range(n):
+        database = [z for z in range(n) if count_query or z != q]
+        positives = [z for z in database if labels[z] == labels[q]]
+        parts = []
+        for x in positives:
+            above = {z: torch.sigmoid((s[q, z] - s[q, x]) / 0.1) for z in database if z != x}
+            alike = torch.stack([s.new_zeros(()), *(above[z] for z in positives if z != x)]).sum()
+            parts.append((1 + alike) / (1 + torch.stack([s.new_zeros(()), *above.values()]).sum()))
+        values += [1 - torch.stack(parts).mean()] if parts else []
+    return torch.stack(values).mean()
+
+
+def slow_recall_at_k(s: Tensor, labels: Tensor, count_query: bool) -> Tensor:
+    """Return one minus the surrogate for k = 1, 2 and 4, by loops; the temperature is 0.1."""
+    n, values = len(labels), []
+    for q in range(n):
+        positives = [x for x in range(n) if labels[x] == labels[q] and x != q]
+        if not positives:
+            continue
+        others = {x: [z for z in range(n) if z != x and (count_query or z != q)] for x in positives}
+        ranks = torch.stack([1 + torch.sigmoid((s[q, others[x]] - s[q, x]) / 0.1).sum() for x in positives])
+        recall = [torch.sigmoid(k - ranks).sum().clamp(max=k) / min(k, len(positives)) for k in (1, 2, 4)]
+        values.append(1 - torch.stack(recall).mean())
+    return torch.stack(values).mean()
+
+
+@pytest.mark.parametrize("block", [40, 2**22])
+def test_ranks_equal_loops_with_unequal_classes(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranking, "BLOCK", block)
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(11, 5, generator=generator, dtype=F64, requires_grad=True)
+    labels = torch.tensor([0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 1])
+    for count_query in (True, False):
+        s = F.normalize(vectors, dim=1) @ F.normalize(vectors, dim=1).T
+        got = SmoothAP(temperature=0.1, count_query=count_query)(vectors, labels)
+        same_with_gradient(got, slow_smooth_ap(s, labels, count_query), vectors)
+        s = F.normalize(vectors, dim=1) @ F.normalize(vectors, dim=1).T
+        got = RecallAtK(ks=(1, 2, 4), similarity_temperature=0.1, count_query=count_query)(vectors, labels)
+        same_with_gradient(got, slow_recall_at_k(s, labels, count_query), vectors)
+
+
+def test_a_perfect_batch_has_recall_one_by_the_exact_rank() -> None:
+    """Two classes, two photos each, on the poles of a circle: every positive has rank 1 without the query."""
+    vectors = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]], dtype=F64)
+    labels = torch.tensor([0, 0, 1, 1])
+    exact = RecallAtK(ks=(1,), rank_temperature=0.01, count_query=False)(vectors, labels)
+    assert exact.item() == pytest.approx(0.5)  # sigmoid((1 - 1) / t) = 1/2 at the cut itself
+    assert RecallAtK(ks=(2,), rank_temperature=0.01, count_query=False)(vectors, labels).item() < 1e-9
+
+
+def test_labels_may_have_any_type() -> None:
+    embeddings, labels = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([1, 0, 1, 1, 0, 0])
+    for kind in (torch.bool, torch.uint8, torch.int32):
+        for loss in (SmoothAP(), RecallAtK()):
+            assert loss(embeddings, labels.to(kind)) == loss(embeddings, labels) > 0
+
+
+@pytest.mark.data
+def test_recall_of_each_query_and_mixed_photos_equal_the_golden_ones(test_data: Path) -> None:
+    released = {"rank_temperature": 1.0, "similarity_temperature": 0.01, "count_query": True}
+    case = golden(test_data, "recall_at_k_surrogate")["regular"]
+    unit = F.normalize(torch.tensor(case["emb"]), dim=1)
+    for place, k in enumerate(case["k_vals"].tolist()):
+        recall, asked = smooth_recall(unit @ unit.T, torch.tensor(case["labels"]), ks=[k], **released)  # type: ignore[arg-type]
+        assert asked.all()
+        assert np.abs(recall.numpy() - case["recall_per_query_k"][:, place]).max() < 1e-12
+    case = golden(test_data, "recall_at_k_surrogate")["simix_m4"]
+    vectors = torch.tensor(case["emb"], requires_grad=True)
+    first, second = (torch.cat([torch.tensor(case["pairs"][:, side]) + 4 * c for c in range(4)]) for side in (0, 1))
+    labels = torch.tensor(case["labels"])
+    mixed, mixed_labels = simix(F.normalize(vectors, dim=1), labels, (first, second), torch.tensor(case["alphas"]))
+    order = torch.argsort(mixed_labels, stable=True)
+    assert torch.equal(mixed_labels[order], torch.tensor(case["mixed_labels"]))
+    assert np.abs(mixed[order].detach().numpy() - case["mixed"]).max() < 1e-15
+    recall, _ = smooth_recall(mixed @ mixed.T, mixed_labels, ks=case["k_vals"].tolist(), **released)  # type: ignore[arg-type]
+    loss = (1 - recall).mean()
+    loss.backward()
+    assert vectors.grad is not None
+    agrees((loss.item(), vectors.grad), float(case["loss"]), case["grad_emb"], F64)
+
+
+def test_simix_mixes_every_pair_of_a_class_once() -> None:
+    first, second = simix_pairs(torch.tensor([0, 1, 0, 1, 0, 2]))
+    assert sorted(zip(first.tolist(), second.tolist(), strict=True)) == [(0, 2), (0, 4), (1, 3), (2, 4)]
+    vectors = torch.randn(8, 6, generator=torch.Generator().manual_seed(3))
+    labels = torch.arange(4).repeat_interleave(2)
+    torch.manual_seed(0)
+    mixed = RecallAtK(simix=True)(vectors, labels)
+    assert mixed.isfinite()
+    assert mixed.item() != pytest.approx(RecallAtK()(vectors, labels).item(), abs=1e-3)
+
+
+def test_losses_of_pairs_of_classes_equal_loops() -> None:
+    vectors, labels = small_batch()
+    unit = F.normalize(vectors, dim=1)
+    classes = sorted(set(labels.tolist()))
+    averaged = similar = 0.0
+    for first in classes:
+        for second in classes:
+            d = (1 - unit[labels == first] @ unit[labels == second].T).numpy()
+            if first == second:
+                averaged += np.maximum(d - 0.02, 0).mean() / 2
+                similar += np.log(1 + np.exp(0.01 * (d - 0.2)).mean() / 2) / 0.01
+            else:
+                averaged += np.maximum(0.3 - d, 0).mean() / 2
+                similar += np.log(1 + np.exp(-80 * (d - 0.2)).mean()) / 160
+    count = len(classes)
+    assert ClassAveragedContrastive()(vectors, labels).item() == pytest.approx(averaged / count, rel=1e-12)
+    assert ClassWiseMultiSimilarity()(vectors, labels).item() == pytest.approx(similar / count, rel=1e-12)
+
+
+def test_mean_field_multi_similarity_equals_loops_over_all_pairs_of_classes() -> None:
+    vectors, labels = small_batch()
+    torch.manual_seed(0)
+    loss = MeanFieldClassWiseMultiSimilarity(6, 6, beta=3.0, delta=0.9, regularization=0.1).double()
+    fields = F.normalize(loss.fields.detach(), dim=1)
+    d, between = (1 - F.normalize(vectors, dim=1) @ fields.T).numpy(), (1 - fields @ fields.T).numpy()
+    rows = {c: np.flatnonzero(labels == c) for c in range(6)}
+    q = np.array([[np.exp(-3 * (d[rows[c], e] - 0.9)).mean() if len(rows[c]) else 0 for e in range(6)]
+                  for c in range(6)])  # fmt: skip
+    total = sum(np.log(1 + np.exp(0.01 * (d[rows[c], c] - 0.9)).mean()) / 0.01 for c in range(4))
+    total += sum(np.log(1 + q[c, e] + q[e, c]) / 6 for c in range(6) for e in range(6) if c != e)
+    crowding = sum(np.log(1 + np.exp(-3 * (between[c, e] - 0.9))) ** 2 for c in range(6) for e in range(6) if c != e)
+    assert loss(vectors, labels).item() == pytest.approx(total / 4 + 0.1 * crowding / 6, rel=1e-10)
+
+
+def test_a_steep_scale_does_not_overflow() -> None:
+    vectors = torch.ones(4, 3, requires_grad=True)
+    value = ClassWiseMultiSimilarity(beta=500.0, delta=2.0)(vectors, torch.tensor([0, 0, 1, 1]))  # e^1000
+    value.backward()
+    attraction = np.log(1 + np.exp(0.01 * -2.0) / 2) / 0.01
+    assert value.item() == pytest.approx(attraction + 2 * 1000 / (2 * 500 * 2), rel=1e-6)
+    assert vectors.grad is not None
+    assert vectors.grad.isfinite().all()
+
+
+def test_triplet_cosface_and_normalized_softmax_are_their_formulas() -> None:
+    """Anchor and positive at cosine 0.6, a negative at cosine 0.8 to the anchor and 0 to the positive."""
+    vectors = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, -0.6]], dtype=F64)
+    value = Triplet(margin=0.2, mining="all")(vectors, torch.tensor([0, 0, 1]))
+    violation = (2 - 2 * 0.6) ** 0.5 - (2 - 2 * 0.8) ** 0.5 + 0.2  # the other triplet keeps its margin
+    assert value.item() == pytest.approx(violation, abs=1e-12)
+    vectors, labels = small_batch()
+    unit = F.normalize(vectors, dim=1)
+    cosface, softmax = CosFace(4, 6, scale=8.0, margin=0.3).double(), NormalizedSoftmax(4, 6).double()
+    shifted = 8 * (unit @ F.normalize(cosface.inner.W, dim=0) - 0.3 * F.one_hot(labels, 4))
+    assert cosface(vectors, labels).item() == pytest.approx(F.cross_entropy(shifted, labels).item(), rel=1e-6)
+    cosines = unit @ F.normalize(softmax.inner.W, dim=0)
+    assert softmax(vectors, labels).item() == pytest.approx(F.cross_entropy(cosines / 0.05, labels).item(), rel=1e-6)
+
+
+def test_the_contextual_loss_equals_loops_and_is_finite_in_a_concentrated_batch() -> None:
+    generator = torch.Generator().manual_seed(1)
+    vectors = torch.randn(9, 4, generator=generator, dtype=F64, requires_grad=True)
+    labels = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2])
+    want = slow_contextual(squared_distances(vectors), labels, neighbours=4, margin=0.05, slope=10.0)
+    same_with_gradient(Contextual()(vectors, labels), want, vectors)
+    # mean cosine 0.9: every neighbourhood is the whole batch, where the released loss is NaN
+    close = (3 + torch.randn(128, 64, generator=generator)).requires_grad_()
+    value = Contextual()(close, torch.arange(32).repeat_interleave(4))
+    value.backward()
+    assert value.isfinite()
+    assert close.grad is not None
+    assert close.grad.isfinite().all()
+    assert close.grad.abs().max() > 0
+
+
+def test_ablations_of_the_contextual_loss_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(1)
+    vectors = torch.randn(16, 6, generator=generator, dtype=F64, requires_grad=True)
+    labels = torch.arange(4).repeat_interleave(4)
+    plain = torch.autograd.grad(Contextual()(vectors, labels), vectors)[0]
+    ablations: list[dict[str, Any]] = [{"intersect": False}, {"expand": False}, {"intersect": False, "expand": False}]
+    ablations += [{"complement": False}, {"stop_gradient": False}, {"conjunction": "min"}, {"step": "sigmoid"}]
+    for arguments in ablations:
+        ablated = torch.autograd.grad(Contextual(**arguments)(vectors, labels), vectors)[0]
+        assert ablated.isfinite().all(), arguments
+        assert ablated.abs().max() > 0, arguments
+        assert not torch.allclose(plain, ablated), arguments
+    # on 0 and 1 min and product agree, but W̃ itself is a share: min(share, 1) = share · 1 where inside
+    by_min, by_product = (Contextual(conjunction=name, expand=False)(vectors, labels) for name in ("min", "product"))
+    assert by_min.item() == pytest.approx(by_product.item())
+    whole = Contextual(conjunction="min")(vectors, labels).item()
+    monkeypatch.setattr(contextual, "ROWS", 300)
+    assert Contextual(conjunction="min")(vectors, labels).item() == pytest.approx(whole, rel=1e-12)
+
+
+def test_step_one_alone_is_the_share_of_wrong_neighbourhood_entries() -> None:
+    """Eq. 32: photos at 0, 10, 90 and 100 degrees, classes alternating: with k = 2 each finds the wrong neighbour."""
+    angles = torch.deg2rad(torch.tensor([0.0, 10.0, 90.0, 100.0], dtype=F64))
+    vectors = torch.stack([angles.cos(), angles.sin()], dim=1)
+    loss = Contextual(neighbours=2, margin=0.0, intersect=False, expand=False)
+    assert loss(vectors, torch.tensor([0, 1, 0, 1])).item() == pytest.approx(8 / 16)  # a miss and a false one a row
+    assert loss(vectors, torch.tensor([0, 0, 1, 1])).item() == 0
+
+
+def test_a_step_keeps_small_tensors() -> None:
+    assert kept_by(ThresholdConsistentMargin(), torch.randn(3000, 8), torch.arange(3000) // 4) <= 3000 * 8
+    for loss in (SmoothAP(), RecallAtK()):
+        assert kept_by(loss, torch.randn(480, 8), torch.arange(480) // 4) <= 480 * 480
+    for kind in (MeanFieldContrastive, MeanFieldClassWiseMultiSimilarity):
+        assert kept_by(kind(2000, 8), torch.randn(16, 8), torch.arange(16) // 4) <= 16 * 2000
+
+
+def test_broken_rules_and_labels_without_a_proxy_are_refused() -> None:
+    broken: dict[type, list[dict[str, Any]]] = {
+        Contextual: [{"neighbours": 0}, {"margin": -0.1}, {"slope": 0.0}, {"conjunction": "or"}, {"step": "hard"}],
+        ContextualSum: [{"contextual_weight": 1.5}],
+        MeanFieldContrastive: [{"positive_margin": -0.1}, {"regularization": -1.0}, {"reduction": "median"}],
+        RecallAtK: [{"ks": ()}, {"ks": (0,)}, {"ks": (1.5,)}, {"rank_temperature": 0.0}],
+        ThresholdConsistentMargin: [{"positive_margin": 0.2}, {"negative_weight": -1.0}, {"positive_margin": 1.5}],
+        VonMisesFisherNCA: [{"distance": "cosine"}, {"temperature": 0.0}, {"samples": 0}, {"concentration": -1.0},
+                            {"anchor_weight": -1.0}, {"normalizer": "none"},
+                            {"normalizer": "paper", "distance": "el_vmf"}],
+    }  # fmt: skip
+    for kind, cases in broken.items():
+        shape = (3, 4) if kind in (MeanFieldContrastive, VonMisesFisherNCA) else ()
+        for arguments in cases:
+            with pytest.raises(InvalidParameter):
+                kind(*shape, **arguments)
+    for kind in (ProxyAnchor, ProxyNCA, ArcFace, CosFace, NormalizedSoftmax):
+        with pytest.raises(InvalidParameter, match="between 0 and 3"):
+            kind(4, 6)(torch.randn(2, 6), torch.tensor([0, 4]))
