@@ -167,10 +167,11 @@ class Learner:
     def load(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
         state: dict[int, dict[str, Any]] = {}
-        for name, value in under(tensors, "optimizer.").items():
-            index, key = name.split(".", 1)
-            state.setdefault(int(index), {})[key] = value
-        self._learned.load_state_dict({name: v for name, v in tensors.items() if not name.startswith("optimizer.")})
+        learned = dict(tensors)
+        for name in [name for name in tensors if name.startswith("optimizer.")]:
+            _, index, key = name.split(".", 2)
+            state.setdefault(int(index), {})[key] = learned.pop(name)
+        self._learned.load_state_dict(learned)
         self._optimizer.load_state_dict({"state": state, "param_groups": self._optimizer.state_dict()["param_groups"]})
         self._scaler.load_state_dict(self._scaler.state_dict() | {"scale": facts["scale"]})
         self.step = facts["step"]
@@ -183,8 +184,3 @@ def half_precision(precision: str, device: torch.device) -> torch.dtype | None:
     if precision == "fp16" and device.type != "cuda":
         raise InvalidParameter("precision", "be fp32 or bf16 without a GPU", precision)
     return {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
-
-
-def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with `prefix`, with the prefix removed."""
-    return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}

@@ -23,7 +23,6 @@ from training.evaluation.evaluate import item_labels
 from training.model import EmbeddingModel
 
 from .head_start import first_of_each
-from .learner import under
 from .recipe import build_loss, initial_model
 from .run import FITTED, LAST, START, Run, choose_device
 
@@ -123,5 +122,5 @@ def first_model(run: Run) -> EmbeddingModel:
     if not run.has(START):
         return initial_model(run.settings)[0]
     model = run.new_model()
-    model.load_state_dict(under(run.load(START)[0], "model."))
+    nn.ModuleDict({"model": model}).load_state_dict(run.load(START)[0], strict=False)
     return model

@@ -1,16 +1,12 @@
 """Losses: `forward(embeddings (n, d) raw, labels (n,) int64) -> scalar`. They normalise the embeddings themselves."""
 
-from typing import TYPE_CHECKING
-
-from torch import nn
-
 from .contextual import Contextual, ContextualSum, SimilarityRegularizer
 from .contrastive import ClassAveragedContrastive, Contrastive
 from .mean_field import ClassWiseMultiSimilarity, MeanFieldClassWiseMultiSimilarity, MeanFieldContrastive
 from .proxies import ArcFace, ProxyAnchor, ProxyNCA
 from .pytorch_metric_learning import CosFace, MultiSimilarity, NormalizedSoftmax, Triplet
 from .ranking import RecallAtK, SmoothAP
-from .registry import COMPARED, LOSSES, Regularized, load_comparison_losses, make_loss
+from .registry import LOSSES, Regularized, load_comparison_losses, make_loss
 from .tcm import ThresholdConsistentMargin
 from .vmf_nca import VonMisesFisherNCA
 
@@ -40,13 +36,3 @@ __all__ = [
 ]
 
 load_comparison_losses()
-
-
-if not TYPE_CHECKING:  # a type checker would take any name for a loss
-
-    def __getattr__(name: str) -> type[nn.Module]:
-        """Return a comparison loss of `research.losses` by the name of its class, in a checkout."""
-        for entry in COMPARED.values():
-            if entry.loss.__name__ == name:
-                return entry.loss
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

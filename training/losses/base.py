@@ -40,30 +40,28 @@ class Loss(nn.Module, ABC):
 
 def check_shape(classes: int, dim: int) -> None:
     """Raise InvalidParameter for a number of classes or a dimension below 1."""
-    for name, value in (("classes", classes), ("dim", dim)):
-        if value < 1:
-            raise InvalidParameter(name, "be at least 1", value)
+    _check_each("be at least 1", lambda value: value >= 1, {"classes": classes, "dim": dim})
 
 
 def check_positive(**values: float) -> None:
     """Raise InvalidParameter for an argument that is not above 0."""
-    for name, value in values.items():
-        if not value > 0:
-            raise InvalidParameter(name, "be positive", value)
+    _check_each("be positive", lambda value: value > 0, values)
 
 
 def check_not_negative(**values: float) -> None:
     """Raise InvalidParameter for an argument below 0."""
-    for name, value in values.items():
-        if not value >= 0:
-            raise InvalidParameter(name, "be zero or more", value)
+    _check_each("be zero or more", lambda value: value >= 0, values)
 
 
 def check_cosine_distance(**values: float) -> None:
     """Raise InvalidParameter for an argument outside of the range of cosine distances."""
+    _check_each("lie in [0, 2], a cosine distance", lambda value: 0 <= value <= 2, values)
+
+
+def _check_each(rule: str, holds: Callable[[float], bool], values: Mapping[str, float]) -> None:
     for name, value in values.items():
-        if not 0 <= value <= 2:
-            raise InvalidParameter(name, "lie in [0, 2], a cosine distance", value)
+        if not holds(value):
+            raise InvalidParameter(name, rule, value)
 
 
 def check_one_of(name: str, value: str, allowed: Sequence[str]) -> None:

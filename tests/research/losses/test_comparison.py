@@ -7,18 +7,10 @@ import pytest
 import torch
 from pytorch_metric_learning import losses
 
+from research.losses import ContextualCorrected, ContextualDetached, EuclideanNCA, FastAP, Margin, NTXent
 from research.losses.comparison import Corrected, draw_negatives
 from retrieval.errors import InvalidParameter
-from training.losses import (
-    Contextual,
-    ContextualCorrected,
-    ContextualDetached,
-    EuclideanNCA,
-    FastAP,
-    Margin,
-    NTXent,
-    make_loss,
-)
+from training.losses import Contextual, make_loss
 
 from ...training.losses.golden import batch, cosines_of, gradient_of
 from ...training.losses.slow_contextual import slow_contextual, squared_distances
