@@ -23,9 +23,9 @@ from .world import make_bundle, write_folder
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 PINS = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
 LOCAL = {"index", "retrieval", "serving", "training"}
-ALWAYS = {"PIL", "click", "jinja2", "numpy", "pyarrow", "pydantic", "threadpoolctl", "tqdm"}
+ALWAYS = {"PIL", "click", "jinja2", "numpy", "pyarrow", "pydantic", "pydantic_core", "threadpoolctl", "tqdm"}
 OF_OTHERS = {"aiohttp", "mlflow", "wandb"}  # their own check says what to install
-NEEDED_IN_TURN = {"anyio", "huggingface_hub", "pydantic_core", "sqlalchemy", "starlette"}
+NEEDED_IN_TURN = {"anyio", "huggingface_hub", "sqlalchemy", "starlette"}
 
 # what each command needs, and the words that make it go as far as that
 VERBS = {

@@ -159,7 +159,8 @@ def trained(job: Job) -> Run:
     if (job.path / "finished").exists():
         return Run.open(job.path)
     begun = (job.path / "settings.json").exists()
-    run = train(job.settings, job.path, resume=begun, splits=None if begun else job.splits, check_photos=False)
+    splits = None if begun else job.splits
+    run = train(job.settings, job.path, resume=begun, splits=splits, check_photos=False, keep_start=False)
     (job.path / "finished").touch()
     return run
 

@@ -38,6 +38,7 @@ def train(
     splits: Splits | None = None,
     on_epoch: EpochCallback | None = None,
     check_photos: bool = True,
+    keep_start: bool = True,
 ) -> Run:
     """Train or resume the run at `path`, and return it.
 
@@ -58,6 +59,8 @@ def train(
         the run, which can be resumed.
     check_photos:
         Open every photo before anything is written.
+    keep_start:
+        Keep the model before training if no epoch is better on the validation items.
 
     Raises
     ------
@@ -72,7 +75,14 @@ def train(
     try:
         if not resume:
             photos, model = begin_run(settings, path, process_group, start=start, splits=splits, check=check_photos)
-        trainer = Trainer(Run.open(path), photos=photos, model=model, process_group=process_group, on_epoch=on_epoch)
+        trainer = Trainer(
+            Run.open(path),
+            photos=photos,
+            model=model,
+            process_group=process_group,
+            on_epoch=on_epoch,
+            keep_start=keep_start,
+        )
         return trainer.run_epochs()
     except Exception:  # of the model, the data or the device: a run without an epoch is removed
         if process_group.is_main and not (resume or Run(path).has(LAST)):

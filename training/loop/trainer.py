@@ -46,6 +46,7 @@ class Trainer:
         model: EmbeddingModel | None = None,
         process_group: ProcessGroup | None = None,
         on_epoch: EpochCallback | None = None,
+        keep_start: bool = True,
     ) -> None:
         self.run = run
         self.settings = settings = run.settings
@@ -54,7 +55,7 @@ class Trainer:
         self.process_group = process_group or ProcessGroup.join()
         if self.process_group.device.type == "cpu":
             keep_freed_memory()
-        self._on_epoch = on_epoch
+        self._on_epoch, self._keeps_start = on_epoch, keep_start
         photos = run.photos() if photos is None else photos
         fit = photos_in_protocol(photos, self.splits.fit, self.protocol)
         validation_items = set(self.splits.validation)
@@ -111,7 +112,7 @@ class Trainer:
 
     def _start(self, log: Log) -> dict[str, Tensor] | None:
         """Validate the model before training; return its weights, or None if it cannot be selected."""
-        if self.settings.select == LAST_EPOCH or not self.validation:
+        if self.settings.select == LAST_EPOCH or not self._keeps_start or not self.validation:
             return None
         values = self._validate()
         metrics = _named(values)

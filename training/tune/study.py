@@ -28,6 +28,7 @@ import optuna
 import torch
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import OperationalError
 
 from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.splits import make_evaluation_protocol
@@ -267,15 +268,18 @@ def _entries(values: Mapping[str, Any]) -> list[str]:
 
 def _storage(path: Path) -> RDBStorage:
     optuna.logging.set_verbosity(optuna.logging.CRITICAL)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return RDBStorage(
-            f"sqlite:///{path / 'study.db'}",
-            engine_kwargs={"connect_args": {"timeout": 120}},
-            heartbeat_interval=HEARTBEAT,
-            grace_period=GRACE,
-            heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=ATTEMPTS - 1),
-        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            return RDBStorage(
+                f"sqlite:///{path / 'study.db'}",
+                engine_kwargs={"connect_args": {"timeout": 120}},
+                heartbeat_interval=HEARTBEAT,
+                grace_period=GRACE,
+                heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=ATTEMPTS - 1),
+            )
+    except OperationalError as error:
+        raise RunError(f"{path / 'study.db'} cannot be written: {error.orig}", remedy="Check the disk") from error
 
 
 def _run_processes(path: Path, jobs: int) -> None:

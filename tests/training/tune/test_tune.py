@@ -146,6 +146,7 @@ def test_killed_study_repeats_the_killed_trial_and_no_other(
     command = [sys.executable, "-c", FAKE.replace("MARK", repr(str(mark))), str(path)]
     child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     wait_for(mark.exists, child)
+    time.sleep(2)  # for a heartbeat
     child.send_signal(signal.SIGKILL)
     child.wait()
     assert open_study(path).get_trials()[3].state == TrialState.RUNNING
