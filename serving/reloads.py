@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .service import Service
 
 LOOK_S = 2.0  # between looks at the paths
+WAIT_S = 30.0  # for a reload that is under way
 RETRY_S = 60.0  # until folders that could not be opened are tried again
 GPU_BATCH = 16  # photos that are embedded together; on a CPU, batches do not pay
 log = logging.getLogger("retrieval.serving")
@@ -69,7 +70,8 @@ class Reloads:
     def run(self) -> tuple[Retriever, Retriever]:
         """Open bundle and gallery again and switch to them; return the retrievers before and after.
 
-        The new retriever must open and answer a search. Otherwise, the error is raised and the old one keeps serving.
+        A reload that is under way ends first. The new retriever must open and answer a search. Otherwise, the error is
+        raised and the old one keeps serving.
         """
         with self._alone():
             before, outcome = self._service.retriever, "refused"
@@ -110,7 +112,7 @@ class Reloads:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        if not self._guard.acquire(blocking=False):
+        if not self._guard.acquire(timeout=WAIT_S):
             raise Busy("a reload is under way", remedy="Try again when it is done")
         try:
             yield
