@@ -17,7 +17,7 @@ from training.losses import LOSSES, make_loss
 from .golden import F32, F64, small_batch, some_fast
 
 SMOOTH = {"smooth_ap": {"temperature": 0.1}, "recall_at_k": {"similarity_temperature": 0.1}}  # for finite differences
-# a constant slope for a step, a gradient that is cut and a difference of ranks are no derivatives, so test_contextual
+# a constant slope for a step, a gradient that is cut and a difference of ranks are no derivatives: test_losses_by_hand
 # and test_comparison compare them with loops; the vMF samples are fixed in test_vmf
 SURROGATE = {"contextual", "contextual_sum", "contextual_corrected", "contextual_detached", "blackbox_ap"}
 DRAWN = {"margin"}  # which negatives it takes is drawn, in the order of the batch
