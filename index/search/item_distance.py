@@ -1,0 +1,126 @@
+"""The item distance: one number that says how far a query is from an item of the gallery. It alone decides a match.
+
+The *own distance* of an item comes from its nearest photo and from the mean of its photos. *Rivals* are the other
+items near the query. Where they are near too, the query is ambiguous or the gallery is dense, so they add a surcharge:
+
+    own = nearest * a + mean * c - COPY_GAIN * max(0, 1 - a / copy) - details * log(1 + inliers / 6)
+    item distance = own + rival * (sqrt(2) - r1) + rivals * (sqrt(2) - r5), at least 0
+
+with the plain distances a to the nearest photo and c to the mean photo, the own distance r1 of the nearest rival, and
+the mean r5 over the five nearest rivals. A missing rival counts sqrt(2), as far as unrelated vectors are.
+
+It follows that an exact copy of a gallery photo is at distance 0 from its item, a nearer photo never makes its item
+farther, and a nearer or further rival never makes an item nearer. The order of items is that of their own distances.
+
+Shapes: n queries, m candidates of each, p photos of an item, d = embedding size.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.errors import InvalidParameter
+
+from .distance import Floats, exact_unit
+
+CANDIDATES = 24  # items whose distance is computed: the nearest ones by their nearest photo
+RIVALS = 5  # nearest rivals whose mean is taken
+MOST_PHOTOS = 64  # of an item, whose mean is taken
+ORTHOGONAL = math.sqrt(2)  # distance of unrelated unit vectors
+COPY_GAIN = 2.5  # more than the greatest distance of an item with a photo at distance 0
+INLIERS, MOST_INLIERS = 6, 100  # unit of agreeing local features, and the number beyond which more say nothing
+SHORTEST = 1e-6  # length of a mean vector that has a direction
+
+
+@dataclass(frozen=True)
+class ItemDistance:
+    """The constants of the item distance. They belong to a bundle and are never fitted to a gallery."""
+
+    nearest: float = 0.35  # weight of the nearest photo
+    mean: float = 0.65  # weight of the mean photo
+    rival: float = 0.40  # weight of the nearest rival
+    rivals: float = 0.45  # weight of the five nearest rivals
+    copy: float = 0.2  # plain distance of a copy: a photo nearer than this gains; 0 for no gain
+    details: float = 0.0  # weight of agreeing local features
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not 0 <= value < math.inf:
+                raise InvalidParameter(f"item_distance {name}", "be a number of at least 0", value)
+
+    @property
+    def key(self) -> str:
+        """A string that identifies the constants."""
+        return " ".join(f"{name} {value:g}" for name, value in asdict(self).items())
+
+    def to_dict(self) -> dict[str, float]:
+        """Return the constants as plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Create an ItemDistance from the output of `to_dict`."""
+        return cls(**{name: float(value) for name, value in values.items()})
+
+    def own(self, nearest: Floats, mean: Floats, inliers: NDArray[np.integer] | None = None) -> Floats:
+        """Return the own distances of items, of one shape with their evidence.
+
+        Parameters
+        ----------
+        nearest, mean:
+            Plain distances to the nearest photo and to the mean photo; inf where there is no item.
+        inliers:
+            Number of local features that agree with a photo of the item, if the gallery keeps them.
+        """
+        own = self.nearest * nearest + self.mean * mean
+        if self.copy:
+            own = own - COPY_GAIN * np.maximum(0, 1 - nearest / self.copy)
+        if inliers is not None and self.details:
+            own = own - self.details * np.log1p(np.minimum(inliers, MOST_INLIERS) / INLIERS)
+        return np.asarray(own)
+
+    def with_rivals(self, own: Floats, groups: NDArray[np.integer]) -> Floats:
+        """Return the item distances (n, m) of candidates.
+
+        Parameters
+        ----------
+        own:
+            Own distances (n, m), ascending in each row; inf where there is no candidate.
+        groups:
+            Number of the group of each candidate (n, m). Members of one group are not rivals.
+        """
+        if not (self.rival or self.rivals):
+            return np.maximum(own, 0)
+        rivals = (groups[:, :, None] != groups[:, None, :]) & np.isfinite(own)[:, None, :]
+        turn = rivals.cumsum(axis=2)
+        near = np.clip(own, 0, ORTHOGONAL)[:, None, :]
+        first = np.where(rivals & (turn == 1), ORTHOGONAL - near, 0).sum(axis=2)
+        several = np.where(rivals & (turn <= RIVALS), ORTHOGONAL - near, 0).sum(axis=2) / RIVALS
+        return np.maximum(own + self.rival * first + self.rivals * several, 0)
+
+
+NEAREST_PHOTO = ItemDistance(1, 0, 0, 0, 0)  # the plain distance to the nearest photo alone
+
+
+def mean_photo(vectors: NDArray[np.float32]) -> Floats:
+    """Return the mean of the photos of an item (p, d), of length one in float64 (d,).
+
+    At most `MOST_PHOTOS` of them are used, chosen by a hash of their vectors. Their order makes no difference. Where
+    vectors cancel out, the smallest one stands for the mean.
+    """
+    if len(vectors) > MOST_PHOTOS:
+        hashes = [(zlib.crc32(row.tobytes()), row.tobytes()) for row in np.ascontiguousarray(vectors)]
+        vectors = vectors[sorted(range(len(hashes)), key=hashes.__getitem__)[:MOST_PHOTOS]]
+    exact = exact_unit(vectors)
+    if len(exact) == 1:
+        return np.asarray(exact[0])
+    total = np.sort(exact, axis=0).sum(axis=0)
+    length = float(np.linalg.norm(total))
+    return np.asarray(total / length if length > SHORTEST else np.array(min(exact.tolist())))
