@@ -62,9 +62,11 @@ from .maintenance import (
     verify,
     verify_files,
 )
-from .search.distance import PLAIN, DistanceForm, Rows
+from .search.details import Verifier
+from .search.distance import Rows
 from .search.filters import Filter, check_columns, parse_where, to_sql
-from .search.verified import VerifiedDistance, check_query_features
+from .search.item_distance import NEAREST_PHOTO, ItemDistance
+from .search.item_search import ItemSearch
 from .segments import ENDINGS, Part, encode_row, write_segment
 from .snapshot import (
     TAIL,
@@ -276,30 +278,26 @@ class Gallery:
         k: int,
         *,
         where: str | None = None,
-        distance_form: DistanceForm = PLAIN,
-        within: float | None = None,
+        item_distance: ItemDistance = NEAREST_PHOTO,
+        verifier: Verifier | None = None,
         features: Sequence[bytes] | None = None,
     ) -> list[list[Neighbour]]:
-        """Return the k nearest items for each of the vectors (n, d), by their nearest photo, best first.
+        """Return the k nearest items for each of the vectors (n, d), best first: by their nearest photo, if not told.
 
-        Distances are exact (`index.search.distance`). Fewer than k items are returned only if the gallery has no more.
+        Distances are exact. Fewer than k items are returned only if the gallery has no more.
 
         Parameters
         ----------
         where:
             Filter over declared columns, such as "brand = 'x' and price < 10" (`index.search.filters`). It is applied
             before the nearest k are taken.
-        distance_form:
-            Distance function: plain, or corrected by density. The first search with a form computes the density
-            around every photo.
-        within:
-            Largest distance of interest. The search stops at the nearest item and all within it; others may be missing.
-        features:
-            Local features of each query, required by a verified distance form and ignored by others.
+        item_distance:
+            Constants of the item distance (`index.search.item_distance`).
+        verifier, features:
+            Compares local features, and those of each query.
         """
-        form = distance_form
         return self.search_version(
-            vectors, k, where=where, distance_form=form, within=within, features=features
+            vectors, k, where=where, item_distance=item_distance, verifier=verifier, features=features
         ).neighbours
 
     def search_version(
@@ -308,8 +306,8 @@ class Gallery:
         k: int,
         *,
         where: str | None = None,
-        distance_form: DistanceForm = PLAIN,
-        within: float | None = None,
+        item_distance: ItemDistance = NEAREST_PHOTO,
+        verifier: Verifier | None = None,
         features: Sequence[bytes] | None = None,
     ) -> Found:
         """Search as `search` does, and also return the version and what is kept as its operating point."""
@@ -318,15 +316,10 @@ class Gallery:
         unit = check_vectors(vectors, self.dim)
         try:
             now, only = self._filtered(where) if where is not None else (self._current(), None)
-            if isinstance(distance_form, VerifiedDistance):
-                queries = check_query_features(features, len(unit))
-                nearest_photos = now.verified_search(distance_form).nearest(unit, queries, k, only=only)
-            else:
-                densities = now.densities(distance_form)
-                nearest_photos = now.nearest(unit, k, distance_form, densities, only=only, within=within)
-            answers = neighbours_of(nearest_photos, now.photos_at)
+            found = ItemSearch(now, item_distance, verifier).nearest(unit, k, only=only, features=features)
+            answers = neighbours_of(found, now.photos_at)
             if only is not None:
-                positions = (position for best in nearest_photos for position, _ in best)
+                positions = (near.position for best in found for near in best)
                 self._confirm(only, dict(zip(positions, chain.from_iterable(answers), strict=True)))
         except GalleryCorrupt as error:
             self._remember([error.message])

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import threading
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
@@ -41,10 +41,12 @@ from .checks import (
 from .database import FORMAT, POINT, RESTORE, Change, system_user
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter, MissingDependency
 from .features import FeatureFormat
-from .search.distance import PLAIN, DistanceForm, Floats, Rows, squared_distance
-from .search.filters import Filter, check_columns, parse_where, to_milvus
-from .search.verified import VerifiedDistance
-from .snapshot import FIRST_FETCH, Found, Neighbour, StoredPhoto
+from .search.details import Points, Verifier
+from .search.distance import Floats, Rows, plain_distance
+from .search.filters import check_columns, parse_where, to_milvus
+from .search.item_distance import NEAREST_PHOTO, About, ItemDistance, mean_photo
+from .search.item_search import ItemSearch
+from .snapshot import FIRST_FETCH, GROUP, MEANS, Found, Neighbour, StoredPhoto, neighbours_of
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
@@ -58,7 +60,6 @@ BATCH, PARTS = 500, 50  # photos and texts per request
 RESULTS, MOST = 2000, 16_384  # photos that are found per request, and per query at most
 ATTEMPTS = 5  # at reading a content while it is replaced
 SLACK = 1e-5  # float32 error of a cosine, in addition to the error due to the dimension
-SPARSEST = -1.0  # lower bound of every density, which is a mean of cosines
 STRONG = "Strong"  # reads see every earlier write
 LOCAL = "Use a local gallery"
 ROW = ["photo_id", "item_id", "metadata"]
@@ -429,14 +430,13 @@ class MilvusGallery:
         k: int,
         *,
         where: str | None = None,
-        distance_form: DistanceForm = PLAIN,
-        within: float | None = None,
+        item_distance: ItemDistance = NEAREST_PHOTO,
+        verifier: Verifier | None = None,
         features: Sequence[bytes] | None = None,
     ) -> list[list[Neighbour]]:
-        """Return the k nearest items for each of the vectors (n, d), by their nearest photo; see `Gallery.search`."""
-        form = distance_form
+        """Return the k nearest items for each of the vectors (n, d), best first; see `Gallery.search`."""
         return self.search_version(
-            vectors, k, where=where, distance_form=form, within=within, features=features
+            vectors, k, where=where, item_distance=item_distance, verifier=verifier, features=features
         ).neighbours
 
     def search_version(
@@ -445,47 +445,32 @@ class MilvusGallery:
         k: int,
         *,
         where: str | None = None,
-        distance_form: DistanceForm = PLAIN,
-        within: float | None = None,
-        features: Sequence[bytes] | None = None,  # noqa: ARG002 (a gallery on Milvus keeps none to compare with)
+        item_distance: ItemDistance = NEAREST_PHOTO,
+        verifier: Verifier | None = None,
+        features: Sequence[bytes] | None = None,
     ) -> Found:
-        """Search as `search` does, and also return the version; raise GalleryError for a verified distance form."""
-        if isinstance(distance_form, VerifiedDistance):
-            self.snapshot().verified_search(distance_form)
+        """Search as `search` does, and also return the version and what is kept as its operating point."""
         if k < 1:
             raise InvalidParameter("k", "be at least 1", k)
         unit, facts = check_vectors(vectors, self.dim), self._facts()
-        condition = to_milvus(parse_where(where, facts["columns"])) if where is not None else ""
-        answers = self.nearest(unit, k, distance_form, condition=condition, within=within)
-        neighbours = [
-            [Neighbour(row["item_id"], row["photo_id"], distance, dict(row["metadata"])) for row, distance in best]
-            for best in answers
-        ]
-        return Found(int(facts["version"]), self._kept(POINT, facts), neighbours)
+        only = None if where is None else to_milvus(parse_where(where, facts["columns"]))
+        photos = MilvusPhotos(self, (facts["photos"], facts["state"]))
+        found = ItemSearch(photos, item_distance, verifier).nearest(unit, k, only=only, features=features)
+        return Found(int(facts["version"]), self._kept(POINT, facts), neighbours_of(found, photos.photos_at))
 
-    def nearest(
-        self,
-        vectors: NDArray[np.float32],
-        k: int,
-        distance_form: DistanceForm,
-        *,
-        condition: str = "",
-        within: float | None = None,
-    ) -> list[list[Hit]]:
+    def nearest(self, vectors: NDArray[np.float32], k: int, condition: str) -> list[list[Hit]]:
         """Return the nearest photo of each of the k nearest items and its distance, for unit vectors (n, d).
 
         Milvus proposes candidates until no other photo can be nearer, or until it returns no more of them.
         """
         answers: list[list[Hit]] = [[] for _ in vectors]
-        own = distance_form.densities(vectors)
         waiting, fetch = list(range(len(vectors))), FIRST_FETCH + 4 * k
         while waiting:
             fetch, again = min(fetch, MOST), []
             for query, hits in zip(waiting, self._candidates(vectors[waiting], fetch, condition), strict=True):
-                distances, limit = _measured(hits, vectors[query], float(own[query]), fetch, distance_form)
+                distances, limit = _measured(hits, vectors[query], fetch)
                 best = answers[query] = _by_item(hits, distances, k, limit)
-                enough = len(best) == k or limit == np.inf or fetch == MOST
-                if not enough and not (best and within is not None and limit > within):
+                if not (len(best) == k or limit == np.inf or fetch == MOST):
                     again.append(query)
             waiting, fetch = again, 4 * fetch
         return answers
@@ -509,9 +494,11 @@ class MilvusGallery:
         """Return the photos of the newest version; this reads the id and item of every photo after a change."""
         with self._guard:
             facts = self._facts()
-            if self._photos is None or self._photos.fingerprint != (facts["photos"], facts["state"]):
+            state = facts["photos"], facts["state"]
+            if self._photos is None or self._photos.fingerprint != state:
+                self._photos = MilvusPhotos(self, state)
                 rows = sorted((row["photo_id"], row["item_id"]) for row in self._walk(["photo_id", "item_id"]))
-                self._photos = MilvusPhotos(self, (facts["photos"], facts["state"]), rows)
+                self._photos.number(rows)
             return self._photos
 
     def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
@@ -520,43 +507,36 @@ class MilvusGallery:
         return {item: numbers[item] for item in item_ids if item in numbers}
 
 
-@dataclass(frozen=True)
 class MilvusPhotos:
-    """The photos of one version, as draws use them: numbered in the order of their ids, all of them live."""
+    """Photos of one version, numbered in the order in which they are first seen: all of them for draws, else hits."""
 
-    gallery: MilvusGallery
-    fingerprint: tuple[int, int]  # number of photos, and the state
-    rows: Sequence[tuple[str, str]]  # photo_id and item_id, n of each
-    _read: dict[str, tuple[str, str, dict[str, Any]]] = field(default_factory=dict)  # photos that have been read
+    def __init__(self, gallery: MilvusGallery, fingerprint: tuple[int, int]) -> None:
+        self.gallery, self.fingerprint = gallery, fingerprint  # number of photos, and the state
+        self.ids: list[str] = []
+        self.numbers: dict[str, int] = {}  # of each item
+        self.items = np.zeros(0, dtype=np.int32)  # (n,) item number of each photo
+        self._positions: dict[str, int] = {}
+        self._read: dict[str, tuple[str, str, dict[str, Any]]] = {}  # photos that have been read
+        self._about: dict[int, tuple[Rows, About]] = {}
 
-    @cached_property
-    def ids(self) -> list[str]:
-        """The photo ids."""
-        return [photo_id for photo_id, _ in self.rows]
+    def number(self, rows: Sequence[tuple[str, str]]) -> list[int]:
+        """Return the positions of photos, given as photo_id and item_id."""
+        new = [row for row in rows if row[0] not in self._positions]
+        self._positions |= {photo_id: len(self.ids) + place for place, (photo_id, _) in enumerate(new)}
+        self.ids += [photo_id for photo_id, _ in new]
+        items = [self.numbers.setdefault(item, len(self.numbers)) for _, item in new]
+        self.items = np.concatenate([self.items, np.array(items, dtype=np.int32)])
+        return [self._positions[photo_id] for photo_id, _ in rows]
 
-    @cached_property
-    def numbers(self) -> dict[str, int]:
-        """The number of each item."""
-        return {item: number for number, item in enumerate(dict.fromkeys(item for _, item in self.rows))}
-
-    @cached_property
-    def items(self) -> NDArray[np.int32]:
-        """The item number of each photo (n,)."""
-        return np.array([self.numbers[item] for _, item in self.rows], dtype=np.int32)
-
-    @cached_property
+    @property
     def seqs(self) -> Rows:
         """The position of each photo (n,), in place of a seq."""
-        return np.arange(len(self.rows))
+        return np.arange(len(self.ids))
 
-    @cached_property
+    @property
     def live(self) -> NDArray[np.bool_]:
         """A mask (n,) of the live photos: all of them."""
-        return np.ones(len(self.rows), dtype=bool)
-
-    @cached_property
-    def _positions(self) -> dict[str, int]:
-        return {photo_id: position for position, photo_id in enumerate(self.ids)}
+        return np.ones(len(self.ids), dtype=bool)
 
     def vectors(self, positions: Rows) -> NDArray[np.float32]:
         """Return the vectors (p, d) at some positions."""
@@ -565,47 +545,65 @@ class MilvusPhotos:
         self._read.update({photo_id: _fields(row) for photo_id, row in rows.items()})
         return np.array([rows[name]["vector"] for name in ids], dtype=np.float32).reshape(-1, self.gallery.dim)
 
+    def photos_at(self, positions: Rows) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return photo_id, item_id and metadata of the photos at some positions."""
+        ids = [self.ids[position] for position in positions.tolist()]
+        missing = [photo_id for photo_id in ids if photo_id not in self._read]
+        self._read.update({name: _fields(row) for name, row in self.gallery._get(missing, ROW).items()})
+        return [self._read[photo_id] for photo_id in ids]
+
     def photo(self, position: int) -> tuple[str, str, dict[str, Any]]:
         """Return photo_id, item_id and metadata of the photo at a position."""
-        photo_id = self.ids[position]
-        if photo_id not in self._read:
-            self._read[photo_id] = _fields(self.gallery._get([photo_id], ROW)[photo_id])
-        return self._read[photo_id]
+        return self.photos_at(np.array([position]))[0]
 
-    def densities(self, distance_form: DistanceForm) -> tuple[Floats, float]:
-        """Return the density around each photo (n,), and their minimum; other than PLAIN, this reads all vectors."""
-        if distance_form is PLAIN:
-            return np.zeros(len(self.rows)), 0.0
-        blocks = (self.vectors(self.seqs[start : start + BATCH]) for start in range(0, len(self.rows), BATCH))
-        values = np.concatenate([np.zeros(0), *map(distance_form.densities, blocks)])
-        return values, float(values.min(initial=np.inf))
-
-    def verified_search(self, distance_form: VerifiedDistance) -> NoReturn:  # noqa: ARG002
+    def features(self, positions: Rows) -> NoReturn:  # noqa: ARG002
         """Raise GalleryError: a gallery on Milvus keeps no features."""
         raise GalleryError(
             f"{self.gallery.path} keeps no features, like every gallery on Milvus",
             remedy=f"{LOCAL}, or a bundle without verification",
         )
 
-    def nearest(
-        self,
-        vectors: NDArray[np.float32],
-        k: int,
-        distance_form: DistanceForm,
-        densities: tuple[Floats, float],  # noqa: ARG002 (Milvus returns vectors, and densities follow from them)
-        *,
-        only: Filter | None = None,
-    ) -> list[list[tuple[int, float]]]:
-        """Return position and distance of the k nearest items, by their nearest photo, for unit vectors (n, d)."""
-        condition = ""
-        if only is not None:
-            chosen = [self.ids[position] for position in np.flatnonzero(only.mask).tolist()]
-            condition = f"photo_id in {json.dumps(chosen, ensure_ascii=False)}"
+    def votes(self, verifier: Verifier, asked: Points) -> NoReturn:  # noqa: ARG002
+        """Raise GalleryError, as `features` does."""
+        self.features(np.zeros(0, np.int64))
+
+    def photos_of(self, items: Sequence[int]) -> list[Rows]:
+        """Return the positions of the photos of each of some items, by number, ascending."""
+        return [positions for positions, _ in self._looked_at(items)]
+
+    def about(self, items: Sequence[int]) -> list[About]:
+        """Return the mean photo and the group of each of some items, by number."""
+        return [about for _, about in self._looked_at(items)]
+
+    def _looked_at(self, items: Sequence[int]) -> list[tuple[Rows, About]]:
+        """Return the positions of the photos of each item, and what there is to know about it."""
+        if len(self._about) + len(items) > MEANS:
+            self._about.clear()
+        missing = [item for item in dict.fromkeys(items) if item not in self._about]
+        names = {number: name for name, number in self.numbers.items()} if missing else {}
+        rows: dict[str, list[Any]] = {names[item]: [] for item in missing}
+        for row in self.gallery._walk_items([*ROW, "vector"], [names[item] for item in missing]):
+            rows[row["item_id"]].append(row)
+        for item in missing:
+            found = sorted(rows[names[item]], key=lambda row: str(row["photo_id"]))
+            positions = self.number([(row["photo_id"], row["item_id"]) for row in found])
+            self._read.update({row["photo_id"]: _fields(row) for row in found})
+            vectors = np.array([row["vector"] for row in found], dtype=np.float32)
+            group = str(found[0]["metadata"].get(GROUP) or "")
+            number = -2 - zlib.crc32(group.encode()) if group else item
+            self._about[item] = np.array(sorted(positions)), About(mean_photo(vectors), number)
+        return [self._about[item] for item in items]
+
+    def nearest(self, vectors: NDArray[np.float32], k: int, *, only: Any = None) -> list[list[tuple[int, float]]]:
+        """Return position and distance of the k nearest items, by their nearest photo, for unit vectors (n, d).
+
+        `only` is a condition in Milvus's own language.
+        """
         answers = []
-        for best in self.gallery.nearest(vectors, k, distance_form, condition=condition):
+        for best in self.gallery.nearest(vectors, k, only or ""):
             self._read.update({row["photo_id"]: _fields(row) for row, _ in best})
-            known = [(self._positions.get(row["photo_id"]), distance) for row, distance in best]
-            answers.append([(position, distance) for position, distance in known if position is not None])
+            positions = self.number([(row["photo_id"], row["item_id"]) for row, _ in best])
+            answers.append([(position, distance) for position, (_, distance) in zip(positions, best, strict=True)])
         return answers
 
 
@@ -689,19 +687,15 @@ def _check_lengths(new: Additions) -> None:
             raise InvalidParameter(f"the thumbnail of {photo_id}", rule, f"{len(jpeg):,} bytes")
 
 
-def _measured(
-    hits: Sequence[Any], vector: NDArray[np.float32], own: float, fetch: int, distance_form: DistanceForm
-) -> tuple[Floats, float]:
+def _measured(hits: Sequence[Any], vector: NDArray[np.float32], fetch: int) -> tuple[Floats, float]:
     """Return the distances of hits, and a lower bound for the distance of any other photo."""
     if not hits:
         return np.zeros(0), np.inf
-    vectors = np.array([hit["entity"]["vector"] for hit in hits], dtype=np.float32)
-    squared = squared_distance(vector[None], vectors)
-    distances = distance_form.transform(squared, own, distance_form.densities(vectors))
+    distances = plain_distance(vector[None], np.array([hit["entity"]["vector"] for hit in hits], dtype=np.float32))
     if len(hits) < fetch:
         return distances, np.inf
     cosine = float(hits[-1]["distance"]) + 2 * (SLACK + len(vector) * 2.0**-24)
-    return distances, float(distance_form.transform(np.array([max(0.0, 2 - 2 * cosine)]), own, SPARSEST)[0])
+    return distances, math.sqrt(max(0.0, 2 - 2 * cosine))
 
 
 def _by_item(hits: Sequence[Any], distances: Floats, k: int, limit: float) -> list[Hit]:

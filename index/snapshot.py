@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -19,31 +20,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.ann.faiss_index import REBUILD, Candidates
-from index.ann.kinds import FLAT, FP16, IVF
+from index.ann.kinds import FLAT, FP16
 
 from .database import FEATURES_KEY, INDEXES, POINT, RESTORE, SEGMENTS, Database, IndexFile
 from .errors import GalleryCorrupt, GalleryError
 from .files import load_array, sha256
-from .search.distance import PLAIN, DistanceForm, Floats, Queries, Rows, squared_from
+from .search.distance import Floats, Rows, exact_unit, squared_from
 from .search.exact_search import MANY, contenders, first_places, sweep
 from .search.filters import Filter, Value
-from .search.verified import VerifiedDistance
+from .search.item_distance import About, Near, mean_photo
 from .segments import OpenSegment, open_segment
 
 if TYPE_CHECKING:
-    from .search.verified_search import VerifiedSearch
+    from .search.details import Points, Verifier
     from .search.votes import InvertedLists
 
 FIRST_FETCH = 16  # candidate photos in the first fetch, in addition to 1.5 times the average number for k items
-FURTHER = 6  # items beyond the distance of interest that a search returns at most
 MOST_FETCHED = 4096  # upper bound of the first fetch: an item may have very many photos
 SCANNED = 20_000  # a filter that passes up to this many photos is searched exhaustively
 BLOCK = 4096  # photos per read
-DENSITIES = 65_536  # densities computed at a time
+MEANS = 20_000  # items whose mean photos are kept in memory
 PAIRS = 512  # query-candidate pairs compared at a time; they fit in the CPU cache
 FEW = 64  # up to so many candidates of a query are all compared: bounds of their distances would take longer
 TAIL = 8192  # photos scanned without a base
 GROWTH = 4  # a tail larger than a quarter of the base goes into a base in memory
+GROUP = "group"  # metadata key of the group of an item
 CACHED_KEYS = 2  # keys whose values are kept in memory at a time: the current one and its successor
 FILTERS = 32  # filters kept in the cache
 FETCHED = 2**18  # candidates fetched at a time, for all queries together
@@ -51,12 +52,13 @@ FETCHED = 2**18  # candidates fetched at a time, for all queries together
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """An item near a query, by its nearest photo."""
+    """An item near a query, with its nearest photo."""
 
     item_id: str
     photo_id: str
     distance: float
     metadata: dict[str, Any] = field(default_factory=dict)
+    evidence: Near | None = None  # what an item distance is made of
 
 
 class Found(NamedTuple):
@@ -104,8 +106,14 @@ class Caches:
 
     def __init__(self, path: Path, features_key: str) -> None:
         self.path, self.features_key = path, features_key
-        self.densities: SegmentCache[Floats] = SegmentCache()
+        self.about: dict[int, tuple[bytes, About]] = {}  # of items by number, with the seqs of their photos
+        self.orders: SegmentCache[tuple[Rows, NDArray[np.int32]]] = SegmentCache()  # rows of a segment by item
+        self._groups: dict[str, int] = {}
         self.lists: SegmentCache[InvertedLists] = SegmentCache()  # of visual words, by their voting
+
+    def group(self, name: str) -> int:
+        """Return the number of a group of items, which is no number of an item."""
+        return self._groups.setdefault(name, -2 - len(self._groups))
 
 
 @dataclass(frozen=True)
@@ -150,8 +158,7 @@ class Snapshot:
     base_positions: NDArray[np.integer]  # (b,) positions of the photos of the base, -1 for one that no longer exists
     tail: Candidates
     tail_start: int  # first position after the base
-    _densities: dict[str, tuple[Floats, float]] = field(default_factory=dict, init=False)
-    _searches: dict[str, VerifiedSearch] = field(default_factory=dict, init=False)  # by form, the last one
+    _about: dict[int, About] = field(default_factory=dict, init=False)  # of items that were looked at
     _filters: dict[str, Filter] = field(default_factory=dict, init=False)
     _guard: threading.Lock = field(default_factory=threading.Lock, init=False)
 
@@ -169,14 +176,6 @@ class Snapshot:
     def _starts(self) -> Rows:
         """Return the first position of each segment, and the end."""
         return np.cumsum([0, *(len(segment.seqs) for segment in self.segments)])
-
-    def segment_at(self, position: int) -> int:
-        """Return the number of the first segment with photos from a position on."""
-        return int(self._starts.searchsorted(position, side="right")) - 1
-
-    def by_position(self, values: Sequence[Floats], start: int = 0) -> Floats:
-        """Return a value per photo from a position on, given those of each segment from `segment_at(start)` on."""
-        return np.concatenate([np.zeros(0), *values])[start - self._starts[self.segment_at(start)] :]
 
     def filter(self, key: str, passing: Rows, sql: tuple[str, list[Value]]) -> Filter:
         """Return the filter for the live photos whose seqs are in `passing`, and cache it under `key`."""
@@ -216,78 +215,46 @@ class Snapshot:
             segment.check(rows)
 
     def nearest(
-        self,
-        vectors: NDArray[np.float32],
-        k: int,
-        distance_form: DistanceForm,
-        densities: tuple[Floats, float],
-        *,
-        only: Filter | None = None,
-        within: float | None = None,
-        skip: Rows | None = None,
+        self, vectors: NDArray[np.float32], k: int, *, only: Filter | None = None
     ) -> list[list[tuple[int, float]]]:
-        """Return position and distance of the k nearest items, by their nearest photo, for unit vectors (n, d).
+        """Return position and plain distance of the nearest photo of each of the k nearest items, nearest first.
 
-        Candidates are fetched until no other photo can be nearer. A verified form counts as its base form
-        (`VerifiedSearch` verifies). With `within`, only the nearest item and the items up
-        to that distance are guaranteed; up to `FURTHER` items beyond it follow if they were found. `skip` (n,) holds
-        one position per query to leave out of its result.
+        `vectors` (n, d) are of length one. Candidates are fetched until no other photo can be nearer.
         """
         answers: list[list[tuple[int, float]]] = [[] for _ in vectors]
-        queries = Queries.of(vectors, distance_form)
-        further = 0 if within is None else FURTHER
+        exact = exact_unit(vectors)
         fetch = min(FIRST_FETCH + int(1.5 * k * self.photos / max(1, self.item_count)), MOST_FETCHED)
-        if within is not None and self.base is not None and self.base.candidates.kind == IVF:
-            fetch = min(fetch, 2 * FIRST_FETCH)  # few photos match as a rule, and a second fetch is cheap
         waiting = list(range(len(vectors)))
         while waiting:
             together = max(1, FETCHED // fetch)
             groups, waiting = [waiting[start : start + together] for start in range(0, len(waiting), together)], []
             for chosen in groups:
-                asked = queries if len(chosen) == len(vectors) else queries.at(chosen)
-                skipped = None if skip is None else skip[chosen]
-                candidates = self._compared(asked, fetch, k, distance_form, densities, only, skipped)
+                candidates = self._compared(vectors[chosen], exact[chosen], fetch, k, only)
                 for query, (items, positions, distances, limit) in zip(chosen, candidates, strict=True):
                     places = first_places(items)[:k]
                     sure = bisect_left(places, bisect_left(distances, limit))
-                    answers[query] = [(positions[place], distances[place]) for place in places[: sure + further]]
-                    if sure < k and limit < np.inf and not (sure and within is not None and limit > within):
+                    answers[query] = [(positions[place], distances[place]) for place in places[:sure]]
+                    if sure < k and limit < np.inf:
                         waiting.append(query)
             fetch *= 4
         return answers
 
     def _compared(
-        self,
-        queries: Queries,
-        fetch: int,
-        k: int,
-        distance_form: DistanceForm,
-        densities: tuple[Floats, float],
-        only: Filter | None,
-        skip: Rows | None,
+        self, vectors: NDArray[np.float32], exact: Floats, fetch: int, k: int, only: Filter | None
     ) -> Iterator[tuple[list[int], list[int], list[float], float]]:
         """Yield for each query its candidates, nearest first, and a lower bound for the distance of any other photo.
 
         The candidates are lists of items, positions and distances. They include the nearest photo of each of the k
         nearest items that were found.
         """
-        around, sparsest = densities
-        found = self._candidates(queries.vectors, fetch, only)
-        nearest_others = np.array([min(max(2 - 2 * cosine, 0.0), 4.0) for cosine in found.others])
-        limits = distance_form.transform(nearest_others, queries.densities, sparsest).tolist()
-        limits = [limit if cosine > -np.inf else np.inf for limit, cosine in zip(limits, found.others, strict=True)]
+        found = self._candidates(vectors, fetch, only)
+        limits = [sqrt(min(max(2 - 2 * near, 0.0), 4.0)) if near > -np.inf else np.inf for near in found.others]
         there = found.positions >= 0
-        if skip is not None:
-            there &= found.positions != skip[:, None]
         if there.size > FEW:
-            of_photos = around[found.positions]
-            of_queries = np.broadcast_to(queries.densities[:, None], of_photos.shape)
-            bounds = [distance_form.transform(squared, of_queries, of_photos) for squared in found.bounds()]
-            least, most = (np.where(there, bound, np.inf) for bound in bounds)
+            least, most = (np.where(there, bound, np.inf) for bound in found.bounds())
             there = contenders(self.items[found.positions], least, most, k)
         numbers, positions = there.nonzero()[0], found.positions[there]
-        squared = self._squared(queries.exact, numbers, positions)
-        distances = distance_form.transform(squared, queries.densities[numbers], around[positions])
+        distances = np.sqrt(self._squared(exact, numbers, positions))
         one = len(there) == 1
         order = np.lexsort((positions, distances) if one else (positions, distances, numbers))  # insertion breaks ties
         positions = positions[order]
@@ -357,39 +324,64 @@ class Snapshot:
         """The number of live photos and the sum of their seqs, which identify them."""
         return self.photos, int(self.seqs[self.live].sum())
 
-    def densities(self, distance_form: DistanceForm) -> tuple[Floats, float]:
-        """Return the density around each photo (n,), and their minimum; a verified form has those of its base form."""
-        with self._guard:
-            distance_form = distance_form.base if isinstance(distance_form, VerifiedDistance) else distance_form
-            if distance_form.key not in self._densities:
-                if distance_form is PLAIN:
-                    values = np.zeros(len(self.seqs))
-                else:
-                    values = self.by_position(
-                        self.caches.densities.of(
-                            distance_form.key, self.segments, partial(_densities_of, distance_form)
-                        )
-                    )
-                self._densities[distance_form.key] = values, float(values.min(initial=np.inf))
-            return self._densities[distance_form.key]
+    def photos_of(self, items: Sequence[int]) -> list[Rows]:
+        """Return the positions of the live photos of each of some items, by number, ascending."""
+        wanted = np.asarray(items, dtype=np.int32)
+        parts: list[list[Rows]] = [[] for _ in items]
+        orders = self.caches.orders.of("", self.segments, _by_item)
+        for start, (order, numbers) in zip(self._starts[:-1].tolist(), orders, strict=True):
+            firsts, stops = numbers.searchsorted(wanted), numbers.searchsorted(wanted, side="right")
+            for place in np.flatnonzero(stops > firsts).tolist():
+                parts[place].append(start + order[firsts[place] : stops[place]])
+        found = [np.concatenate([np.zeros(0, np.int64), *part]) for part in parts]
+        return [positions[self.live[positions]] for positions in found]
 
-    def verified_search(self, distance_form: VerifiedDistance) -> VerifiedSearch:
-        """Return the search with a verified form; raise GalleryError if the form cannot use the gallery's features."""
-        from .search.verified_search import VerifiedSearch
+    def about(self, items: Sequence[int]) -> list[About]:
+        """Return the mean photo and the group of each of some items, by number. They are kept until photos change."""
+        found = {item: about for item in items if (about := self._about.get(item)) is not None}
+        missing = [item for item in dict.fromkeys(items) if item not in found]
+        if missing:
+            found |= self._read_about(missing)
+            if len(self._about) + len(missing) > MEANS:
+                self._about.clear()
+            self._about.update({item: found[item] for item in missing})
+        return [found[item] for item in items]
+
+    def _read_about(self, items: Sequence[int]) -> dict[int, About]:
+        """Return the mean photo and the group of items, from an earlier version if their photos have not changed."""
+        known, found, new = self.caches.about, {}, {}
+        for item, positions in zip(items, self.photos_of(items), strict=True):
+            state = self.seqs[positions].tobytes()
+            last = known.get(item)
+            if last is not None and last[0] == state:
+                found[item] = last[1]
+            else:
+                new[item] = positions
+        vectors = self.vectors(np.concatenate([np.zeros(0, np.int64), *new.values()]))
+        stops = np.cumsum([len(positions) for positions in new.values()])
+        for (item, positions), some in zip(new.items(), np.split(vectors, stops)[:-1], strict=True):
+            group = str(self.photo(int(positions[0]))[2].get(GROUP) or "")
+            found[item] = About(mean_photo(some), self.caches.group(group) if group else item)
+        if len(known) + len(new) > MEANS:
+            known.clear()
+        known.update({item: (self.seqs[positions].tobytes(), found[item]) for item, positions in new.items()})
+        return found
+
+    def votes(self, verifier: Verifier, asked: Points) -> Floats:
+        """Return the votes of a query's key points for each photo (n,).
+
+        Raises GalleryError if the gallery keeps other features than the verifier compares, or none.
+        """
         from .search.votes import segment_lists
 
-        verifier, kept = distance_form.verifier, self.caches.features_key
-        if verifier.features_key != kept:
-            keeps = "keeps other features than this distance verifies" if kept else "keeps no features"
+        if verifier.features_key != (kept := self.caches.features_key):
+            keeps = "keeps other features than the bundle compares" if kept else "keeps no features"
             raise GalleryError(
                 f"{self.caches.path} {keeps}", remedy="Index the photos into a new gallery with this bundle"
             )
-        if distance_form.key not in self._searches:
-            lists = self.caches.lists.of(verifier.voting.key, self.segments, partial(segment_lists, verifier))
-            search = VerifiedSearch(self, distance_form, self.densities(distance_form), lists)
-            self._searches.clear()
-            self._searches[distance_form.key] = search
-        return self._searches[distance_form.key]
+
+        lists = self.caches.lists.of(verifier.voting.key, self.segments, partial(segment_lists, verifier))
+        return np.concatenate([np.zeros(0), *(each.scores(asked, verifier.voting) for each in lists)])
 
     def known_filter(self, key: str) -> Filter | None:
         """Return the cached filter for a key, or None."""
@@ -507,12 +499,10 @@ def _searchable(
     return Snapshot(*about, rows.segments, seqs, rows.items, rows.live, base, positions, tail, start)
 
 
-def _densities_of(distance_form: DistanceForm, segment: OpenSegment) -> Floats:
-    """Return the density around each photo of a segment (n,)."""
-    rows = len(segment.seqs)
-    segment.check(np.arange(rows))
-    blocks = (segment.read(slice(start, start + DENSITIES)) for start in range(0, rows, DENSITIES))
-    return np.concatenate([np.zeros(0), *map(distance_form.densities, blocks)])
+def _by_item(segment: OpenSegment) -> tuple[Rows, NDArray[np.int32]]:
+    """Return the rows of a segment ordered by item, and the number of the item of each."""
+    order = np.argsort(segment.items, kind="stable")
+    return order, segment.items[order]
 
 
 def removed_seqs(database: Database) -> Rows:
@@ -615,16 +605,16 @@ def _gather(segments: list[OpenSegment], start: int, stop: int, dim: int) -> NDA
 
 
 def neighbours_of(
-    nearest: Sequence[Sequence[tuple[int, float]]],
+    nearest: Sequence[Sequence[Near]],
     photos_at: Callable[[NDArray[np.int64]], list[tuple[str, str, dict[str, Any]]]],
 ) -> list[list[Neighbour]]:
     """Return photos at positions and distances, for each query, as search results.
 
     `photos_at` returns photo_id, item_id and metadata of some positions. It is called once for all queries.
     """
-    photos = iter(photos_at(np.array([position for best in nearest for position, _ in best], dtype=np.int64)))
+    photos = iter(photos_at(np.array([near.position for best in nearest for near in best], dtype=np.int64)))
     answers = []
     for best in nearest:
         facts = zip(best, photos, strict=False)  # each query takes its photos from those of all
-        answers.append([Neighbour(item, photo, distance, data) for (_, distance), (photo, item, data) in facts])
+        answers.append([Neighbour(item, photo, near.distance, data, near) for near, (photo, item, data) in facts])
     return answers

@@ -17,7 +17,7 @@ from index.errors import InvalidParameter
 FLAT, FP16, IVF = KINDS = ("flat", "fp16", "ivf")
 AUTO = "auto"
 FLAT_UP_TO, FP16_UP_TO = 100_000, 200_000
-ROW_BYTES = 25  # bytes per photo besides the index: numbers, item, density, check flag
+ROW_BYTES = 37  # bytes per photo besides the index: numbers, item, order by item, check flag
 REBUILD = 1.25  # peak memory of a rebuild relative to one index: vectors are read from disk, one block at a time
 
 

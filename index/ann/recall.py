@@ -1,7 +1,7 @@
-"""Decision recall: the share of items within the threshold that an approximate index still finds.
+"""Decision recall: the share of answers that an approximate index leaves as they are.
 
-The queries are those of the calibration and photos of the gallery, each excluded from its own result. The reference is
-an exhaustive search.
+The queries are those of the calibration and photos of the gallery, each without its own photo. The reference is an
+exhaustive search.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.search.distance import PLAIN, DistanceForm, Floats, accepts
+from index.search.distance import accepts
 from index.search.filters import Filter
+from index.search.item_distance import NEAREST_PHOTO, ItemDistance
+from index.search.item_search import NOBODY, ItemSearch, Queries
 from index.snapshot import Base, Snapshot
 
 from .faiss_index import Candidates
 
 OWN_QUERIES = 2000  # gallery photos used as queries
-SHOWN = 10  # nearest items within the threshold that are counted
 ENOUGH, LEAST = 0.999, 0.998  # target recall and target for its lower 95 % bound when the search width is tuned
-QUERIES = 256  # queries per exhaustive search
+RIGHT, WRONG = 1, 2  # answers: the own item, another one; 0 for no match
 
 
 @dataclass(frozen=True)
 class Probe:
     """Queries and settings for measuring the recall of an index."""
 
-    threshold: float = np.inf  # infinity counts the ten nearest items
-    distance_form: DistanceForm = PLAIN
+    threshold: float = np.inf  # with infinity, every first item is an answer
+    item_distance: ItemDistance = NEAREST_PHOTO
     queries: NDArray[np.float32] | None = None  # (q, d) unit vectors in addition to photos of the gallery
 
 
@@ -62,57 +63,44 @@ class Recall:
 
 @dataclass(frozen=True)
 class Reference:
-    """Queries of a measurement and the expected items of each."""
+    """Queries of a measurement and the answer to each."""
 
-    vectors: NDArray[np.float32]  # (q, d)
-    skip: NDArray[np.int64]  # (q,) position of the query's own photo, -1 for an external query
-    items: list[set[int]]
+    queries: Queries
+    answers: NDArray[np.int64]  # (q,)
     probe: Probe
-    densities: tuple[Floats, float]
 
 
-def reference_search(snapshot: Snapshot, probe: Probe, densities: tuple[Floats, float], *, seed: int = 0) -> Reference:
-    """Compute the expected items by comparing the queries with every live photo."""
+def reference_search(snapshot: Snapshot, probe: Probe, *, seed: int = 0) -> Reference:
+    """Search with the queries by comparing them with every live photo."""
     live = np.flatnonzero(snapshot.live)
     chosen = np.random.default_rng(seed).permutation(live)[:OWN_QUERIES]
-    vectors, skip = snapshot.vectors(chosen), chosen
+    vectors, numbers, positions = snapshot.vectors(chosen), snapshot.items[chosen], chosen
     if probe.queries is not None and len(probe.queries):
+        nobody = np.full(len(probe.queries), NOBODY)
         vectors = np.concatenate([vectors, probe.queries.astype(np.float32)])
-        skip = np.concatenate([skip, np.full(len(probe.queries), -1)])
+        numbers, positions = np.concatenate([numbers, nobody]), np.concatenate([positions, nobody])
+    queries = Queries(vectors, numbers.astype(np.int32), positions)
     everything = Filter(snapshot.live, live, None, None, ("", []))  # which is scanned
-    items: list[set[int]] = []
-    for start in range(0, len(vectors), QUERIES):
-        block = slice(start, start + QUERIES)
-        found = snapshot.nearest(
-            vectors[block],
-            SHOWN,
-            probe.distance_form,
-            densities,
-            only=everything,
-            within=probe.threshold,
-            skip=skip[block],
-        )
-        near = ([position for position, distance in best if accepts(distance, probe.threshold)] for best in found)
-        items += [{int(snapshot.items[position]) for position in positions} for positions in near]
-    return Reference(vectors, skip, items, probe, densities)
+    answers = _answers(ItemSearch(snapshot, probe.item_distance, over=everything), queries, probe.threshold)
+    return Reference(queries, answers, probe)
+
+
+def _answers(search: ItemSearch, queries: Queries, threshold: float) -> NDArray[np.int64]:
+    """Return the answer to each query (q,)."""
+    draws = search.draws(queries, lambda *_: False)
+    right, wrong, other = (
+        accepts([getattr(draw, name) for draw in draws], threshold) for name in ("own", "wrong", "distance")
+    )
+    first = np.isinf([draw.wrong for draw in draws])
+    alone = queries.numbers == NOBODY
+    return np.where(np.where(alone, other, wrong & ~first), WRONG, np.where(right & first & ~alone, RIGHT, 0))
 
 
 def recall_of(snapshot: Snapshot, reference: Reference) -> Recall:
-    """Return how many of the expected items a snapshot finds."""
-    found = 0
-    for number in range(len(reference.items)):  # each query with k = its number of expected items
-        row, items = slice(number, number + 1), reference.items[number]
-        if items:
-            (nearest,) = snapshot.nearest(
-                reference.vectors[row],
-                len(items),
-                reference.probe.distance_form,
-                reference.densities,
-                within=reference.probe.threshold,
-                skip=reference.skip[row],
-            )
-            found += len(items & {int(snapshot.items[position]) for position, _ in nearest})
-    return Recall(found, sum(len(items) for items in reference.items))
+    """Return how many of the expected answers a snapshot gives."""
+    probe, expected = reference.probe, reference.answers > 0
+    answers = _answers(ItemSearch(snapshot, probe.item_distance), reference.queries, probe.threshold)
+    return Recall(int((answers == reference.answers)[expected].sum()), int(expected.sum()))
 
 
 def tune(

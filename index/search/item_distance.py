@@ -21,7 +21,7 @@ import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,24 @@ ORTHOGONAL = math.sqrt(2)  # distance of unrelated unit vectors
 COPY_GAIN = 2.5  # more than the greatest distance of an item with a photo at distance 0
 INLIERS, MOST_INLIERS = 6, 100  # unit of agreeing local features, and the number beyond which more say nothing
 SHORTEST = 1e-6  # length of a mean vector that has a direction
+
+
+@dataclass(frozen=True)
+class About:
+    """What the distance of an item needs beside its nearest photo."""
+
+    mean: Floats  # (d,) of its photos, of length one
+    group: int  # the same for all items of a group, which are no rivals
+
+
+class Near(NamedTuple):
+    """An item near a query, and its evidence."""
+
+    position: int  # of its nearest photo
+    distance: float  # the item distance
+    photo: float  # plain distance to its nearest photo
+    mean: float  # plain distance to its mean photo
+    inliers: int = 0  # local features that agree with one of its photos
 
 
 @dataclass(frozen=True)
@@ -86,7 +104,7 @@ class ItemDistance:
             own = own - self.details * np.log1p(np.minimum(inliers, MOST_INLIERS) / INLIERS)
         return np.asarray(own)
 
-    def with_rivals(self, own: Floats, groups: NDArray[np.integer]) -> Floats:
+    def with_rivals(self, own: Floats, groups: NDArray[np.integer], among: NDArray[np.bool_] | None = None) -> Floats:
         """Return the item distances (n, m) of candidates.
 
         Parameters
@@ -95,15 +113,18 @@ class ItemDistance:
             Own distances (n, m), ascending in each row; inf where there is no candidate.
         groups:
             Number of the group of each candidate (n, m). Members of one group are not rivals.
+        among:
+            Which candidates (n, m) may be rivals. By default all.
         """
         if not (self.rival or self.rivals):
-            return np.maximum(own, 0)
-        rivals = (groups[:, :, None] != groups[:, None, :]) & np.isfinite(own)[:, None, :]
+            return np.asarray(np.maximum(own, 0))
+        there = np.isfinite(own) if among is None else np.isfinite(own) & among
+        rivals = (groups[:, :, None] != groups[:, None, :]) & there[:, None, :]
         turn = rivals.cumsum(axis=2)
         near = np.clip(own, 0, ORTHOGONAL)[:, None, :]
         first = np.where(rivals & (turn == 1), ORTHOGONAL - near, 0).sum(axis=2)
         several = np.where(rivals & (turn <= RIVALS), ORTHOGONAL - near, 0).sum(axis=2) / RIVALS
-        return np.maximum(own + self.rival * first + self.rivals * several, 0)
+        return np.asarray(np.maximum(own + self.rival * first + self.rivals * several, 0))
 
 
 NEAREST_PHOTO = ItemDistance(1, 0, 0, 0, 0)  # the plain distance to the nearest photo alone

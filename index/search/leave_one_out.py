@@ -1,9 +1,9 @@
 """Draws: searches of a gallery for items that are not in it, to measure how close unknown items come.
 
-An *own* draw searches with a gallery photo and leaves out all photos of its item. It also leaves out duplicates: other
-items with a copy of the query. A *probe* draw searches with a photo from elsewhere and leaves out its item if the
-gallery has it. Draws use the same search and distance form as queries; those of a verified form are made by
-`verified_draws`. `make_draws` makes all draws of a gallery version anew.
+An *own* draw searches with a gallery photo and leaves out all photos of its item and of the other items of its group.
+It also leaves out duplicates: other items with a copy of the query. A *probe* draw searches with a photo from elsewhere
+and leaves out its item if the gallery has it. Draws are made by the search that answers queries
+(`index.search.item_search`). `make_draws` makes all draws of a gallery version anew.
 Shapes: n draws, m probes, d = embedding size.
 """
 
@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
@@ -22,22 +21,20 @@ from numpy.typing import NDArray
 
 from index.errors import GalleryCorrupt, InvalidParameter
 from index.files import load_arrays
-from index.search.distance import DistanceForm, Floats, Rows, plain_distance, squared_distance
-from index.search.verified import VerifiedDistance, check_query_features
+from index.search.details import Verifier, check_query_features
+from index.search.distance import Floats, Rows
+from index.search.item_distance import ItemDistance
+from index.search.item_search import NOBODY, Draw, ItemSearch, Queries
 
 if TYPE_CHECKING:
     from index.location import AnyGallery, AnyPhotos
-    from index.search.verified_search import VerifiedSearch
 
-NOBODY = -1  # seq of a photo that does not exist
 OWN = "own"  # the source of draws with gallery photos
 DRAWS = "draws"  # the name under which a gallery keeps draws
 ABOUT, MARK = "about", "/"  # in the npz: the key of what all draws share, and the separator of source and field
 MOST_DRAWS = 3000  # draws of each source that a gallery keeps
-MOST_VERIFIED = 500  # the same for a verified distance form: 100 pairs per draw take about a minute on one core
+MOST_VERIFIED = 500  # the same where details are compared: 100 pairs per draw take about a minute on one core
 SMALLEST = 8  # photos per draw that are sorted for the sample
-READ = 4096  # photos that are read at a time
-CLOSE = 0.2  # largest plain distance at which the pixels of two photos are compared
 TRIES = 5  # to read the fitted items and the photos of one version
 
 Texts = NDArray[np.str_]
@@ -47,23 +44,29 @@ IsFitted = Callable[[str, str | None], bool]  # takes an item id and the hash of
 
 @dataclass(frozen=True)
 class Draws:
-    """A sample of searches for items that are not in the gallery."""
+    """A sample of searches for items that are not in the gallery, and of searches for the same items as they are."""
 
     ids: Texts  # (n,) photo ids of the queries
     items: Texts  # (n,) item ids of the queries
     seqs: Rows  # (n,) seqs of the query photos in the gallery, NOBODY for a probe
-    distances: Floats  # (n,) distance to the nearest other item, inf if there is none
+    distances: Floats  # (n,) item distance of the first item without the own one, inf if there is none
     nearest: Rows  # (n,) seq of the nearest photo of that item, NOBODY if there is none
     nearest_items: Texts  # (n,) its item id, "" if there is none
-    own: Floats  # (n,) distance to the nearest other photo of the query's own item, inf if there is none
-    own_nearest: Rows  # (n,) seq of that photo, NOBODY if there is none
+    plain: Floats  # (n,) plain distance to the nearest photo of another item
+    own: Floats  # (n,) item distance of the own item without the query's photo, inf if it has no other photo
+    own_nearest: Rows  # (n,) seq of its nearest photo, NOBODY if there is none
+    own_plain: Floats  # (n,) plain distance to that photo
+    wrong: Floats  # (n,) item distance of another item that comes first although the own one is there, else inf
     duplicates: Rows  # (n,) seq of a copy of the query in another item, NOBODY if there is none
 
     @classmethod
     def none(cls) -> Draws:
         """Return an empty sample."""
         seqs, texts, distances = np.zeros(0, np.int64), np.zeros(0, str), np.zeros(0)
-        return cls(texts, texts, seqs, distances, seqs, texts, distances, seqs, seqs)
+        return cls(
+            *(texts, texts, seqs, distances, seqs, texts, distances),
+            *(distances, seqs, distances, distances, seqs),
+        )
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -80,35 +83,14 @@ class Probes:
     vectors: NDArray[np.float32]  # (m, d) of length 1
     ids: Sequence[str]
     items: Sequence[str]
-    features: Sequence[bytes] = ()  # of each probe, for a verified distance form
-
-
-@dataclass(frozen=True)
-class Queries:
-    """The queries of n draws."""
-
-    vectors: NDArray[np.float32]  # (n, d) of length 1
-    numbers: NDArray[np.int32]  # (n,) of the items to leave out, NOBODY if the gallery does not have the item
-    positions: Rows  # (n,) of the photos in the gallery, NOBODY for a probe
-    features: Sequence[bytes] = ()  # of each probe, for a verified distance form
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The results of n draws: the fields of `Draws` that come from searches."""
-
-    distances: Floats
-    nearest: Rows
-    duplicates: Rows
-    own: Floats
-    own_nearest: Rows
+    features: Sequence[bytes] = ()  # of each probe, where details are compared
 
 
 @dataclass(frozen=True)
 class KeptDraws:
-    """The draws of a gallery version by source, for one model and distance form."""
+    """The draws of a gallery version by source, for one model and item distance."""
 
-    model: str  # identifies what else the draws depend on: model, distance form and fitted items
+    model: str  # identifies what else the draws depend on: model, item distance and fitted items
     sources: Mapping[str, Draws]
     fitted: frozenset[str]  # items of the gallery that the model was fitted on; there are no own draws of them
     version: int = -1  # of the gallery
@@ -169,7 +151,8 @@ def make_draws(
     gallery: AnyGallery,
     *,
     model: str,
-    distance_form: DistanceForm,
+    item_distance: ItemDistance,
+    verifier: Verifier | None = None,
     probes: Mapping[str, Probes],
     is_fitted: IsFitted | None = None,
     content_key: str = "",
@@ -203,7 +186,7 @@ def make_draws(
         if gallery.version == version:
             break
     excluded = np.array(sorted(numbers[item] for item in fitted if item in numbers), dtype=np.int32)
-    drawer = Drawer(now, distance_form, content_key, is_copy)
+    drawer = Drawer(ItemSearch(now, item_distance, verifier), content_key, is_copy)
     sources = {OWN: drawer.own(excluded=excluded)}
     for name, source in probes.items():
         sources[name] = drawer.probes(source, numbers=[numbers.get(item, NOBODY) for item in source.items])
@@ -223,37 +206,30 @@ def _fitted(listed: Iterable[tuple[str, str, str | None]], is_fitted: IsFitted |
 
 @dataclass(frozen=True)
 class Drawer:
-    """Makes draws from one snapshot with one distance form."""
+    """Makes draws by the search of one version."""
 
-    snapshot: AnyPhotos
-    distance_form: DistanceForm
+    search: ItemSearch
     content_key: str = ""  # metadata key of the hash of a photo's file; with "", files are not compared
     is_copy: IsCopy | None = None  # compares pictures by their pixels; with None, they are not compared
     _contents: dict[int, object] = field(default_factory=dict)  # hashes of files by position
 
-    @cached_property
-    def densities(self) -> tuple[Floats, float]:
-        """Return the local density of each photo of the snapshot, and the minimum."""
-        return self.snapshot.densities(self.distance_form)
-
-    @cached_property
-    def search(self) -> VerifiedSearch | None:
-        """Return the search with a verified distance form, None with another form."""
-        form = self.distance_form
-        return self.snapshot.verified_search(form) if isinstance(form, VerifiedDistance) else None
+    @property
+    def photos(self) -> AnyPhotos:
+        """The photos that are searched."""
+        return self.search.photos
 
     @property
     def most(self) -> int:
         """The number of draws of each source that a gallery keeps."""
-        return MOST_DRAWS if self.search is None else MOST_VERIFIED
+        return MOST_DRAWS if self.search.verifier is None else MOST_VERIFIED
 
     def own(self, *, excluded: NDArray[np.int32], most: int | None = None) -> Draws:
         """Return the own draws, without those of the items with the `excluded` numbers."""
-        positions = sample(self.snapshot, excluded, most=self.most if most is None else most)
-        named = [self.snapshot.photo(position)[:2] for position in positions.tolist()]
+        positions = sample(self.photos, excluded, most=self.most if most is None else most)
+        named = [self.photos.photo(position)[:2] for position in positions.tolist()]
         ids, items = (np.array([name[column] for name in named], dtype=str) for column in (0, 1))
-        queries = Queries(self.snapshot.vectors(positions), self.snapshot.items[positions], positions)
-        return self._draws(ids, items, self.snapshot.seqs[positions], queries)
+        queries = Queries(self.photos.vectors(positions), self.photos.items[positions], positions)
+        return self._draws(ids, items, self.photos.seqs[positions], queries)
 
     def probes(self, probes: Probes, *, numbers: Sequence[int] | NDArray[np.int32], most: int | None = None) -> Draws:
         """Return the probe draws.
@@ -265,66 +241,23 @@ class Drawer:
         """
         labels = np.array(probes.items, dtype=str)
         chosen = every_item_once(labels, hashed(np.arange(len(labels))))[: self.most if most is None else most]
-        given = () if self.search is None else check_query_features(probes.features, len(labels))
+        given = () if self.search.verifier is None else check_query_features(probes.features, len(labels))
         features = [given[place] for place in chosen.tolist()] if given else ()
         nobody = np.full(len(chosen), NOBODY, np.int64)
         queries = Queries(probes.vectors[chosen], np.array(numbers, dtype=np.int32)[chosen], nobody, features)
         return self._draws(np.array(probes.ids, dtype=str)[chosen], labels[chosen], nobody, queries)
 
     def _draws(self, ids: Texts, items: Texts, seqs: Rows, queries: Queries) -> Draws:
-        if self.search is not None:
-            found = self.search.measured(queries, self.is_duplicate)
-        else:
-            found = Measured(*self._others(queries), *self._own(queries))
-        places = np.searchsorted(self.snapshot.seqs, found.nearest).tolist()
-        rivals = [
-            "" if seq == NOBODY else self.snapshot.photo(place)[1]
-            for seq, place in zip(found.nearest.tolist(), places, strict=True)
-        ]
-        others = (found.distances, found.nearest, np.array(rivals, dtype=str))
-        return Draws(ids, items, seqs, *others, found.own, found.own_nearest, found.duplicates)
-
-    def _others(self, queries: Queries) -> tuple[Floats, Rows, Rows]:
-        """Return the distance and seq of the nearest photo of another item, and the seq of a duplicate, each (n,)."""
-        count = len(queries.vectors)
-        distances, nearest = np.full(count, np.inf), np.full(count, NOBODY, np.int64)
-        duplicates, waiting, k = nearest.copy(), np.arange(count), 2
-        while len(waiting):
-            answers = self.snapshot.nearest(queries.vectors[waiting], k, self.distance_form, self.densities)
-            again = []
-            for row, best in zip(waiting.tolist(), answers, strict=True):
-                query = int(queries.positions[row])
-                others = [(p, distance) for p, distance in best if self.snapshot.items[p] != queries.numbers[row]]
-                other = next((near for near in others if not self.is_duplicate(query, near[0])), None)
-                if len(others) > (other is not None) and self.is_duplicate(query, others[0][0]):
-                    duplicates[row] = self.snapshot.seqs[others[0][0]]
-                if other is not None:
-                    distances[row], nearest[row] = other[1], self.snapshot.seqs[other[0]]
-                elif len(best) == k:  # the answer holds only duplicates and the own item
-                    again.append(row)
-            waiting, k = np.array(again, dtype=np.int64), 4 * k
-        return distances, nearest, duplicates
-
-    def _own(self, queries: Queries) -> tuple[Floats, Rows]:
-        """Return the distance and seq of the nearest photo of the own item, except the query itself."""
-        snapshot, numbers = self.snapshot, queries.numbers
-        items = np.where(snapshot.live, snapshot.items, NOBODY)
-        order = np.argsort(items, kind="stable")
-        starts, stops = (np.searchsorted(items[order], numbers, side=side) for side in ("left", "right"))
-        starts = np.where(numbers == NOBODY, stops, starts)  # empty range: the item is not in the gallery
-        distances, seqs = np.full(len(numbers), np.inf), np.full(len(numbers), NOBODY, np.int64)
-        around = self.distance_form.densities(queries.vectors)
-        others = {row: order[starts[row] : stops[row]] for row in range(len(numbers))}
-        others = {row: found[found != queries.positions[row]] for row, found in others.items()}
-        for group, stacked in _by_size({row: found for row, found in others.items() if len(found)}):
-            read = snapshot.vectors(stacked)
-            for row in group:
-                found, part, read = others[row], read[: len(others[row])], read[len(others[row]) :]
-                squared = squared_distance(queries.vectors[[row]], part)
-                apart = self.distance_form.transform(squared, around[row], self.densities[0][found])
-                best = int(apart.argmin())
-                distances[row], seqs[row] = apart[best], snapshot.seqs[found[best]]
-        return distances, seqs
+        found = self.search.draws(queries, self.is_duplicate)
+        columns = dict(zip(Draw._fields, map(np.array, zip(*found, strict=True)), strict=True)) if found else {}
+        if not found:
+            return Draws.none()
+        rivals = ["" if one.nearest == NOBODY else self.photos.photo(one.nearest)[1] for one in found]
+        for name in ("nearest", "own_nearest", "duplicate"):
+            places = columns[name]
+            columns[name] = np.where(places == NOBODY, NOBODY, self.photos.seqs[places])
+        columns["distances"], columns["duplicates"] = columns.pop("distance"), columns.pop("duplicate")
+        return Draws(ids=ids, items=items, seqs=seqs, nearest_items=np.array(rivals, dtype=str), **columns)
 
     def is_duplicate(self, query: int, position: int) -> bool:
         """Return whether the photo at a position is a copy of the query at another, which is NOBODY for a probe."""
@@ -333,31 +266,15 @@ class Drawer:
         content = self._content(query)
         if content is not None and content == self._content(position):
             return True
-        if self.is_copy is None:
-            return False
-        near = plain_distance(*self.snapshot.vectors(np.array([query, position]))[:, None])[0] <= CLOSE
-        return bool(near) and self.is_copy(self.snapshot.photo(query)[0], self.snapshot.photo(position)[0])
+        return self.is_copy is not None and self.is_copy(self.photos.photo(query)[0], self.photos.photo(position)[0])
 
     def _content(self, position: int) -> object:
         """Return the hash of the file of the photo at a position, None if it is unknown."""
         if not self.content_key:
             return None
         if position not in self._contents:
-            self._contents[position] = self.snapshot.photo(position)[2].get(self.content_key)
+            self._contents[position] = self.photos.photo(position)[2].get(self.content_key)
         return self._contents[position]
-
-
-def _by_size(positions: Mapping[int, Rows]) -> Iterator[tuple[list[int], Rows]]:
-    """Yield groups of rows with their positions in one array, of at least READ positions except in the last group."""
-    rows: list[int] = []
-    count = 0
-    for row, found in positions.items():
-        rows, count = [*rows, row], count + len(found)
-        if count >= READ:
-            yield rows, np.concatenate([positions[r] for r in rows])
-            rows, count = [], 0
-    if rows:
-        yield rows, np.concatenate([positions[r] for r in rows])
 
 
 def sample(snapshot: AnyPhotos, excluded: NDArray[np.int32], *, most: int) -> Rows:

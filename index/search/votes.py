@@ -20,8 +20,8 @@ from index.database import RESTORE
 from index.errors import GalleryCorrupt
 from index.segments import OpenSegment
 
+from .details import Points, Verifier, Voting
 from .distance import Floats
-from .verified import Points, Verifier, Voting
 
 Rows = NDArray[np.int64]
 

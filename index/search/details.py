@@ -1,9 +1,9 @@
-"""Verified distance: the distance between vectors, lowered where the local features of two photos agree.
+"""Local features: how the details of a query are compared with those of photos.
 
 The gallery keeps the local features of its photos as opaque bytes. A `Verifier` compares them: it counts inliers, the
-features of a query that have a counterpart in a photo under one geometric transformation. It verifies a shortlist: the
-nearest items by the base distance, and the photos with the most votes (`index.search.votes`). All other photos count as
-having no inliers and keep their base distance.
+features of a query that have a counterpart in a photo under one geometric transformation. It compares a shortlist: the
+nearest photos of the nearest items, and the photos with the most votes (`index.search.votes`). Inliers lower the own
+distance of an item (`index.search.item_distance`).
 
 Shapes: n queries, m photos, k key points, w visual words, a words per key point of a query.
 """
@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from index.errors import InvalidParameter
-
-from .distance import DistanceForm, Floats
 
 BITS = 64  # of a signature
 
@@ -46,7 +44,7 @@ class Verifier(Protocol):
 
     @property
     def key(self) -> str:
-        """Return a key that identifies everything that decides a verified distance."""
+        """Return a key that identifies everything that decides the inliers."""
 
     @property
     def features_key(self) -> str:
@@ -54,11 +52,11 @@ class Verifier(Protocol):
 
     @property
     def items(self) -> int:
-        """Return how many of the nearest items by the base distance are verified, at least 1."""
+        """Return how many of the nearest items are compared, at least 1."""
 
     @property
     def photos(self) -> int:
-        """Return how many photos of each of these items are verified, the nearest ones."""
+        """Return how many photos of each of these items are compared, the nearest ones."""
 
     @property
     def voted(self) -> int:
@@ -77,40 +75,13 @@ class Verifier(Protocol):
     def inliers(self, query: bytes, photos: Sequence[bytes]) -> NDArray[np.int64]:
         """Return the number of inliers between a query and each of the photos (m,); each depends on its pair alone."""
 
-    def fused(self, distances: Floats, inliers: NDArray[np.int64]) -> Floats:
-        """Return distances (m,) lowered by inliers (m,); without inliers a distance stays as it is."""
-
-
-@dataclass(frozen=True)
-class VerifiedDistance:
-    """A distance form whose distances are lowered by a verifier (a `DistanceForm`).
-
-    `densities` and `transform` are those of the base form; searches and draws add the verification.
-    """
-
-    base: DistanceForm
-    verifier: Verifier
-
-    @property
-    def key(self) -> str:
-        """A string that identifies this form."""
-        return f"{self.base.key}+{self.verifier.key}"
-
-    def densities(self, vectors: NDArray[np.float32]) -> Floats:
-        """Return the density around each of the unit vectors (n, d)."""
-        return self.base.densities(vectors)
-
-    def transform(self, squared: Floats, query: ArrayLike, photo: ArrayLike) -> Floats:
-        """Return base distances from squared plain distances and the densities of both sides."""
-        return self.base.transform(squared, query, photo)
-
 
 def check_query_features(features: Sequence[bytes] | None, count: int) -> Sequence[bytes]:
     """Return the features of n queries; raise InvalidParameter if some are missing."""
     if features is None or len(features) != count:
         raise InvalidParameter(
             "features",
-            f"have one entry per vector ({count}), because this distance form verifies photos",
+            f"have one entry per vector ({count}), because the details of photos are compared",
             None if features is None else len(features),
         )
     return features

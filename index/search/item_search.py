@@ -1,0 +1,312 @@
+"""Searches by item distance in one version of a gallery: for queries, for draws and for evaluation.
+
+The candidates of a query are the nearest items by their nearest photo and, where local features are compared, the items
+of the photos with the most votes. All of them are rivals of each other, whatever a filter says: a filter only chooses
+which items are answers.
+Shapes: n queries, m candidates, d = embedding size.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .details import Verifier, check_query_features
+from .distance import Floats, Rows, exact_unit, squared_from
+from .filters import Filter
+from .item_distance import CANDIDATES, ItemDistance, Near, mean_photo
+from .votes import most_votes
+
+if TYPE_CHECKING:
+    from index.location import AnyPhotos
+
+NOBODY = -1  # position or seq of a photo, or number of an item, that does not exist
+TOGETHER = 256  # draws whose candidates are looked for at a time
+CLOSE = 0.2  # largest plain distance at which two photos may be copies of each other
+
+IsDuplicate = Callable[[int, int], bool]  # whether the photo at the second position is a copy of the first one's
+
+
+@dataclass(frozen=True)
+class Queries:
+    """The queries of n draws."""
+
+    vectors: NDArray[np.float32]  # (n, d) of length one
+    numbers: NDArray[np.int32]  # (n,) of their items, NOBODY if the gallery does not have the item
+    positions: Rows  # (n,) of the photos in the gallery, NOBODY for a query from elsewhere
+    features: Sequence[bytes] = ()  # of each query from elsewhere, where details are compared
+
+
+class Draw(NamedTuple):
+    """A search without the query's item and, with it but without the query's own photo, another one."""
+
+    distance: float = np.inf  # item distance of the first item without the own one, inf if there is none
+    nearest: int = NOBODY  # position of that item's nearest photo
+    plain: float = np.inf  # plain distance to the nearest photo of any other item
+    own: float = np.inf  # item distance of the own item, inf if it has no other photo
+    own_nearest: int = NOBODY  # position of its nearest other photo
+    own_plain: float = np.inf  # plain distance to that photo
+    wrong: float = np.inf  # item distance of another item that comes first although the own one is there; else inf
+    duplicate: int = NOBODY  # position of a copy of the query in another item
+
+
+class Candidate(NamedTuple):
+    """An item that may be near a query."""
+
+    item: int
+    position: int  # of its nearest photo
+    photo: float  # plain distance to it
+    compared: tuple[int, ...] = ()  # positions of photos whose details are compared
+
+
+@dataclass(frozen=True)
+class _Query:
+    exact: Floats  # (1, d) scaled to length one in float64
+    features: bytes = b""
+    votes: Floats = field(default_factory=lambda: np.zeros(0))  # for each photo of the version
+    itself: int = NOBODY  # position of its own photo, which is left out of its item
+    inliers: dict[int, int] = field(default_factory=dict)  # with photos that were compared, by position
+
+
+@dataclass(frozen=True)
+class ItemSearch:
+    """Searches one version of a gallery by one item distance."""
+
+    photos: AnyPhotos
+    distance: ItemDistance
+    verifier: Verifier | None = None  # compares details, if the gallery keeps local features
+    over: Filter | None = None  # the photos to scan instead of asking the index
+
+    def nearest(
+        self,
+        vectors: NDArray[np.float32],
+        k: int,
+        *,
+        only: Filter | str | None = None,
+        features: Sequence[bytes] | None = None,
+    ) -> list[list[Near]]:
+        """Return the k nearest items by item distance, best first, for unit vectors (n, d).
+
+        The nearest 24 items by their nearest photo are ordered by item distance. Any others follow them, and count as
+        at least as far. `only` is a filter of the photos' own kind.
+        """
+        described = [b""] * len(vectors) if self.verifier is None else check_query_features(features, len(vectors))
+        nearest = self.photos.nearest(vectors, max(k, CANDIDATES), only=self.over)
+        passing = nearest if only is None else self.photos.nearest(vectors, max(k, CANDIDATES), only=only)
+        mask = only.mask if isinstance(only, Filter) else None
+        found = []
+        for vector, own, near, passed in zip(exact_unit(vectors), described, nearest, passing, strict=True):
+            query = self._query(vector[None], own)
+            rivals = self._candidates(query, near[:CANDIDATES])
+            answers = rivals if only is None else self._candidates(query, passed[:CANDIDATES], mask)
+            listed = {candidate.item for candidate in answers}
+            further = [one for one in self._items(passed[CANDIDATES:]) if one.item not in listed]
+            found.append(self._answers(query, rivals, answers, further)[:k])
+        return found
+
+    def draws(self, queries: Queries, is_duplicate: IsDuplicate) -> list[Draw]:
+        """Return the results of draws. Members of the own item's group and items with a copy of the query are left out.
+
+        The distance of the own item is that of a search in which only the query's own photo is missing.
+        """
+        found: list[Draw] = []
+        exact = exact_unit(queries.vectors)
+        with ThreadPoolExecutor(os.cpu_count() or 1 if self.verifier is not None else 1) as pool:
+            for start in range(0, len(exact), TOGETHER):
+                rows = range(start, min(start + TOGETHER, len(exact)))
+                others = self._others(queries, rows, is_duplicate)
+                found += pool.map(lambda row: self._draw(queries, exact, row, *others[row]), rows)  # noqa: B023
+        return found
+
+    def _query(self, exact: Floats, features: bytes, itself: int = NOBODY) -> _Query:
+        if self.verifier is None:
+            return _Query(exact, itself=itself)
+        return _Query(exact, features, self.photos.votes(self.verifier, self.verifier.asked(features)), itself)
+
+    def _answers(
+        self, query: _Query, rivals: list[Candidate], answers: list[Candidate], further: list[Candidate]
+    ) -> list[Near]:
+        """Return the answers and then the further ones, best first; `rivals` are the nearest items of the gallery."""
+        known = {candidate.item for candidate in rivals}
+        more = [each for each in (*answers, *further) if each.item not in known]
+        measured = self._measured(query, rivals, self._with_all_photos(query, more) if answers is not rivals else more)
+        place = {item: number for number, (item, _) in enumerate(measured)}
+        found: list[Near] = []
+        for group in (answers, further):
+            for candidate in sorted(group, key=lambda candidate: place[candidate.item]):
+                near = measured[place[candidate.item]][1]
+                least = found[-1].distance if group is further and found else 0.0
+                found.append(near._replace(position=candidate.position, distance=max(near.distance, least)))
+        return found
+
+    def _candidates(
+        self, query: _Query, near: Sequence[tuple[int, float]], passing: NDArray[np.bool_] | None = None
+    ) -> list[Candidate]:
+        """Return the items of photos at positions and distances and, by votes, of photos that pass a mask."""
+        numbers = self.photos.items
+        found = {candidate.item: candidate for candidate in self._items(near)}
+        if self.verifier is None:
+            return list(found.values())
+        for item in list(found)[: max(1, self.verifier.items)]:
+            positions = self._all(query, item)
+            distances = squared_from(query.exact, self.photos.vectors(positions))
+            nearest = positions[np.lexsort((positions, distances))[: self.verifier.photos]]
+            found[item] = found[item]._replace(compared=tuple(nearest.tolist()))
+        live = self.photos.live if passing is None else passing
+        voting = np.flatnonzero((query.votes > 0) & live)
+        for position in most_votes(voting, query.votes[voting], self.verifier.voted).tolist():
+            item = int(numbers[position])
+            if item not in found:
+                photos = self._all(query, item)
+                found[item] = Candidate(item, *self._nearest_photo(query, photos[live[photos]]))
+            found[item] = found[item]._replace(compared=(*found[item].compared, position))
+        return list(found.values())
+
+    def _items(self, near: Sequence[tuple[int, float]]) -> list[Candidate]:
+        return [Candidate(int(self.photos.items[position]), position, apart) for position, apart in near]
+
+    def _with_all_photos(self, query: _Query, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return candidates of a filter with the distance to their nearest photo, whether it passes or not."""
+        return [each._replace(photo=self._nearest_photo(query, self._all(query, each.item))[1]) for each in candidates]
+
+    def _measured(
+        self,
+        query: _Query,
+        rivals: Sequence[Candidate],
+        others: Sequence[Candidate] = (),
+        means: Mapping[int, Floats] | None = None,
+    ) -> list[tuple[int, Near]]:
+        """Return each item with its evidence, by its own distance; `others` are rivals of no item.
+
+        `means` replaces the mean photo of some items.
+        """
+        candidates = [*rivals, *others]
+        if not candidates:
+            return []
+        about, given = self.photos.about([each.item for each in candidates]), means or {}
+        mean = np.stack([given.get(each.item, one.mean) for each, one in zip(candidates, about, strict=True)])
+        apart = np.sqrt(squared_from(query.exact, mean))
+        inliers = [self._inliers(query, each.compared) for each in candidates]
+        own = self.distance.own(np.array([each.photo for each in candidates]), apart, np.array(inliers))
+        order = np.argsort(own, kind="stable")
+        groups = np.array([one.group for one in about])
+        among = np.arange(len(candidates)) < len(rivals)
+        distances = self.distance.with_rivals(own[order][None], groups[order][None], among[order][None])[0]
+        found = []
+        for place, distance in zip(order.tolist(), distances.tolist(), strict=True):
+            each = candidates[place]
+            found.append((each.item, Near(each.position, distance, each.photo, float(apart[place]), inliers[place])))
+        return found
+
+    def _inliers(self, query: _Query, positions: Sequence[int]) -> int:
+        """Return the greatest number of inliers of a query with the photos at some positions."""
+        new = [position for position in positions if position not in query.inliers]
+        if self.verifier is not None and new:
+            counts = self.verifier.inliers(query.features, self.photos.features(np.array(new)))
+            query.inliers.update(zip(new, counts.tolist(), strict=True))
+        return max((query.inliers[position] for position in positions), default=0)
+
+    def _all(self, query: _Query, item: int) -> Rows:
+        """Return the positions of the photos of an item, without the query's own photo."""
+        positions = self.photos.photos_of([item])[0]
+        return np.asarray(positions[positions != query.itself])
+
+    def _nearest_photo(self, query: _Query, positions: Rows) -> tuple[int, float]:
+        """Return the position of the photo that is nearest to a query, and its plain distance."""
+        return _nearest(query, positions, self.photos.vectors(positions))
+
+    # draws
+
+    def _others(
+        self, queries: Queries, rows: range, is_duplicate: IsDuplicate
+    ) -> dict[int, tuple[list[tuple[int, float]], int, set[int]]]:
+        """Return for each draw the nearest other items, a duplicate's position, and the items that are left out."""
+        found: dict[int, tuple[list[tuple[int, float]], int, set[int]]] = {}
+        waiting, k = list(rows), CANDIDATES + 1
+        while waiting:
+            again = []
+            for row, near in zip(
+                waiting, self.photos.nearest(queries.vectors[waiting], k, only=self.over), strict=True
+            ):
+                number, position = int(queries.numbers[row]), int(queries.positions[row])
+                items = self.photos.items[[place for place, _ in near]].tolist()
+                left_out = {number}
+                if number != NOBODY:
+                    (own,), about = self.photos.about([number]), self.photos.about(items)
+                    left_out |= {item for item, each in zip(items, about, strict=True) if each.group == own.group}
+                same = [
+                    place
+                    for (place, apart), item in zip(near, items, strict=True)
+                    if item not in left_out and apart <= CLOSE and is_duplicate(position, place)
+                ]
+                left_out |= set(self.photos.items[same].tolist())
+                others = [one for one, item in zip(near, items, strict=True) if item not in left_out][:CANDIDATES]
+                found[row] = others, same[0] if same else NOBODY, left_out
+                if len(others) < CANDIDATES and len(near) == k:
+                    again.append(row)
+            waiting, k = again, 4 * k
+        return found
+
+    def _draw(
+        self,
+        queries: Queries,
+        exact: Floats,
+        row: int,
+        near: list[tuple[int, float]],
+        duplicate: int,
+        left_out: set[int],
+    ) -> Draw:
+        number, position = int(queries.numbers[row]), int(queries.positions[row])
+        features, passing = b"", None
+        if self.verifier is not None:
+            features = queries.features[row] if position == NOBODY else self.photos.features(np.array([position]))[0]
+            passing = self.photos.live & ~np.isin(self.photos.items, list(left_out))
+        query = self._query(exact[[row]], features, position)
+        draw, others = Draw(duplicate=duplicate), self._candidates(query, near, passing)
+        if others:
+            first = self._measured(query, others)[0][1]
+            draw = draw._replace(distance=first.distance, nearest=first.position, plain=min(o.photo for o in others))
+        mine = self._all(query, number) if number != NOBODY else np.zeros(0, np.int64)
+        return self._with_own(query, draw, near, number, mine, passing) if len(mine) else draw
+
+    def _with_own(
+        self,
+        query: _Query,
+        draw: Draw,
+        near: list[tuple[int, float]],
+        number: int,
+        mine: Rows,
+        passing: NDArray[np.bool_] | None,
+    ) -> Draw:
+        """Return a draw with the search in which the own item is there, by its photos at some positions."""
+        vectors = self.photos.vectors(mine)
+        own = Candidate(number, *_nearest(query, mine, vectors))
+        if passing is not None:
+            passing[mine] = True
+        together = sorted([*near, (own.position, own.photo)], key=lambda one: (one[1], one[0]))[:CANDIDATES]
+        listed = self._candidates(query, together, passing)
+        is_listed = any(candidate.item == number for candidate in listed)
+        means = {number: mean_photo(vectors)}
+        measured = self._measured(query, listed, () if is_listed else [own], means)
+        place = next(place for place, (item, _) in enumerate(measured) if item == number)
+        found, others = measured[place][1], [near.distance for item, near in measured if item != number]
+        right = is_listed and place == 0 and (not others or others[0] > found.distance)
+        return draw._replace(
+            own=found.distance,
+            own_nearest=own.position,
+            own_plain=own.photo,
+            wrong=np.inf if right else others[0],
+        )
+
+
+def _nearest(query: _Query, positions: Rows, vectors: NDArray[np.float32]) -> tuple[int, float]:
+    """Return the position of the nearest of some photos, and its plain distance."""
+    squared = squared_from(query.exact, vectors)
+    best = int(np.lexsort((positions, squared))[0])
+    return int(positions[best]), float(np.sqrt(squared[best]))
