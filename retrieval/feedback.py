@@ -22,7 +22,7 @@ from pydantic.dataclasses import dataclass
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import DataError, InvalidParameter
 from retrieval.search.boxes import check_bbox
-from retrieval.search.result import MATCH, NO_MATCH, BBox
+from retrieval.search.result import MATCH, NO_MATCH, PERHAPS, BBox
 
 Verdict = Literal["right", "wrong", "unknown"]
 RIGHT, WRONG, UNKNOWN = VERDICTS = ("right", "wrong", "unknown")
@@ -40,7 +40,7 @@ class Feedback:
     """A verdict on an answer."""
 
     verdict: Verdict  # right, wrong (another item is right) or unknown (the item is not in the catalogue)
-    decision: Literal["match", "no_match", "ranked"]  # of the answer
+    decision: Literal["match", "perhaps", "no_match", "ranked"]  # of the answer
     item_id: str  # nearest item, match or not
     distance: FiniteFloat  # to the nearest item
     bundle_id: str
@@ -69,7 +69,7 @@ class Feedback:
         """The answer that the verdict calls wrong without naming the right one; "" is a no-match."""
         if self.label is not None:
             return None
-        return self.item_id if self.decision == MATCH else UNKNOWN_ITEM
+        return self.item_id if self.decision in (MATCH, PERHAPS) else UNKNOWN_ITEM
 
 
 FEEDBACK = TypeAdapter(Feedback)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -113,8 +112,7 @@ class Retriever(MeasuredGallery):
         where:
             Filter over the gallery's declared columns (`index.search.filters`).
         explain:
-            Add an explanation to the result: a second search by the plain distance and, if the bundle verifies matches,
-            how many details agree with the photos of the nearest items.
+            Add what the distances of the nearest items are made of.
         review:
             Largest p-value of the items beyond the threshold that are returned for review, 0 to 1. There are none if
             the threshold was not set in this gallery. The list may be incomplete, unlike the matches.
@@ -247,18 +245,15 @@ class Retriever(MeasuredGallery):
         self, vectors: NDArray[np.float32], options: Options, features: Sequence[bytes], queries: int
     ) -> tuple[Served, list[list[Neighbour]]]:
         """Search with vectors (n, d); return the operating point of the version that was searched, and the items."""
-        point = self._last_point[1]
-        while True:  # once, unless the point has changed since the last search
-            found = self.gallery.search_version(
-                *(vectors, options.top_k),
-                where=options.where,
-                distance_form=self.bundle.distance_form,
-                within=point.threshold if point.decides else math.inf,  # every distance ranks
-                features=features,
-            )
-            known, point = point, self.point_of(found.point)
-            if point == known:
-                break
+        found = self.gallery.search_version(
+            vectors,
+            max(2, options.top_k),  # the second item may be a twin of the first
+            where=options.where,
+            item_distance=self.bundle.item_distance,
+            verifier=self.bundle.verifier,
+            features=features,
+        )
+        point = self.point_of(found.point)
         rates, status = self.rates_at(found.version, point), threshold_status(point, self.bundle)
         if queries > 1:
             point = OperatingPoint.uncalibrated(point.target_fpir) if rates is None else rates.shared(point, queries)
@@ -267,8 +262,9 @@ class Retriever(MeasuredGallery):
 
     def _ranked(self, vectors: NDArray[np.float32], options: Options) -> tuple[Served, list[list[Neighbour]]]:
         """Search with vectors (n, d) for which there is no threshold."""
-        form = self.bundle.base_form
-        found = self.gallery.search_version(vectors, options.top_k, where=options.where, distance_form=form)
+        found = self.gallery.search_version(
+            vectors, options.top_k, where=options.where, item_distance=self.bundle.item_distance
+        )
         point = OperatingPoint.uncalibrated(self.point_of(found.point).target_fpir)
         return Served(point, found.version, None, point.status), found.neighbours
 

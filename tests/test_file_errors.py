@@ -96,7 +96,7 @@ def shop(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
     vectors, labels = simulated(100, 4, seed=0)
     scores = searches(vectors, labels, np.arange(100), 4)
     names = np.arange(len(scores.own)).astype(str)
-    packed = CalibrationSet(scores, None, names, np.ones(len(names), np.float32)).pack()
+    packed = CalibrationSet(scores, names, np.ones(len(names), np.float32)).pack()
     make_bundle(folder, point=calibrate(scores), files={CALIBRATION: packed})
     photos = write_folder(folder / "photos", items=range(20), photos=range(4))
     (folder / "config.toml").write_text(CONFIG)

@@ -12,7 +12,7 @@ import onnx
 from onnx import TensorProto, helper
 from PIL import Image
 
-from index.search.distance import PLAIN, DistanceForm
+from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from retrieval.bundle.bundle import Bundle, write_bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.images import Preprocessing
@@ -93,7 +93,7 @@ def make_bundle(
     name: str = "bundle",
     point: OperatingPoint | None = None,
     files: Mapping[str, bytes] | None = None,
-    distance_form: DistanceForm = PLAIN,
+    item_distance: ItemDistance = NEAREST_PHOTO,
 ) -> Bundle:
     """Write a bundle around the tiny model."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -104,5 +104,5 @@ def make_bundle(
         dim=DIM,
         operating_point=point or OperatingPoint(threshold, "estimated", 0.05, {"fpir": 0.05}),
         files={"notes.txt": b"hello"} if files is None else files,
-        distance_form=distance_form,
+        item_distance=item_distance,
     )

@@ -55,28 +55,16 @@ class PretrainedModel(nn.Module):
 
 
 class ExportModel(nn.Module):
-    """The model that is exported as ONNX: unit embeddings, optionally whitened, and the norms of the raw ones."""
+    """The model that is exported as ONNX: unit embeddings, and the norms of the raw ones."""
 
-    mean: Tensor
-    matrix: Tensor
-
-    def __init__(
-        self, model: EmbeddingModel | PretrainedModel, *, whitening: tuple[Tensor, Tensor] | None = None
-    ) -> None:
+    def __init__(self, model: EmbeddingModel | PretrainedModel) -> None:
         super().__init__()
         self.model = model
-        self.whitens = whitening is not None
-        if whitening is not None:
-            self.register_buffer("mean", whitening[0])
-            self.register_buffer("matrix", whitening[1])
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the unit `embedding` (n, d) and `certainty` (n,)."""
         raw = self.model(pixels)
-        unit, certainty = F.normalize(raw, dim=1), raw.norm(dim=1)
-        if self.whitens:
-            unit = F.normalize((unit - self.mean) @ self.matrix, dim=1)
-        return unit, certainty
+        return F.normalize(raw, dim=1), raw.norm(dim=1)
 
 
 def freeze_batch_norm(model: nn.Module) -> None:

@@ -3,7 +3,7 @@
 The *own distance* of an item comes from its nearest photo and from the mean of its photos. *Rivals* are the other
 items near the query. Where they are near too, the query is ambiguous or the gallery is dense, so they add a surcharge:
 
-    own = nearest * a + mean * c - COPY_GAIN * max(0, 1 - a / copy) - details * log(1 + inliers / 6)
+    own = nearest * a + mean * c - COPY_GAIN * max(0, 1 - a / copy) - details * log(1 + (inliers - 5) / 3)
     item distance = own + rival * (sqrt(2) - r1) + rivals * (sqrt(2) - r5), at least 0
 
 with the plain distances a to the nearest photo and c to the mean photo, the own distance r1 of the nearest rival, and
@@ -35,7 +35,8 @@ RIVALS = 5  # nearest rivals whose mean is taken
 MOST_PHOTOS = 64  # of an item, whose mean is taken
 ORTHOGONAL = math.sqrt(2)  # distance of unrelated unit vectors
 COPY_GAIN = 2.5  # more than the greatest distance of an item with a photo at distance 0
-INLIERS, MOST_INLIERS = 6, 100  # unit of agreeing local features, and the number beyond which more say nothing
+CHANCE, UNIT = 5, 3  # local features that agree by chance, and the unit in which others count
+DETAILS = 0.8  # default weight of agreeing local features, where a bundle verifies matches
 SHORTEST = 1e-6  # length of a mean vector that has a direction
 
 
@@ -52,6 +53,7 @@ class Near(NamedTuple):
 
     position: int  # of its nearest photo
     distance: float  # the item distance
+    own: float  # the own distance of the item
     photo: float  # plain distance to its nearest photo
     mean: float  # plain distance to its mean photo
     inliers: int = 0  # local features that agree with one of its photos
@@ -72,6 +74,11 @@ class ItemDistance:
         for name, value in asdict(self).items():
             if not 0 <= value < math.inf:
                 raise InvalidParameter(f"item_distance {name}", "be a number of at least 0", value)
+
+    @classmethod
+    def default(cls, *, verified: bool = False) -> Self:
+        """Return the default constants, with agreeing local features if matches are verified."""
+        return cls(details=DETAILS if verified else 0)
 
     @property
     def key(self) -> str:
@@ -101,7 +108,7 @@ class ItemDistance:
         if self.copy:
             own = own - COPY_GAIN * np.maximum(0, 1 - nearest / self.copy)
         if inliers is not None and self.details:
-            own = own - self.details * np.log1p(np.minimum(inliers, MOST_INLIERS) / INLIERS)
+            own = own - self.details * np.log1p(np.maximum(inliers - CHANCE, 0) / UNIT)
         return np.asarray(own)
 
     def with_rivals(self, own: Floats, groups: NDArray[np.integer], among: NDArray[np.bool_] | None = None) -> Floats:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +88,7 @@ class ItemSearch:
         vectors: NDArray[np.float32],
         k: int,
         *,
-        only: Filter | str | None = None,
+        only: Any = None,
         features: Sequence[bytes] | None = None,
     ) -> list[list[Near]]:
         """Return the k nearest items by item distance, best first, for unit vectors (n, d).
@@ -201,7 +201,8 @@ class ItemSearch:
         found = []
         for place, distance in zip(order.tolist(), distances.tolist(), strict=True):
             each = candidates[place]
-            found.append((each.item, Near(each.position, distance, each.photo, float(apart[place]), inliers[place])))
+            evidence = float(own[place]), each.photo, float(apart[place]), inliers[place]
+            found.append((each.item, Near(each.position, distance, *evidence)))
         return found
 
     def _inliers(self, query: _Query, positions: Sequence[int]) -> int:
@@ -295,13 +296,13 @@ class ItemSearch:
         means = {number: mean_photo(vectors)}
         measured = self._measured(query, listed, () if is_listed else [own], means)
         place = next(place for place, (item, _) in enumerate(measured) if item == number)
-        found, others = measured[place][1], [near.distance for item, near in measured if item != number]
-        right = is_listed and place == 0 and (not others or others[0] > found.distance)
+        found, others = measured[place][1], [near for item, near in measured if item != number]
+        right = is_listed and place == 0 and (not others or others[0].own > found.own)
         return draw._replace(
             own=found.distance,
             own_nearest=own.position,
             own_plain=own.photo,
-            wrong=np.inf if right else others[0],
+            wrong=np.inf if right else others[0].distance,
         )
 
 

@@ -24,7 +24,7 @@ from index.files import load_arrays
 from index.search.details import Verifier, check_query_features
 from index.search.distance import Floats, Rows
 from index.search.item_distance import ItemDistance
-from index.search.item_search import NOBODY, Draw, ItemSearch, Queries
+from index.search.item_search import CLOSE, NOBODY, Draw, ItemSearch, Queries
 
 if TYPE_CHECKING:
     from index.location import AnyGallery, AnyPhotos
@@ -275,6 +275,22 @@ class Drawer:
         if position not in self._contents:
             self._contents[position] = self.photos.photo(position)[2].get(self.content_key)
         return self._contents[position]
+
+
+def suspected_twins(own: Draws) -> list[tuple[str, str]]:
+    """Return pairs of items that look like one item under two ids, in alphabetical order.
+
+    Every own draw of each finds the other one first, at distances that are no larger than those to its own photos. An
+    item with one photo is compared with copies only.
+    """
+    firsts: dict[str, set[str]] = {}
+    near: dict[str, bool] = {}
+    limits = np.where(np.isfinite(own.own_plain), own.own_plain, CLOSE)
+    for item, other, is_near in zip(own.items, own.nearest_items, own.plain <= limits, strict=True):
+        firsts.setdefault(item, set()).add(other)
+        near[item] = near.get(item, True) and bool(is_near)
+    of_one = {item: next(iter(others)) for item, others in firsts.items() if len(others) == 1 and near[item]}
+    return sorted((item, other) for item, other in of_one.items() if item < other and of_one.get(other) == item)
 
 
 def sample(snapshot: AnyPhotos, excluded: NDArray[np.int32], *, most: int) -> Rows:

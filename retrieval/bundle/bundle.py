@@ -1,13 +1,12 @@
 """Bundles: immutable directories with the model, preprocessing, threshold, evidence and a hash of every file.
 
 bundle/
-  manifest.json   format version, ids, preprocessing, operating point, evidence, sha256 of every file
+  manifest.json   format version, ids, preprocessing, item distance, operating point, evidence, sha256 of every file
   model.onnx      pixels (n, 3, size, size) to embedding (n, d) and certainty (n,)
-  cohort.npz      reference photos for the local-density correction, if the distance uses it
   calibration.npz the searches that the threshold was chosen on
   fitted.npz      hashes of the items and photos that the model was fitted on
-  verification.npz   settings and vocabulary of the geometric verification, if the distance uses it
-  calibration_features.npz   local features of the calibration photos, if the distance uses verification
+  verification.npz   settings and vocabulary of the geometric verification, if the bundle verifies matches
+  calibration_features.npz   local features of the calibration photos, if the bundle verifies matches
   golden.npz      the model's output for a synthetic image on the machine that exported it
   report.html     plots of the threshold's behaviour and the strength of its evidence
 
@@ -25,25 +24,22 @@ import os
 import shutil
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from index.files import load_arrays, sync_folder
-from index.search.distance import PLAIN, DistanceForm
+from index.search.item_distance import ItemDistance
 from index.search.leave_one_out import Probes
-from index.search.verified import VerifiedDistance
 from retrieval.errors import BundleCorrupt, BundleError, BundleMismatch, command
 from retrieval.files import check_place
 from retrieval.images import Preprocessing
 from retrieval.metrics.identification import SearchScores
 
-from .density import LocalDensity, pack_cohort, unpack_distance_form
 from .embedder import Embedder, check_golden
 from .fitted import Fitted
 from .operating_point import OperatingPoint
@@ -53,8 +49,8 @@ if TYPE_CHECKING:
     from index.location import AnyGallery
     from retrieval.verification.verifier import GeometricVerifier
 
-FORMAT = 6  # of what a bundle's files hold
-MANIFEST, MODEL, COHORT = "manifest.json", "model.onnx", "cohort.npz"
+FORMAT = 7  # of what a bundle's files hold
+MANIFEST, MODEL = "manifest.json", "model.onnx"
 CALIBRATION, REPORT, GOLDEN, FITTED = "calibration.npz", "report.html", "golden.npz", "fitted.npz"
 VERIFICATION, CALIBRATION_FEATURES = "verification.npz", "calibration_features.npz"
 
@@ -73,11 +69,8 @@ class Bundle:
         self.preprocessing = Preprocessing.from_dict(manifest["preprocessing"])
         self.operating_point = OperatingPoint.from_dict(manifest["operating_point"])
         self.threshold = self.operating_point.threshold
-        cohort = self.read(COHORT) if COHORT in manifest["files"] else None
-        self.base_form = unpack_distance_form(manifest["distance"], cohort)
+        self.item_distance = ItemDistance.from_dict(manifest["item_distance"])
         self.verifier = self._verifier()
-        verified = None if self.verifier is None else VerifiedDistance(self.base_form, self.verifier)
-        self.distance_form: DistanceForm = verified or self.base_form
 
     @classmethod
     def open(cls, path: str | Path, *, verify: bool = True) -> Bundle:
@@ -108,7 +101,7 @@ class Bundle:
         return data
 
     def _verifier(self) -> GeometricVerifier | None:
-        """Return the geometric verifier, None if the distance uses none."""
+        """Return the geometric verifier, None if the bundle does not verify matches."""
         if VERIFICATION not in self.manifest["files"]:
             return None
         from retrieval.verification.detector import import_opencv
@@ -143,7 +136,8 @@ class Bundle:
         """An identifier of everything that draws depend on. Bundles that differ only in the threshold share it."""
         files = [self.manifest["files"].get(name, "") for name in (CALIBRATION, FITTED)]
         files += [self.manifest["files"][name] for name in (CALIBRATION_FEATURES,) if name in self.manifest["files"]]
-        return _hash(json.dumps([self.embedding_id, self.distance_form.key, *files]).encode())
+        distance = [self.item_distance.key, "" if self.verifier is None else self.verifier.key]
+        return _hash(json.dumps([self.embedding_id, *distance, *files]).encode())
 
     def embedder(self, *, threads: int = 1) -> Embedder:
         """Return an embedder that runs the bundle's model.
@@ -171,7 +165,7 @@ def write_bundle(
     preprocessing: Preprocessing,
     dim: int,
     operating_point: OperatingPoint,
-    distance_form: DistanceForm = PLAIN,
+    item_distance: ItemDistance | None = None,
     precision: str = FP32,
     provider: str = CPU,
     evidence: Mapping[str, Any] | None = None,
@@ -181,22 +175,21 @@ def write_bundle(
 
     Parameters
     ----------
+    item_distance:
+        Constants of the item distance. The default ones compare details if `files` has a verifier.
     precision, provider:
         Precision and execution provider that the threshold was measured with.
     """
     path = Path(path)
     check_new(path)
-    for name in files or {}:
-        if Path(name).name != name or name in (MANIFEST, MODEL, COHORT, VERIFICATION):
-            raise BundleError(f"{name!r} is no name for a further file of a bundle")
-    base, of_distance = _pack_distance(distance_form)
-    contents = {MODEL: model.read_bytes(), **(files or {}), **of_distance}
+    contents = {MODEL: model.read_bytes(), **(files or {})}
+    distance = item_distance or ItemDistance.default(verified=VERIFICATION in contents)
     deciding = {"preprocessing": preprocessing.to_dict(), "precision": precision, "provider": provider, "dim": dim}
     manifest: dict[str, Any] = {
         "format_version": FORMAT,
         "embedding_id": _hash(_canonical({"model": _hash(contents[MODEL]), **deciding})),
         **deciding,
-        "distance": base.to_dict() if isinstance(base, LocalDensity) else {"form": PLAIN.key},
+        "item_distance": distance.to_dict(),
         "operating_point": operating_point.to_dict(),
         "evidence": dict(evidence or {}),
         "files": {name: _hash(data) for name, data in sorted(contents.items())},
@@ -225,21 +218,6 @@ def _write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _pack_distance(form: DistanceForm) -> tuple[DistanceForm, dict[str, bytes]]:
-    """Return the base form of a distance and its files; raise BundleError if a bundle cannot store its verifier."""
-    files = {}
-    if isinstance(form, VerifiedDistance):
-        from retrieval.verification.verifier import GeometricVerifier
-
-        if not isinstance(form.verifier, GeometricVerifier):
-            raise BundleError(f"a bundle cannot store the verifier {type(form.verifier).__name__}")
-        files[VERIFICATION] = form.verifier.pack()
-        form = form.base
-    if isinstance(form, LocalDensity):
-        files[COHORT] = pack_cohort(form.cohort)
-    return form, files
-
-
 def check_new(path: Path) -> None:
     """Raise BundleError if a path exists, and OSError if it cannot be written."""
     if path.exists():
@@ -255,15 +233,10 @@ def require_match(bundle: Bundle, gallery: AnyGallery, *, to_add: bool = False) 
     """
     if gallery.embedding_id != bundle.embedding_id:
         raise _mismatch(bundle, f"the gallery {gallery.path} was made by another model than the bundle {bundle.path}")
-    if gallery.features_key == bundle.features_key or not (bundle.features_key or to_add):
-        return
-    if not bundle.features_key:
-        message = f"the gallery {gallery.path} keeps local features, which the bundle {bundle.path} does not find"
-    elif gallery.features_key:
-        message = f"the gallery {gallery.path} keeps other local features than the bundle {bundle.path} verifies"
-    else:
-        message = f"the gallery {gallery.path} keeps no local features, which the bundle {bundle.path} verifies"
-    raise _mismatch(bundle, message)
+    if gallery.features_key != bundle.features_key and (bundle.features_key or to_add):
+        raise _mismatch(
+            bundle, f"the gallery {gallery.path} keeps other local features than {bundle.path} finds, or none"
+        )
 
 
 def _mismatch(bundle: Bundle, message: str) -> BundleMismatch:
@@ -300,33 +273,34 @@ def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def _nothing() -> NDArray[np.float32]:
+    return np.zeros((0, 0), np.float32)
+
+
 @dataclass(frozen=True)
 class CalibrationSet:
     """The searches that a bundle was calibrated on."""
 
     scores: SearchScores
-    groups: NDArray[np.str_] | None  # (n,) groups of related items, if the catalogue has them
     photo_ids: NDArray[np.str_]  # (n,)
     certainties: NDArray[np.float32]  # (n,)
-    vectors: NDArray[np.float32] | None = None  # (n, d) of the query photos
-    appearances: NDArray[np.float32] | None = None  # (n, 3) brightness, contrast, sharpness
-    gallery: Probes | None = None  # the photos that were searched, m with their items
+    vectors: NDArray[np.float32] = field(default_factory=_nothing)  # (n, d) of the query photos
+    appearances: NDArray[np.float32] = field(default_factory=_nothing)  # (n, 3) brightness, contrast, sharpness
+    gallery: Probes = field(default_factory=lambda: Probes(_nothing(), [], []))  # the photos that were searched
 
     def pack(self) -> bytes:
         """Serialize as npz."""
-        scores = self.scores
-        gallery = self.gallery or Probes(np.zeros((0, 0), np.float32), [], [])
-        file = io.BytesIO()
+        scores, gallery, file = self.scores, self.gallery, io.BytesIO()
         np.savez_compressed(
             file,
             own=scores.own,
             impostor=scores.impostor,
+            wrong=scores.misled,
             item_id=scores.labels.astype(str),
-            group=np.array([], dtype=str) if self.groups is None else self.groups.astype(str),
             photo_id=self.photo_ids.astype(str),
             certainty=self.certainties,
-            vector=np.zeros((0, 0), np.float32) if self.vectors is None else self.vectors,
-            appearance=np.zeros((0, 3), np.float32) if self.appearances is None else self.appearances,
+            vector=self.vectors,
+            appearance=self.appearances,
             gallery_items=np.array(scores.gallery_items),
             gallery_vector=gallery.vectors,
             gallery_item=np.array(gallery.items, dtype=str),
@@ -338,14 +312,10 @@ class CalibrationSet:
     def unpack(cls, data: bytes) -> CalibrationSet:
         """Read the output of `pack`."""
         file = load_arrays(data)
-        groups = file["group"] if len(file["group"]) else None
-        scores = SearchScores(file["item_id"], file["own"], file["impostor"], int(file["gallery_items"]))
-        vectors = file["vector"] if len(file["vector"]) else None
-        looks = file["appearance"] if len(file["appearance"]) else None
-        gallery = None
-        if len(file["gallery_vector"]):
-            gallery = Probes(file["gallery_vector"], file["gallery_photo"].tolist(), file["gallery_item"].tolist())
-        return cls(scores, groups, file["photo_id"], file["certainty"], vectors, looks, gallery)
+        distances = (file["own"], file["impostor"], int(file["gallery_items"]), file["wrong"])
+        scores = SearchScores(file["item_id"], *distances)
+        gallery = Probes(file["gallery_vector"], file["gallery_photo"].tolist(), file["gallery_item"].tolist())
+        return cls(scores, file["photo_id"], file["certainty"], file["vector"], file["appearance"], gallery)
 
 
 def pack_features(features: Mapping[str, bytes]) -> bytes:
@@ -361,16 +331,8 @@ def pack_features(features: Mapping[str, bytes]) -> bytes:
 
 
 def unpack_features(data: bytes) -> dict[str, bytes]:
-    """Return the features of photos from the output of `pack_features`; raise BundleCorrupt if it cannot be read."""
-    try:
-        arrays = load_arrays(data)
-        content, stops = arrays["content"].tobytes(), np.cumsum(arrays["size"])
-        starts = stops - arrays["size"]
-        if (arrays["size"] < 0).any() or (len(stops) and stops[-1] != len(content)):
-            raise ValueError("the sizes do not add up")
-        parts = [content[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
-        return dict(zip(arrays["photo_id"].tolist(), parts, strict=True))
-    except (KeyError, ValueError, TypeError, OSError, EOFError, BadZipFile) as error:
-        raise BundleCorrupt(
-            f"the local features of photos cannot be read: {error}", remedy="Export the bundle again"
-        ) from error
+    """Return the features of photos from the output of `pack_features`."""
+    arrays = load_arrays(data)
+    stops = np.cumsum(arrays["size"])
+    parts = np.split(arrays["content"], stops[:-1]) if len(stops) else []
+    return {photo_id: part.tobytes() for photo_id, part in zip(arrays["photo_id"].tolist(), parts, strict=True)}

@@ -17,7 +17,7 @@ from PIL import Image
 from retrieval.errors import BundleError, InvalidParameter, RetrievalError, command
 from retrieval.images import Preprocessing, Source, center_crop_resize, open_image, to_tensor
 
-from .providers import CPU, FP32, PROVIDERS, Provider, engines_of, find_provider, import_onnxruntime, missing
+from .providers import CPU, FP32, Provider, engines_of, find_provider, import_onnxruntime, missing
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -54,7 +54,7 @@ class Embedder:
     Parameters
     ----------
     provider:
-        Execution provider (`providers`). None, for bundles that record none, selects CUDA if available, else the CPU.
+        Execution provider (`providers`).
     precision:
         Precision of the model; some providers need it as an option.
     describer:
@@ -67,7 +67,7 @@ class Embedder:
         preprocessing: Preprocessing,
         *,
         threads: int = 1,
-        provider: str | None = None,
+        provider: str = CPU,
         precision: str = FP32,
         describer: Describer | None = None,
     ) -> None:
@@ -75,8 +75,9 @@ class Embedder:
             raise InvalidParameter("threads", "be at least 1", threads)
         self.preprocessing = preprocessing
         self._describer = describer
-        chosen = None if provider is None else find_provider(provider)
-        self._session = _open_session(model, threads, chosen, precision=precision, size=preprocessing.size)
+        self._session = _open_session(
+            model, threads, find_provider(provider), precision=precision, size=preprocessing.size
+        )
         outputs = {output.name: output for output in self._session.get_outputs()}
         inputs = [entry.name for entry in self._session.get_inputs()]
         if inputs != ["pixels"] or not {"embedding", "certainty"} <= outputs.keys():
@@ -145,26 +146,21 @@ def session_options(threads: int) -> onnxruntime.SessionOptions:
 
 
 def _open_session(
-    model: Path | bytes, threads: int, provider: Provider | None, *, precision: str, size: int
+    model: Path | bytes, threads: int, provider: Provider, *, precision: str, size: int
 ) -> onnxruntime.InferenceSession:
     onnxruntime = import_onnxruntime()
-    engines: list[tuple[str, dict[str, str]]]
-    if provider is None:
-        known = onnxruntime.get_available_providers()
-        engines = [(PROVIDERS[name].engine, {}) for name in ("cuda", CPU) if PROVIDERS[name].engine in known]
-    else:
-        engines = engines_of(provider, precision=precision, size=size, threads=threads)
+    engines = engines_of(provider, precision=precision, size=size, threads=threads)
     try:
         session = onnxruntime.InferenceSession(
             model if isinstance(model, bytes) else str(model),
             session_options(threads),
             providers=[engine for engine, _ in engines],
             provider_options=[settings for _, settings in engines],
-            enable_fallback=int(provider is None),
+            enable_fallback=0,
         )
     except Exception as error:  # ONNX Runtime raises many types for a bad model
         raise BundleError(f"the model cannot be loaded: {error}", remedy="Export it again") from error
-    if provider is not None and session.get_providers()[0] != provider.engine:  # ONNX Runtime fell back silently
+    if session.get_providers()[0] != provider.engine:  # ONNX Runtime fell back silently
         raise missing(provider)
     return session
 

@@ -13,7 +13,7 @@ import click
 
 from retrieval.errors import InvalidParameter
 from retrieval.files import check_place, naming
-from retrieval.search.result import RANKED, REVIEW_P, Match, SearchResult, p_value_words
+from retrieval.search.result import PERHAPS, RANKED, REVIEW_P, TWINS, Match, SearchResult, p_value_words
 
 from .lines import show_lines
 from .options import CataloguePlace, GroupedCommand, Place, options_as
@@ -228,6 +228,10 @@ def lines(result: SearchResult, *, filtered: bool) -> Iterator[str]:
         yield f"{len(result.matches)} items within the threshold {result.threshold:.4f}."
     elif result.ranked:
         yield "These are the nearest items. There is no threshold to decide whether any of them is right."
+    elif result.decision == PERHAPS:
+        shown = result.review[: 2 if result.reason == TWINS else 1]
+        named = " or ".join(match.item_id for match in shown)
+        yield f"perhaps {named}, please confirm: {_reason(result, filtered=filtered)}"
     else:
         outcome = "nothing to rank" if result.decision == RANKED else "no match"
         yield f"{outcome}: {_reason(result, filtered=filtered)}"
@@ -235,8 +239,12 @@ def lines(result: SearchResult, *, filtered: bool) -> Iterator[str]:
         yield "For review, beyond the threshold:"
     for match in result.review:
         yield f"     {_line(match)}"
-    for photo in (() if result.explanation is None else result.explanation.verified) or ():
-        yield f"{photo.inliers} details agree with {photo.photo_id} ({photo.item_id})."
+    for item in () if result.explanation is None else result.explanation.items:
+        details = f", {item.inliers} details agree" if item.inliers else ""
+        yield (
+            f"{item.item_id}: {item.photo_distance:.4f} from {item.photo_id}, {item.mean_distance:.4f} from the mean "
+            f"of its photos{details}."
+        )
     if result.p_value_without_filter and result.nearest is not None:
         yield "How often an unknown item comes as close was measured without the filter."
 
@@ -245,6 +253,8 @@ def _reason(result: SearchResult, *, filtered: bool) -> str:
     nearest = result.nearest
     if nearest is None:
         return "no photo passes the filter" if filtered else "the gallery is empty"
+    if result.reason == TWINS:
+        return "the catalogue may have this item under two ids"
     return (
         f"the nearest item, {nearest.item_id}, is {nearest.distance:.4f} away{_words(nearest)}; "
         f"the threshold is {result.threshold:.4f}"

@@ -200,9 +200,10 @@ def _anchor(bundle: Bundle, gallery: AnyGallery, report: IndexReport) -> None:
 
 def probe_of(bundle: Bundle) -> Probe:
     """Return the threshold, distance and queries that measure the recall of an approximate index."""
-    queries = None if bundle.calibration is None else bundle.calibration.vectors
+    calibration = bundle.calibration
+    queries = calibration.vectors if calibration is not None and len(calibration.vectors) else None
     threshold = bundle.threshold if bundle.operating_point.decides else math.inf  # every distance counts
-    return Probe(threshold, bundle.base_form, queries)
+    return Probe(threshold, bundle.item_distance, queries)
 
 
 def _grouped(batches: Iterable[Batch]) -> Iterator[Batch]:

@@ -1,6 +1,7 @@
 """Gallery audit: photos and items that cause wrong or missing search results.
 
 - collisions: items closer to each other than the threshold, whose photos also return the other item;
+- twins: pairs of items that look like one item under two ids: each is nearer to the other than its photos are;
 - strays: photos farther than the threshold from all other photos of their own item;
 - duplicates: photos of different items that are the same file, copies of one photo, or nearly the same;
 - crowds: items in the densest regions, closest to their nearest other item.
@@ -11,17 +12,17 @@ matches, which takes long, a sample of the photos does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from index.database import POINT
-from index.location import AnyGallery
-from index.search.distance import PLAIN, DistanceForm, accepts
-from index.search.leave_one_out import CLOSE, MOST_VERIFIED, Drawer, Draws
-from index.snapshot import Snapshot
+from index.location import AnyGallery, AnyPhotos
+from index.search.distance import accepts
+from index.search.item_search import CLOSE, NOBODY, ItemSearch
+from index.search.leave_one_out import MOST_VERIFIED, Drawer, Draws, suspected_twins
 from retrieval.bundle.bundle import Bundle, require_match
 from retrieval.errors import CalibrationError, command
 from retrieval.threshold.gallery_points import served_point
@@ -75,6 +76,7 @@ class Audit:
     strays: list[Stray]
     single_photo_items: int  # not checked for strays
     crowds: list[Crowd]  # all items, the most crowded first
+    twins: list[tuple[str, str]] = field(default_factory=list)  # pairs of items that look like one under two ids
     sampled: int | None = None  # number of photos that were searched with; None for all
 
 
@@ -88,9 +90,10 @@ def audit(bundle: Bundle, gallery: AnyGallery) -> Audit:
     searched = photos if bundle.verifier is None else min(photos, MOST_VERIFIED)
     if not photos:
         return Audit(0, 0, threshold, [], [], [], 0, [])
-    draws = _draws(gallery, bundle.distance_form, searched)
-    plain = draws if bundle.distance_form is PLAIN else _draws(gallery, PLAIN, photos)
-    names, counts = np.unique(plain.items, return_counts=True)
+    now = gallery.snapshot()
+    search = ItemSearch(now, bundle.item_distance, bundle.verifier)
+    draws = Drawer(search).own(excluded=np.zeros(0, np.int32), most=searched)
+    counts = np.unique(now.items[now.live], return_counts=True)[1]
     drawn, places = np.unique(draws.items, return_inverse=True)
     means = np.bincount(places, draws.distances) / np.bincount(places)
     first = dict(zip(draws.items[::-1].tolist(), draws.ids[::-1].tolist(), strict=True))
@@ -99,10 +102,11 @@ def audit(bundle: Bundle, gallery: AnyGallery) -> Audit:
     crowds = [Crowd(item, first[item], float(mean)) for item, mean in zip(drawn.tolist(), means, strict=True)]
     return Audit(
         photos=photos,
-        items=len(names),
+        items=len(counts),
         threshold=threshold,
-        collisions=_pairs(gallery, draws, bundle.distance_form, threshold),
-        duplicates=_duplicates(gallery, _pairs(gallery, plain, PLAIN, CLOSE)),
+        collisions=_collisions(now, draws, threshold),
+        duplicates=_duplicates(gallery, _close(gallery, draws)),
+        twins=suspected_twins(draws),
         strays=sorted(lost, key=lambda stray: -stray.distance),
         single_photo_items=int((counts == 1).sum()),
         crowds=sorted(crowds, key=lambda crowd: crowd.distance) if len(counts) > 1 else [],
@@ -110,28 +114,36 @@ def audit(bundle: Bundle, gallery: AnyGallery) -> Audit:
     )
 
 
-def _draws(gallery: AnyGallery, form: DistanceForm, most: int) -> Draws:
-    """Return searches with photos of a gallery, up to `most` of them, each without its own item."""
-    return Drawer(gallery.snapshot(), form).own(excluded=np.zeros(0, np.int32), most=most)
+def _collisions(photos: AnyPhotos, draws: Draws, threshold: float) -> list[Pair]:
+    """Return the pairs of items of which one matches photos of the other, nearest first."""
+    rows = np.flatnonzero(accepts(draws.distances, threshold) & (draws.nearest != NOBODY)).tolist()
+    places = np.searchsorted(photos.seqs, draws.nearest)
+    return _nearest_pairs(
+        ((str(draws.items[row]), str(draws.ids[row])), photos.photo(int(places[row])), float(draws.distances[row]))
+        for row in rows
+    )
 
 
-def _pairs(gallery: AnyGallery, draws: Draws, form: DistanceForm, limit: float) -> list[Pair]:
-    """Return the pairs of items within a limit by the nearest of their photos, nearest first."""
-    now, found = gallery.snapshot(), dict[frozenset[str], Pair]()
-    rows = np.flatnonzero(accepts(draws.distances, limit)).tolist()
-    for row in rows:
-        position: NDArray[np.int64] = np.searchsorted(now.seqs, draws.seqs[[row]])
-        features = now.features(position) if isinstance(now, Snapshot) and gallery.features_key else None
-        (near,) = gallery.search(now.vectors(position), COLLIDING, distance_form=form, within=limit, features=features)
+def _close(gallery: AnyGallery, draws: Draws) -> list[Pair]:
+    """Return the pairs of items with photos that may be copies of each other, nearest first."""
+    now, found = gallery.snapshot(), []
+    for row in np.flatnonzero(accepts(draws.plain, CLOSE)).tolist():
+        vectors = now.vectors(np.searchsorted(now.seqs, draws.seqs[[row]]))
         own = str(draws.items[row]), str(draws.ids[row])
-        for each in near:
-            one, other = sorted((own, (each.item_id, each.photo_id)))
-            pair = Pair(one[0], other[0], one[1], other[1], each.distance)
-            items = frozenset((pair.item_id, pair.other_item_id))
-            if items not in found or pair.distance < found[items].distance:
-                found[items] = pair
-    kept = [pair for pair in found.values() if pair.item_id != pair.other_item_id and accepts(pair.distance, limit)]
-    return sorted(kept, key=lambda pair: pair.distance)
+        near = gallery.search(vectors, COLLIDING)[0]
+        found += [(own, (n.photo_id, n.item_id), n.distance) for n in near if accepts(n.distance, CLOSE)]
+    return _nearest_pairs(found)
+
+
+def _nearest_pairs(found: Iterable[tuple[tuple[str, str], Sequence[Any], float]]) -> list[Pair]:
+    """Return the nearest pair of photos of each pair of items, given item and photo, photo and item, and a distance."""
+    best: dict[frozenset[str], Pair] = {}
+    for own, (photo_id, item_id, *_), distance in found:
+        one, other = sorted((own, (item_id, photo_id)))
+        items = frozenset((one[0], other[0]))
+        if len(items) == 2 and (items not in best or distance < best[items].distance):
+            best[items] = Pair(one[0], other[0], one[1], other[1], distance)
+    return sorted(best.values(), key=lambda pair: pair.distance)
 
 
 def _threshold(bundle: Bundle, gallery: AnyGallery) -> float:
@@ -171,7 +183,8 @@ def summary(report: Audit) -> str:
     return (
         f"{report.photos} photos of {report.items} items, threshold {report.threshold:.4f}: "
         f"{len(report.collisions)} pairs of items collide, {len(report.strays)} photos do not find their own item, "
-        f"{len(report.duplicates)} pairs of items share a duplicate; {report.single_photo_items} items have one "
+        f"{len(report.duplicates)} pairs of items share a duplicate, {len(report.twins)} pairs look like one item "
+        f"under two ids; {report.single_photo_items} items have one "
         f"photo.{sample}"
     )
 
@@ -192,6 +205,10 @@ def table(report: Audit, *, limit: int) -> Sequence[tuple[str, list[str]]]:
                 f"{line}, {p.kind}"
                 for line, p in zip(pairs(report.duplicates[:limit]), report.duplicates[:limit], strict=True)
             ],
+        ),
+        (
+            "pairs of items that look like one under two ids (merge them, or give them one group)",
+            [f"{one} = {other}" for one, other in report.twins[:limit]],
         ),
         (
             "photos that do not find their own item",

@@ -113,7 +113,7 @@ def utility_curves(embeddings: ArrayLike, labels: ArrayLike, distances: ArrayLik
 def search_curves(scores: SearchScores, thresholds: ArrayLike, *, c: float = 1.0) -> UtilityCurves:
     """Return 1 - FPIR, TPIR and utility of every mated class on searches at the thresholds (N,), ascending."""
     points = np.asarray(thresholds, dtype=np.float64)
-    correct = np.where(scores.own < scores.impostor, scores.own, np.inf)
+    correct = scores.correct
     classes, codes = np.unique(scores.labels, return_inverse=True)
     quiet, found = (np.empty((len(classes), len(points))) for _ in range(2))
     mated = np.zeros(len(classes), dtype=bool)

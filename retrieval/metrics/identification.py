@@ -7,18 +7,22 @@ Shapes: n queries, m gallery photos, d = embedding size.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from index.search.distance import PLAIN, DistanceForm, Floats, accepts, squared_distance
+from index.gallery import Gallery
+from index.search.details import Verifier
+from index.search.distance import accepts, exact_unit
+from index.search.item_distance import NEAREST_PHOTO, ItemDistance
+from index.search.item_search import NOBODY, ItemSearch, Queries
 from retrieval.errors import InvalidParameter
 
-from .item_distances import ItemDistances, QueryBlock
-
-PAIRS = 2**14  # pairs compared exactly at a time
-SLACK = 2e-5  # error bound of a squared distance computed from a float32 cosine
+BATCH = 10_000  # photos that are added together
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,19 @@ class SearchScores:
     own: NDArray[np.float64]  # (n,) distance to its own item, inf if it is not in the gallery
     impostor: NDArray[np.float64]  # (n,) distance to the nearest other item, inf if there is none
     gallery_items: int
+    # (n,) distance of another item that comes first although the own one is there, inf if it does not. Without it, the
+    # items are ordered by these distances.
+    wrong: NDArray[np.float64] | None = None
+
+    @property
+    def misled(self) -> NDArray[np.float64]:
+        """Return the distance of another item that comes before the own one, inf if the own one is first (n,)."""
+        return np.where(self.own < self.impostor, np.inf, self.impostor) if self.wrong is None else self.wrong
+
+    @property
+    def correct(self) -> NDArray[np.float64]:
+        """Return the distance of the own item where it comes first, else inf (n,)."""
+        return np.where(np.isinf(self.misled), self.own, np.inf)
 
     @property
     def mated(self) -> NDArray[np.bool_]:
@@ -40,7 +57,8 @@ class SearchScores:
 
     def where(self, chosen: NDArray[np.bool_]) -> SearchScores:
         """Return the scores of the queries selected by a mask (n,)."""
-        return SearchScores(self.labels[chosen], self.own[chosen], self.impostor[chosen], self.gallery_items)
+        wrong = None if self.wrong is None else self.wrong[chosen]
+        return SearchScores(self.labels[chosen], self.own[chosen], self.impostor[chosen], self.gallery_items, wrong)
 
 
 @dataclass(frozen=True)
@@ -64,23 +82,28 @@ def search_scores(
     *,
     query_ids: ArrayLike | None = None,
     gallery_ids: ArrayLike | None = None,
-    distance_form: DistanceForm = PLAIN,
+    item_distance: ItemDistance = NEAREST_PHOTO,
+    verifier: Verifier | None = None,
+    features: tuple[Sequence[bytes], Sequence[bytes]] = ((), ()),
 ) -> SearchScores:
-    """Return the distances of every query to its own item and to the nearest other item.
+    """Return the distances of every query to its own item and to the first other item.
 
-    Candidates come from blocked float32 products; the two distances are exact (`squared_distance`).
+    The photos are written to a gallery in a temporary folder, and searched as a gallery in service is
+    (`index.search.item_search`).
 
     Parameters
     ----------
     queries, gallery:
-        Unit vectors (n, d) and (m, d).
+        Vectors (n, d) and (m, d), which are scaled to length one.
     query_labels, gallery_labels:
         Items (n,) and (m,).
     query_ids, gallery_ids:
         Photo ids (n,) and (m,). A gallery photo with the query's own id is left out, which allows photos to be
         queries and gallery at once.
-    distance_form:
-        Distance function.
+    item_distance:
+        Constants of the item distance; by default, the plain distance to the nearest photo.
+    verifier, features:
+        Compares local features, and those of the queries and of the gallery photos.
     """
     labels, kept = np.asarray(query_labels), np.asarray(gallery_labels)
     if queries.shape[0] != len(labels) or gallery.shape[0] != len(kept):
@@ -91,31 +114,34 @@ def search_scores(
         raise InvalidParameter("gallery", "hold at least one photo", gallery.shape)
     if (query_ids is None) != (gallery_ids is None):
         raise InvalidParameter("query_ids and gallery_ids", "be given together", (query_ids, gallery_ids))
-    side = ItemDistances(
-        gallery, kept, densities=distance_form.densities(gallery), ids=gallery_ids, distance_form=distance_form
-    )
-    own, impostor = np.empty(len(labels)), np.empty(len(labels))
-    for block in side.blocks(queries, labels, densities=distance_form.densities(queries), ids=query_ids):
-        own[block.rows] = _nearest(side, block, np.where(block.own, block.squared, np.inf))
-        impostor[block.rows] = _nearest(side, block, np.where(block.own, np.inf, block.squared))
-    return SearchScores(labels, own, impostor, len(side.items))
-
-
-def _nearest(side: ItemDistances, block: QueryBlock, squared: Floats) -> Floats:
-    """Return the exact distance of each query to the nearest of the photos (b, m) with a finite squared distance.
-
-    All photos within the float32 error of the nearest are compared exactly, because near-duplicates differ by less.
-    """
-    nearest = np.full(len(squared), np.inf)
-    least = side.distances(np.maximum(squared - SLACK, 0), block.densities)
-    most = side.distances(squared + SLACK, block.densities).min(axis=1, keepdims=True)
-    rows, photos = np.nonzero((least <= most) & np.isfinite(squared))
-    for start in range(0, len(rows), PAIRS):
-        row, photo = rows[start : start + PAIRS], photos[start : start + PAIRS]
-        exact = squared_distance(block.queries[row], side.vectors[photo])
-        distances = side.distance_form.transform(exact, block.densities[row], side.densities[photo])
-        np.minimum.at(nearest, row, distances)
-    return nearest
+    items, codes = np.unique(kept, return_inverse=True)
+    key = "" if verifier is None else verifier.features_key
+    with (
+        TemporaryDirectory() as folder,
+        Gallery.create(Path(folder) / "gallery", dim=gallery.shape[1], embedding_id="-", features_key=key) as place,
+    ):
+        for start in range(0, len(codes), BATCH):
+            some = range(start, min(start + BATCH, len(codes)))
+            place.add(
+                [str(row) for row in some],
+                [str(codes[row]) for row in some],
+                exact_unit(gallery[some]),
+                features=None if verifier is None else [features[1][row] for row in some],
+            )
+        named = place.item_numbers([str(code) for code in range(len(items))])
+        numbers = np.array([named[str(code)] for code in range(len(items))], dtype=np.int32)
+        places = np.searchsorted(items, labels) % len(items)
+        rows = {} if gallery_ids is None else {photo: row for row, photo in enumerate(np.asarray(gallery_ids).tolist())}
+        ids = [None] * len(labels) if query_ids is None else np.asarray(query_ids).tolist()
+        asked = Queries(
+            np.asarray(exact_unit(queries), dtype=np.float32),
+            np.where(items[places] == labels, numbers[places], NOBODY),
+            np.array([rows.get(photo, NOBODY) for photo in ids], dtype=np.int64),
+            features[0],
+        )
+        found = ItemSearch(place.snapshot(), item_distance, verifier).draws(asked, lambda *_: False)
+    own, impostor, wrong = (np.array([getattr(draw, name) for draw in found]) for name in ("own", "distance", "wrong"))
+    return SearchScores(labels, own, impostor, len(items), wrong)
 
 
 def identification_rates(scores: SearchScores, threshold: float) -> IdentificationRates:
@@ -123,9 +149,8 @@ def identification_rates(scores: SearchScores, threshold: float) -> Identificati
     returns_other = accepts(scores.impostor, threshold)
     mated = scores.mated
     found = accepts(scores.own, threshold)
-    first = found & (scores.own < scores.impostor)
-    wrong = returns_other & (scores.impostor <= scores.own)
-    tpir = _share(first, mated)
+    wrong = accepts(scores.misled, threshold)
+    tpir = _share(accepts(scores.correct, threshold), mated)
     return IdentificationRates(
         threshold=threshold,
         fpir=_share(returns_other, np.ones_like(mated)),
@@ -162,7 +187,7 @@ class DetCurve:
 
 def det_curve(scores: SearchScores) -> DetCurve:
     """Return the detection error trade-off of searches."""
-    correct = np.sort(scores.own[scores.mated & (scores.own < scores.impostor)])
+    correct = np.sort(scores.correct[np.isfinite(scores.correct)])
     impostors = np.sort(scores.impostor[np.isfinite(scores.impostor)])
     thresholds = np.unique(np.concatenate([correct, impostors]))
     fpir = np.searchsorted(impostors, thresholds, side="right") / len(scores.impostor)

@@ -12,12 +12,21 @@ from numpy.typing import NDArray
 
 from index.location import AnyGallery, AnyPhotos
 from index.search.distance import accepts
-from index.search.leave_one_out import NOBODY, OWN, Draws, KeptDraws
+from index.search.item_search import NOBODY
+from index.search.leave_one_out import OWN, Draws, KeptDraws
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
 from retrieval.reports import number, percent, render
 from retrieval.threshold.anchor import Proposal, assumptions
-from retrieval.threshold.error_rates import LABELLED, PROBE, UNKNOWN, GalleryRates, Shift, distances_of
+from retrieval.threshold.error_rates import (
+    LABELLED,
+    PROBE,
+    REFERENCE,
+    UNKNOWN,
+    DrawnDistances,
+    GalleryRates,
+    Shift,
+)
 from retrieval.threshold.rule import linked
 
 from .charts import Chart, Line, histogram
@@ -88,7 +97,7 @@ def render_gallery_report(report: GalleryReport, *, live: Mapping[str, Any] | No
             for share, value in (evidence.get("precision") or {}).items()
         ],
         drawn=drawn,
-        assumptions=evidence.get("assumptions") or assumptions(PROBE),
+        assumptions=evidence.get("assumptions") or assumptions([PROBE]),
         live=live,
         facts=[
             (name.replace("_", " "), number(value))
@@ -152,15 +161,14 @@ class _Drawn:
     @cached_property
     def x_range(self) -> tuple[float, float]:
         """The range of distances."""
-        last = max(float(source.distances[-1]) for source in self.rates.sources.values() if len(source.distances))
-        return 0.0, max(last, 1.2 * self.report.point.threshold)
+        return 0.0, max(float(self.rates.drawn.distances[-1]), 1.2 * self.report.point.threshold)
 
     def found_shares(self, thresholds: Floats) -> Floats | None:
         """Return the share of mated draws that find their item first, for some thresholds (t,)."""
         draws = self.mated
         if draws is None:
             return None
-        right = np.sort(draws.own[np.isfinite(draws.own) & (draws.own < draws.distances)])
+        right = np.sort(draws.own[np.isfinite(draws.own) & np.isinf(draws.wrong)])
         return np.asarray(np.searchsorted(right, thresholds, side="right") / np.isfinite(draws.own).sum())
 
     def distances(self) -> tuple[Chart, str]:
@@ -170,12 +178,12 @@ class _Drawn:
             finite = np.isfinite(self.mated.own)
             _, codes, counts = np.unique(self.mated.items[finite], return_inverse=True, return_counts=True)
             lines.append(histogram("to their own item", self.mated.own[finite], 1 / counts[codes], edges, "a"))
-        name, source = max(self.rates.sources.items(), key=lambda each: each[1].fpir(self.report.point.threshold))
-        lines.append(histogram("to the nearest other item", source.distances, source.weights, edges, "b"))
+        drawn = self.rates.drawn
+        lines.append(histogram("to the nearest other item", drawn.distances, drawn.weights, edges, "b"))
         top = 1.1 * max(float(line.y.max()) for line in lines)
         lines.append(Line.at("threshold", self.report.point.threshold, top, "c"))
         kinds = "Searches for unknown items" + ("" if self.mated is None else ", and for catalogue items")
-        caption = f"{kinds} ({SOURCES[name]}). Matches are left of the threshold."
+        caption = f"{kinds}. Matches are left of the threshold."
         return Chart("Distances", lines, "distance", "share of photos", self.x_range, (0.0, top)), caption
 
     def curves(self) -> tuple[Chart, str]:
@@ -195,7 +203,7 @@ class _Drawn:
     def thresholds(self) -> list[dict[str, Any]]:
         """Return the rates of thresholds with other FPIRs."""
         served = self.report.point.threshold
-        others = {min(source.at_share(share) for source in self.rates.sources.values()) for share in SHARES}
+        others = {self.rates.drawn.at_share(share) for share in SHARES}
         rows = []
         for threshold in sorted({served, *others}):
             found = self.found_shares(np.array([threshold]))
@@ -207,18 +215,13 @@ class _Drawn:
 
     def sources(self) -> list[tuple[str, ...]]:
         """Return the rates of the sources of draws."""
-        point, evidence = self.report.point, self.report.point.evidence
+        point = self.report.point
         rows: list[tuple[str, ...]] = []
-        drawn_by_source = {**distances_of(self.draws, shift=Shift.of(point)), **self.rates.sources}
-        for name, drawn in drawn_by_source.items():
-            rates = ("–", "–")
-            if drawn.items:
+        for name, draws in self.draws.items():
+            drawn = DrawnDistances.of({name: draws}, shift=Shift.of(point))
+            if name != REFERENCE and drawn.items:
                 rates = percent(drawn.fpir(point.threshold)), percent(drawn.fpir_upper(point.threshold))
-            proposed = evidence.get("sources", {}).get(name, {}).get("threshold")
-            replaced = name == OWN and LABELLED in self.rates.sources  # by users' photos
-            outcome = "replaced" if replaced else "too few items" if proposed is None else f"{proposed:.3f}"
-            told = SOURCES.get(name, name) + (" (in use)" if name == evidence.get("source") else "")
-            rows.append((told, f"{drawn.items:,}", f"{len(drawn.distances):,}", *rates, outcome))
+                rows.append((SOURCES.get(name, name), f"{drawn.items:,}", f"{len(drawn.distances):,}", *rates))
         return rows
 
     def pairs(self, draws: Draws, rows: NDArray[np.int64], others: NDArray[np.int64]) -> list[dict[str, Any]]:
@@ -239,11 +242,9 @@ class _Drawn:
 
     def false_matches(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return cards of the families of similar items with the most false matches, and of the items returned most."""
-        source = str(self.report.point.evidence.get("source"))
-        draws, rates = self.draws.get(source, Draws.none()), self.rates.sources.get(source)
-        if rates is None:
+        draws, shift = self.draws.get(OWN, Draws.none()), Shift.of(self.report.point).applied
+        if not len(draws):
             return [], []
-        shift = Shift.of(self.report.point).applied if source == OWN else 0.0
         usable = np.flatnonzero(np.isfinite(draws.distances) & (draws.duplicates == NOBODY))
         usable = usable[np.argsort(-draws.distances[usable], kind="stable")]
         names, codes = np.unique(np.r_[draws.items[usable], draws.nearest_items[usable]], return_inverse=True)

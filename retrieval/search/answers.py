@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from index.location import AnyGallery
 from index.search.distance import accepts
 from index.snapshot import Neighbour
 from retrieval.bundle.bundle import Bundle
-from retrieval.bundle.density import LocalDensity
 from retrieval.bundle.embedder import Embeddings
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.threshold.error_rates import GalleryRates
@@ -24,17 +20,19 @@ from .result import (
     GALLERY_EMPTY,
     MATCH,
     NO_MATCH,
-    OUT_OF_DOMAIN,
+    PERHAPS,
     RANKED,
+    TWINS,
     UNCALIBRATED,
+    Decision,
+    Evidence,
     Explanation,
     Match,
     Reason,
     SearchResult,
-    VerifiedPhoto,
 )
 
-MOST_VERIFIED = 5  # items whose agreeing details are counted in an explanation
+EXPLAINED = 5  # items in an explanation
 
 
 @dataclass(frozen=True)
@@ -51,11 +49,29 @@ class Served:
         return match_of(neighbour, None if self.rates is None else self.rates.p_value(neighbour.distance))
 
     def divided(self, neighbours: Sequence[Neighbour], review: float) -> tuple[tuple[Match, ...], tuple[Match, ...]]:
-        """Return the matches, which are within the threshold, and the others whose p-value is at most `review`."""
+        """Return the matches, which are within the threshold, and the others whose p-value is at most `review`.
+
+        Two items that look like one under two ids are no match, but both are for review.
+        """
         within = [accepts(neighbour.distance, self.point.threshold) for neighbour in neighbours]
         matches = tuple(self.match(near) for near, accepted in zip(neighbours, within, strict=True) if accepted)
         beyond = [self.match(near) for near, accepted in zip(neighbours, within, strict=True) if not accepted]
-        return matches, tuple(match for match in beyond if match.p_value is not None and match.p_value <= review)
+        others = tuple(match for match in beyond if match.p_value is not None and match.p_value <= review)
+        if self.are_twins(neighbours) and matches:
+            return (), (*matches, *others)
+        if not matches and not others and self.is_perhaps(neighbours):
+            others = (self.match(neighbours[0]),)
+        return matches, others
+
+    def is_perhaps(self, neighbours: Sequence[Neighbour]) -> bool:
+        """Return whether the first item is worth a question, by the rule of the operating point."""
+        rule = self.point.evidence.get("perhaps") if self.rates is not None else None
+        return bool(neighbours and rule and accepts(neighbours[0].distance, rule["within"]))
+
+    def are_twins(self, neighbours: Sequence[Neighbour]) -> bool:
+        """Return whether the first two items look like one item under two ids."""
+        pair = frozenset(neighbour.item_id for neighbour in neighbours[:2])
+        return self.rates is not None and pair in self.rates.twins
 
 
 def match_of(neighbour: Neighbour, p_value: float | None = None) -> Match:
@@ -77,54 +93,45 @@ class Answers:
         served, where = self.served, self.options.where
         point = served.point
         matches, review = served.divided(neighbours, self.options.review)
+        decision: Decision = MATCH if matches else NO_MATCH if point.decides else RANKED
+        if decision == NO_MATCH and (served.is_perhaps(neighbours) or served.are_twins(neighbours)):
+            decision = PERHAPS
         return SearchResult(
-            matches=matches,
-            decision=MATCH if matches else NO_MATCH if point.decides else RANKED,
-            reason="" if matches else self._reason(made.vectors, empty=not neighbours),
+            matches=matches[: self.options.top_k],
+            decision=decision,
+            reason="" if matches else self._reason(neighbours),
             threshold=point.threshold_or_none,
             nearest_distance=neighbours[0].distance if neighbours else None,
             certainty=float(made.certainties[0]),
             nearest=served.match(neighbours[0]) if neighbours else None,
             bundle_id=self.bundle.bundle_id,
             gallery_version=served.version,
-            ranked=() if point.decides else tuple(served.match(n) for n in neighbours),
+            ranked=() if point.decides else tuple(served.match(n) for n in neighbours[: self.options.top_k]),
             threshold_status=served.status,  # type: ignore[arg-type]
-            review=review,
+            review=review[: max(2, self.options.top_k) if decision == PERHAPS else self.options.top_k],
             p_value_without_filter=where is not None and served.rates is not None,
             box=None if look is None else look.box,
             score=None if look is None else look.score,
             appearance=None if look is None else look.appearance,
-            explanation=self._explanation(made.vectors, neighbours, look) if self.options.explain else None,
+            explanation=_explanation(neighbours) if self.options.explain else None,
         )
 
-    def _reason(self, vectors: NDArray[np.float32], *, empty: bool) -> Reason:
-        """Return the reason for an answer without a match for one vector (1, d)."""
+    def _reason(self, neighbours: Sequence[Neighbour]) -> Reason:
+        """Return the reason for an answer without a match."""
         if not self.served.point.decides:
             return UNCALIBRATED
-        if empty:
+        if not neighbours:
             return GALLERY_EMPTY if self.options.where is None or not len(self.gallery) else FILTERED_OUT
-        form = self.bundle.base_form
-        if isinstance(form, LocalDensity) and form.is_outside(vectors)[0]:
-            return OUT_OF_DOMAIN
-        return BEYOND_THRESHOLD
+        return TWINS if self.served.are_twins(neighbours) else BEYOND_THRESHOLD
 
-    def _explanation(
-        self, vectors: NDArray[np.float32], neighbours: Sequence[Neighbour], look: Look | None
-    ) -> Explanation:
-        """Return the details behind the answer to one vector (1, d)."""
-        form, verifier = self.bundle.base_form, self.bundle.verifier
-        (plain,) = self.gallery.search(vectors, 1, where=self.options.where)
-        verified = None
-        if verifier is not None and look is not None:
-            stored = [(near, self.gallery.features_of(near.photo_id)) for near in neighbours[:MOST_VERIFIED]]
-            verified = tuple(
-                VerifiedPhoto(near.item_id, near.photo_id, int(verifier.inliers(look.features, [features])[0]))
-                for near, features in stored
-                if features is not None  # the photo was not removed meanwhile
-            )
-        return Explanation(
-            form.form if isinstance(form, LocalDensity) else form.key,
-            float(form.densities(vectors)[0]),
-            match_of(plain[0]) if plain else None,
-            verified,
+
+def _explanation(neighbours: Sequence[Neighbour]) -> Explanation:
+    """Return the evidence behind an answer."""
+    shown = [(near, near.evidence) for near in neighbours[:EXPLAINED]]
+    return Explanation(
+        tuple(
+            Evidence(near.item_id, near.photo_id, evidence.photo, evidence.mean, evidence.inliers)
+            for near, evidence in shown
+            if evidence is not None
         )
+    )

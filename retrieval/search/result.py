@@ -16,18 +16,19 @@ from pydantic.json_schema import SkipJsonSchema
 from retrieval.images import Appearance
 
 MATCH: Literal["match"] = "match"
+PERHAPS: Literal["perhaps"] = "perhaps"  # no match, but an item to confirm
 NO_MATCH: Literal["no_match"] = "no_match"
 RANKED: Literal["ranked"] = "ranked"  # neither, because there is no threshold
 UNCALIBRATED: Literal["uncalibrated"] = "uncalibrated"
 BEYOND_THRESHOLD: Literal["beyond_threshold"] = "beyond_threshold"
-OUT_OF_DOMAIN: Literal["out_of_domain"] = "out_of_domain"
+TWINS: Literal["twins"] = "twins"
 FILTERED_OUT: Literal["filtered_out"] = "filtered_out"
 GALLERY_EMPTY: Literal["gallery_empty"] = "gallery_empty"
 REVIEW_P = 0.25  # default limit of the p-value of candidates for review
 
 BBox = tuple[float, float, float, float]  # left, upper, right, lower in pixels of the upright photo
-Decision = Literal["match", "no_match", "ranked"]
-Reason = Literal["", "beyond_threshold", "out_of_domain", "filtered_out", "gallery_empty", "uncalibrated"]
+Decision = Literal["match", "perhaps", "no_match", "ranked"]
+Reason = Literal["", "beyond_threshold", "twins", "filtered_out", "gallery_empty", "uncalibrated"]
 ThresholdStatus = Annotated[
     Literal["certified", "estimated", "unanchored", "uncalibrated"],
     Field(
@@ -49,7 +50,7 @@ class Match:
 
     item_id: str
     photo_id: str
-    distance: float
+    distance: Annotated[float, Field(description="The item distance: smaller is closer; at most the threshold: match.")]
     metadata: dict[str, Any] = field(default_factory=dict)
     p_value: Annotated[
         float | None,
@@ -58,25 +59,21 @@ class Match:
 
 
 @dataclass(frozen=True)
-class VerifiedPhoto:
-    """The nearest photo of an item, with the number of details that agree with the query."""
+class Evidence:
+    """What the distance of an item is made of (`index.search.item_distance`)."""
 
     item_id: str
     photo_id: str
-    inliers: int  # 0 if there are too few to count
+    photo_distance: Annotated[float, Field(description="Plain distance to the nearest photo of the item, 0 to 2.")]
+    mean_distance: Annotated[float, Field(description="Plain distance to the mean of the item's photos, 0 to 2.")]
+    inliers: Annotated[int, Field(description="Details that agree with a photo of the item, if they are compared.")]
 
 
 @dataclass(frozen=True)
 class Explanation:
     """Details behind an answer."""
 
-    distance_form: Annotated[str, Field(description="plain, or the form of the density correction.")]
-    density: Annotated[float, Field(description="Local density around the query; 0 for the plain distance.")]
-    plain_nearest: Annotated[Match | None, Field(description="The nearest item by the plain distance.")]
-    verified: Annotated[
-        tuple[VerifiedPhoto, ...] | None,
-        Field(description="The nearest items, up to five; null if the bundle does not verify matches."),
-    ] = None
+    items: Annotated[tuple[Evidence, ...], Field(description="The nearest items, up to five, best first.")]
 
 
 @dataclass(frozen=True)
@@ -86,9 +83,15 @@ class SearchResult:
     matches: Annotated[tuple[Match, ...], Field(description="Items within the threshold, best first.")]
     decision: Annotated[
         Decision,
-        Field(description="ranked: there is no threshold, so the nearest items are listed without a decision."),
+        Field(
+            description="perhaps: no match, but the first item for review is worth a question (for twins, the first "
+            "two); ranked: there is no threshold, so the nearest items are listed without a decision."
+        ),
     ]
-    reason: Annotated[Reason, Field(description="Why there is no match; empty for a match.")]
+    reason: Annotated[
+        Reason,
+        Field(description="Why there is no match; empty for a match. twins: two items look like one under two ids."),
+    ]
     threshold: Annotated[
         float | None, Field(description="The gallery's, or the bundle's; null if neither has one for this query.")
     ]
@@ -118,7 +121,7 @@ class SearchResult:
     score: Annotated[float | None, Field(description="Score of the detector's box; null for other queries.")] = None
     timings_ms: Annotated[
         dict[str, float],
-        Field(description="queue, decode, embed, search; describe and verify if the bundle verifies matches."),
+        Field(description="queue, decode, embed, search."),
     ] = field(default_factory=dict, compare=False)
     explanation: Explanation | None = field(default=None, compare=False)
     request_id: Annotated[str, Field(description="Of an answer by HTTP, for feedback.")] = field(

@@ -1,11 +1,12 @@
 """Anchoring: set the threshold in the gallery that is searched, from its draws.
 
 A draw is a search of this gallery for an item that is not in it (`index.search.leave_one_out`). Own draws exclude items
-that the model was fitted on. The share of draws within a threshold, with items weighted equally, estimates its FPIR in
-this gallery. The estimate assumes that unknown items resemble the drawn items, so that their distances are
-exchangeable. A threshold that accepts a share of a small number of draws accepts a larger share of new items on
-average. An estimated threshold therefore accepts items that are left out of the gallery in at most the target share of
-searches (`DrawnDistances.limit`).
+that the model was fitted on. All draws are one sample: own ones, moved by the query shift where labelled photos show
+one, calibration photos of the bundle, and labelled photos. The share of draws within a threshold, with items weighted
+equally, estimates its FPIR in this gallery. The estimate assumes that unknown items resemble the drawn items, so that
+their distances are exchangeable. A threshold that accepts a share of a small number of draws accepts a larger share of
+new items on average. An estimated threshold therefore accepts items that are left out of the gallery in at most the
+target share of searches (`DrawnDistances.limit`).
 
 The target is *certified* if the upper 95 % Clopper-Pearson bound over the effective number of independent items keeps
 it (`DrawnDistances.design_effect`), and *estimated* if only the observed rate does. With few items, a certified
@@ -24,14 +25,16 @@ import numpy as np
 
 from index.database import POINT
 from index.location import AnyGallery
-from index.search.leave_one_out import OWN, Draws, KeptDraws, Probes, make_draws
+from index.search.leave_one_out import OWN, Draws, KeptDraws, Probes, make_draws, suspected_twins
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.indexing.worker import CONTENT
 from retrieval.inspect.duplicates import is_copy
+from retrieval.metrics.consistency import search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates
+from retrieval.search.result import REVIEW_P
 
 from .bounds import items_needed
 from .error_rates import (
@@ -44,7 +47,6 @@ from .error_rates import (
     DrawnDistances,
     GalleryRates,
     Shift,
-    distances_of,
 )
 from .gallery_points import pack_points, stored_point
 from .labelled_queries import QUERIES, by_source, embed_queries, gallery_shift, kept_queries, pack_queries
@@ -66,9 +68,8 @@ def anchor(
 ) -> OperatingPoint:
     """Return the operating point of a gallery.
 
-    Each source of draws with at least `least_items` items proposes a threshold; the strictest serves. Labelled queries
-    replace the own draws. Among the thresholds that keep the target, a source proposes the one with the greatest mean
-    utility over items (`calibrate`), or the greatest one if there are no mated searches.
+    All sources of draws are one sample, with items weighted equally. Among the thresholds that keep the target, the one
+    with the greatest mean utility over items serves (`calibrate`), or the greatest one if there are no mated searches.
 
     Parameters
     ----------
@@ -81,74 +82,77 @@ def anchor(
     fitted:
         Items that the model was fitted on. Labelled queries for them tell the TPIR and set no threshold.
     least_items:
-        Minimum number of items of a source that proposes a threshold.
+        Minimum number of items that set a threshold.
 
     Raises
     ------
     CalibrationError
-        If no source has `least_items` items, `certify` asks for more than the strictest can, or nothing would be found.
+        If there are fewer items, they do not support the target, `certify` asks for more than they can, or nothing
+        would be found.
     """
     if not 0 < target_fpir < 1:
         raise InvalidParameter("target_fpir", "lie between 0 and 1", target_fpir)
     shift = shift or Shift()
-    rates = _competing(distances_of(draws, shift=shift, fitted=fitted), least_items)
-    labelled, mated = _mated(draws, gallery_items, least_items)
-    proposals = {name: _propose(each, target_fpir, mated, cap, certify=certify) for name, each in rates.sources.items()}
-    source = min(proposals, key=lambda name: proposals[name][0])
-    threshold, status = proposals[source]
-    if certify and status == ESTIMATED:
-        raise _uncertified(source, rates.sources[source], target_fpir)
+    drawn = DrawnDistances.of(draws, shift=shift, without=fitted)
+    if drawn.items < least_items:
+        raise CalibrationError(
+            f"{drawn.items} items that the model was not fitted on are too few to set a threshold (minimum "
+            f"{least_items})",
+            remedy="Add items to the gallery",
+        )
+    mated_of, mated = _mated(draws, least_items)
+    scores = None if mated is None else _scores(mated, gallery_items)
+    threshold, status = _choose(drawn, target_fpir, scores, cap, certify=certify)
+    own, twins = draws.get(OWN, Draws.none()), suspected_twins(draws.get(OWN, Draws.none()))
+    expected = drawn.expected(threshold)
     evidence = {
         "anchored": True,
-        "source": source,
-        "certified": [name for name, (_, status) in proposals.items() if status == CERTIFIED],
-        "sources": {n: {"items": each.items, "threshold": proposals[n][0]} for n, each in rates.sources.items()},
+        "items_drawn": drawn.items,
+        "sources": {name: len(set(each.items)) for name, each in draws.items() if name != REFERENCE and len(each)},
         "gallery_items": gallery_items,
         "shift": shift.to_dict(),
-        "fpir": rates.fpir(threshold),
-        "fpir_expected": max(each.expected(threshold) for each in rates.sources.values()),
-        "fpir_upper": rates.fpir_upper(threshold),
-        "duplicates": int((draws[OWN].duplicates >= 0).sum()) if OWN in draws else 0,
-        "assumptions": assumptions(source, shift_items=shift.items if OWN in rates.sources else 0),
-        **_mated_evidence(mated, threshold, rates.fpir(threshold), labelled=labelled),
+        "fpir": drawn.fpir(threshold),
+        "fpir_expected": expected,
+        "fpir_upper": drawn.fpir_upper(threshold),
+        "duplicates": int((own.duplicates >= 0).sum()),
+        "twins": [list(pair) for pair in twins],
+        "assumptions": assumptions(draws, shift_items=shift.items if OWN in draws else 0),
+        **_mated_evidence(scores, threshold, expected, mated_of),
     }
+    if mated is not None and scores is not None:
+        evidence["opis"] = _opis(mated, scores, target_fpir)
+        evidence["perhaps"] = _perhaps(drawn, scores, threshold)
     return OperatingPoint(threshold, status, target_fpir, evidence)
 
 
-def _competing(drawn: Mapping[str, DrawnDistances], least_items: int) -> GalleryRates:
-    """Return the rates of the sources that propose a threshold; raise CalibrationError if there is none."""
-    rates = GalleryRates.competing(drawn, least_items=least_items)
-    if rates is None:
-        count = max((source.items for source in drawn.values()), default=0)
-        raise CalibrationError(
-            f"{count} items that the model was not fitted on are too few to set a threshold (minimum {least_items})",
-            remedy="Add items to the gallery",
-        )
-    return rates
-
-
-def _uncertified(source: str, drawn: DrawnDistances, target_fpir: float) -> CalibrationError:
+def _uncertified(drawn: DrawnDistances, target_fpir: float) -> CalibrationError:
     effective = drawn.items / drawn.design_effect(-math.inf)
-    more = {PROBE: "Export a bundle with more calibration items", UNKNOWN: "Label more photos of unknown items"}
-    kind = {PROBE: "calibration ", UNKNOWN: "unknown "}.get(source, "")
     return CalibrationError(
-        f"{drawn.items} {kind}items cannot certify an FPIR of {target_fpir:g}: "
+        f"{drawn.items} items cannot certify an FPIR of {target_fpir:g}: "
         f"they count as {effective:.0f} independent ones, and {items_needed(target_fpir)} are needed",
-        remedy=f"{more.get(source, 'Add items')}, accept more false matches with a larger --target-fpir, or leave "
+        remedy="Add items, label more photos, accept more false matches with a larger --target-fpir, or leave "
         "--certify out",
     )
 
 
-def _propose(
+def _choose(
     drawn: DrawnDistances, target: float, mated: SearchScores | None, cap: float, *, certify: bool
 ) -> tuple[float, str]:
-    """Return the threshold that one source proposes, and its status."""
+    """Return the threshold and its status."""
     for status in (CERTIFIED, ESTIMATED):
         if status == CERTIFIED and not certify and drawn.items < CERTIFIED_FROM:
             continue
         limit = drawn.limit(target, certified=status == CERTIFIED)
-        if limit is None:
+        if limit is None and certify:
+            raise _uncertified(drawn, target)
+        if limit is None and status == CERTIFIED:
             continue
+        if limit is None:
+            least = drawn.smallest_target
+            raise CalibrationError(
+                f"the draws of {drawn.items} items support no FPIR below {least:.4g}, so not {target:g}",
+                remedy=f"Add items, or accept more false matches with --target-fpir {math.ceil(1000 * least) / 1000:g}",
+            )
         limit = min(limit, cap)
         if limit < 0:
             raise CalibrationError(
@@ -164,23 +168,51 @@ def _propose(
     )
 
 
-def _mated(sources: Mapping[str, Draws], gallery_items: int, least_items: int) -> tuple[bool, SearchScores | None]:
-    """Return whether there are enough labelled queries, and the mated searches: those, or else of own draws."""
+def _perhaps(drawn: DrawnDistances, scores: SearchScores, threshold: float) -> dict[str, Any]:
+    """Return how far beyond the threshold the first item is worth a question, and how often it is right there.
+
+    It is as far as an unknown item comes in at most REVIEW_P of searches, or as most first items are right.
+    """
+    first, right = np.minimum(scores.correct, scores.misled), np.isfinite(scores.correct)
+    beyond = (first > threshold) & np.isfinite(first)
+    order = np.argsort(first[beyond], kind="stable")
+    first, right = first[beyond][order], right[beyond][order]
+    mostly = np.flatnonzero(np.cumsum(right) >= 0.5 * np.arange(1, len(right) + 1))
+    within = max(drawn.at_share(REVIEW_P), float(first[mostly[-1]]) if len(mostly) else threshold)
+    asked = right[first <= within]
+    return {"within": within, "right": float(asked.mean()) if len(asked) else None, "searches": len(asked)}
+
+
+def _opis(mated: Draws, scores: SearchScores, target_fpir: float) -> dict[str, float]:
+    """Return OPIS of searches by the item distance and, beside it, by the distance to the nearest photo."""
+    finite = np.isfinite(mated.own)
+    plain = SearchScores(mated.items[finite], mated.own_plain[finite], mated.plain[finite], scores.gallery_items)
+    return {
+        "item_distance": search_opis(scores, target_fpir).value,
+        "nearest_photo": search_opis(plain, target_fpir).value,
+    }
+
+
+def _mated(sources: Mapping[str, Draws], least_items: int) -> tuple[str, Draws | None]:
+    """Return the source of mated searches and these: labelled queries if there are enough, else own draws."""
     labelled = LABELLED in sources and len(set(sources[LABELLED].items)) >= least_items
     draws = sources.get(LABELLED if labelled else OWN, Draws.none())
-    mated = np.isfinite(draws.own)
-    if not mated.any():
-        return labelled, None
-    return labelled, SearchScores(draws.items[mated], draws.own[mated], draws.distances[mated], gallery_items)
+    return "labelled queries" if labelled else "catalogue photos", draws if np.isfinite(draws.own).any() else None
 
 
-def _mated_evidence(mated: SearchScores | None, threshold: float, fpir: float, *, labelled: bool) -> dict[str, Any]:
+def _scores(mated: Draws, gallery_items: int) -> SearchScores:
+    finite = np.isfinite(mated.own)
+    distances = mated.own[finite], mated.distances[finite]
+    return SearchScores(mated.items[finite], *distances, gallery_items, mated.wrong[finite])
+
+
+def _mated_evidence(mated: SearchScores | None, threshold: float, fpir: float, mated_of: str) -> dict[str, Any]:
     if mated is None:
         return {"tpir": None, "tpir_of": None}
     rates = identification_rates(mated, threshold)
     return {
         "tpir": rates.tpir,
-        "tpir_of": "labelled queries" if labelled else "catalogue photos",
+        "tpir_of": mated_of,
         "closest_is_right": identification_rates(mated, np.inf).tpir,  # at any distance
         "misidentification": rates.misidentification,
         "precision": {
@@ -198,27 +230,24 @@ def precision(tpir: float, misidentification: float, fpir: float, *, unknown: fl
     return right / (right + wrong) if right + wrong else None
 
 
-def assumptions(source: str, *, shift_items: int = 0) -> list[str]:
+def assumptions(sources: Collection[str], *, shift_items: int = 0) -> list[str]:
     """Return what a threshold assumes, in plain sentences.
 
-    `source` is that of the draws that set it, PROBE for the threshold of a bundle. The query shift was measured on
-    `shift_items` items, 0 if it was not measured.
+    `sources` are those of the draws that set it, PROBE alone for the threshold of a bundle. The query shift was
+    measured on `shift_items` items, 0 if it was not measured.
     """
-    if source in (LABELLED, UNKNOWN):
-        photos = "Users take photos like the labelled queries."
-    elif source == PROBE:
-        photos = "Users take photos like the calibration photos of the bundle."
+    if OWN not in sources:
+        told = "the labelled queries" if {LABELLED, UNKNOWN} & set(sources) else "the calibration photos of the bundle"
+        photos = f"Users take photos like {told}."
     elif shift_items:
         photos = f"Users' photos differ from catalogue photos as measured on {shift_items} items."
     else:
         photos = "Users' photos look like catalogue photos; this was not measured."
-    drawn = {PROBE: "the calibration items of the bundle", UNKNOWN: "those of the labelled queries"}.get(
-        source, "the items of this catalogue"
-    )
+    drawn = "the items of this catalogue" if {OWN, LABELLED} & set(sources) else "the calibration items of the bundle"
     return [
         f"Unknown items are like {drawn}: of the same families, in similar shares. Other items are not covered.",
         photos,
-        "No item is in the catalogue under two ids, unless both have a copy of the same photo.",
+        "No item is in the catalogue under two ids, unless both are of one group or have a copy of the same photo.",
         "The bundle's list of items that the model was fitted on is complete.",
     ]
 
@@ -411,7 +440,8 @@ def gallery_draws(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | Non
     draws = make_draws(
         gallery,
         model=bundle.draws_id,
-        distance_form=bundle.distance_form,
+        item_distance=bundle.item_distance,
+        verifier=bundle.verifier,
         probes=probes,
         is_fitted=is_fitted if some else None,  # without it, not every photo is looked at
         content_key=CONTENT,
@@ -424,11 +454,11 @@ def gallery_draws(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | Non
 def _calibration_photos(bundle: Bundle) -> dict[str, Probes]:
     """Return the calibration photos of a bundle: queries and reference, with the local features if it verifies."""
     calibration, stored = bundle.calibration, bundle.calibration_features
-    if calibration is None or calibration.vectors is None:
+    if calibration is None or not len(calibration.vectors):
         return {}
     items = [str(label) for label in calibration.scores.labels]
     found = {PROBE: Probes(calibration.vectors, calibration.photo_ids.tolist(), items)}
-    if calibration.gallery is not None:
+    if len(calibration.gallery.ids):
         found[REFERENCE] = calibration.gallery
     if bundle.verifier is None:
         return found

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.location import AnyGallery
-from index.search.leave_one_out import OWN, Draws, KeptDraws
+from index.search.leave_one_out import OWN, Draws, KeptDraws, suspected_twins
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 
 from .bounds import CONFIDENCE, binomial_below, binomial_bound
@@ -19,9 +19,9 @@ PROBE = "probe"  # calibration queries of the bundle
 REFERENCE = "reference"  # gallery photos of the same items, to measure the query shift
 LABELLED = "labelled"  # users' photos with item ids of this gallery
 UNKNOWN = "unknown"  # users' photos that show no item of this gallery
-CERTIFIED_FROM = 300  # items of a source from which its threshold is certified
-LEAST_ITEMS = 20  # a source with fewer items sets no threshold
-SHARES = 51  # shares of accepted draws that are tried for an estimated threshold
+CERTIFIED_FROM = 300  # items from which a threshold is certified
+LEAST_ITEMS = 20  # fewer items set no threshold
+STEPS = 257  # numbers of accepted draws that are tried for an estimated threshold
 TOLERANCE = 1e-12  # of sums of weights
 STALE = 0.01  # share of photos that may have changed since the draws were made
 REFERENCE_SHARE, REFERENCE_ITEMS = 0.05, 20  # least accepted share and items to measure a design effect
@@ -62,7 +62,7 @@ class Shift:
 
 @dataclass(frozen=True)
 class DrawnDistances:
-    """Distances of n draws of one source to the nearest other item, with items weighted equally."""
+    """Item distances of n draws to the first other item, with items weighted equally."""
 
     distances: Floats  # (n,) ascending, inf where there is no other item
     weights: Floats  # (n,) sum to 1, with an equal sum for each item
@@ -72,16 +72,26 @@ class DrawnDistances:
     margin: float = 0.0  # by how much the distances may be too great, which bounds allow for
 
     @classmethod
-    def of(cls, draws: Draws, *, shift: Shift | None = None, without: Collection[str] = ()) -> DrawnDistances:
-        """Return the distances of draws, each increased by the query shift, without those of some items.
+    def of(
+        cls, sources: Mapping[str, Draws], *, shift: Shift | None = None, without: Collection[str] = ()
+    ) -> DrawnDistances:
+        """Return the distances of all sources as one sample, with the own draws moved by the query shift.
 
         Draws that found no other item, as in a gallery of one item, are left out. So are draws with a copy of the photo
-        in another item: the nearest other item is probably the same item under a second id.
+        in another item: the nearest other item is probably the same item under a second id. Labelled queries of the
+        items `without`, which the model was fitted on, are left out too: they are too far from other items.
         """
-        chosen = np.isfinite(draws.distances) & ~np.isin(draws.items, list(without)) & (draws.duplicates < 0)
-        moved = draws.distances[chosen] + (shift.applied if shift else 0.0)
-        found = cls.of_items(moved, draws.items[chosen], draws.nearest_items[chosen])
-        return replace(found, margin=shift.margin) if shift else found
+        shift, moved, items, nearest = shift or Shift(), [np.zeros(0)], [np.zeros(0, str)], [np.zeros(0, str)]
+        for name, draws in sources.items():
+            chosen = np.isfinite(draws.distances) & (draws.duplicates < 0)
+            if name == LABELLED:
+                chosen &= ~np.isin(draws.items, list(without))
+            if name != REFERENCE:
+                moved.append(draws.distances[chosen] + (shift.applied if name == OWN else 0.0))
+                items.append(draws.items[chosen])
+                nearest.append(draws.nearest_items[chosen])
+        found = cls.of_items(*map(np.concatenate, (moved, items, nearest)))
+        return replace(found, margin=shift.margin if OWN in sources else 0.0)
 
     @classmethod
     def of_items(
@@ -129,30 +139,36 @@ class DrawnDistances:
         return max(LEAST_EFFECT, float((hits**2).sum() + together) / float(hits.sum())) if accepted else 1.0
 
     def limit(self, target: float, *, certified: bool) -> float | None:
-        """Return the greatest threshold that keeps a target FPIR, None if so few items certify none.
+        """Return the greatest threshold that keeps a target FPIR, None if there are too few items for it.
 
         A threshold that accepts a share of N draws accepts more of new items on average: with one draw per item, the
         k-th smallest distance realises k / (N + 1). Estimated thresholds are therefore set at the greatest share at
-        which each item, tested at the threshold that the others set, is accepted in at most `target` of its searches.
-        The bound of certified ones grows with the threshold.
+        which each item, tested at the threshold that the others set, is accepted in at most `target` of its searches,
+        interpolated between draws. The bound of certified ones grows with the threshold.
         """
         if certified:
             return self._certified_limit(target)
-        shares = np.linspace(0, target, SHARES)
-        kept = np.flatnonzero(self.left_out(shares) <= target + TOLERANCE)
-        return self.at_share(float(shares[kept[-1]]) if len(kept) else 0.0)
+        weights = np.cumsum(self.weights)
+        last = int(np.searchsorted(weights, target + TOLERANCE, side="right"))
+        counts = np.unique(np.linspace(0, last + 1, STEPS).astype(int)).clip(0, len(weights))
+        shares = np.r_[0, weights][counts] if len(weights) else np.zeros(1)
+        expected = self.left_out(shares)
+        kept = np.flatnonzero(expected <= target + TOLERANCE)
+        if not len(kept):
+            return None
+        step = int(kept[-1])
+        limit = self.at_share(float(shares[step]))
+        if step + 1 == len(shares):
+            return limit
+        further = self.at_share(float(shares[step + 1]))
+        part = (target - expected[step]) / (expected[step + 1] - expected[step])
+        between = limit + min(max(part, 0.0), 1.0) * (further - limit)
+        return float(between) if self.fpir(between) <= target + TOLERANCE else limit
 
-    def supported(self, target: float, *, certify: bool) -> tuple[float, str]:
-        """Return the limit for a target and its status, a negative limit if there are too few draws for the target.
-
-        With `certify` the limit is certified if it can be.
-        """
-        limit = self.limit(target, certified=True) if certify else None
-        if limit is not None:
-            return limit, CERTIFIED
-        limit = self.limit(target, certified=False)
-        enough = limit is not None and self.expected(limit) <= target + TOLERANCE
-        return (limit if limit is not None and enough else -1.0), ESTIMATED
+    @property
+    def smallest_target(self) -> float:
+        """The smallest FPIR that these draws support: that of a threshold just below all of them."""
+        return float(self.left_out(np.zeros(1))[0])
 
     def _certified_limit(self, target: float) -> float | None:
         last = self.at_share(target)
@@ -221,32 +237,12 @@ class DrawnDistances:
         return min(1.0, (1 + self.items * self.fpir(distance)) / (1 + self.items))
 
 
-def distances_of(
-    draws: Mapping[str, Draws], *, shift: Shift, fitted: Collection[str] = ()
-) -> dict[str, DrawnDistances]:
-    """Return the distances of the sources that may compete: own draws with the query shift, labelled without fitted."""
-    return {
-        name: DrawnDistances.of(source, shift=shift)
-        if name == OWN
-        else DrawnDistances.of(source, without=fitted if name == LABELLED else ())
-        for name, source in draws.items()
-        if name != REFERENCE
-    }
-
-
 @dataclass(frozen=True)
 class GalleryRates:
-    """FPIR in one gallery version, by the source of draws with the highest rate."""
+    """FPIR in one gallery version."""
 
-    sources: Mapping[str, DrawnDistances]
-
-    @classmethod
-    def competing(cls, drawn: Mapping[str, DrawnDistances], *, least_items: int = LEAST_ITEMS) -> GalleryRates | None:
-        """Return the rates of the sources with enough items, None if there is none; labelled ones replace own draws."""
-        enough = {name: source for name, source in drawn.items() if source.items >= least_items}
-        if LABELLED in enough:
-            enough.pop(OWN, None)
-        return cls(enough) if enough else None
+    drawn: DrawnDistances  # of all sources
+    twins: frozenset[frozenset[str]] = frozenset()  # pairs of items that look like one item under two ids
 
     @classmethod
     def read(cls, gallery: AnyGallery, point: OperatingPoint, draws_id: str) -> GalleryRates | None:
@@ -262,37 +258,29 @@ class GalleryRates:
 
     @classmethod
     def of(cls, kept: KeptDraws, point: OperatingPoint) -> GalleryRates | None:
-        """Return the rates of draws with the query shift of a point, None if no source has enough items."""
-        return cls.competing(distances_of(kept.sources, shift=Shift.of(point), fitted=kept.fitted))
+        """Return the rates of draws with the query shift of a point, None if there are too few items."""
+        drawn = DrawnDistances.of(kept.sources, shift=Shift.of(point), without=kept.fitted)
+        if drawn.items < LEAST_ITEMS:
+            return None
+        return cls(drawn, frozenset(map(frozenset, suspected_twins(kept.sources.get(OWN, Draws.none())))))
 
     def fpir(self, threshold: float) -> float:
         """Return the FPIR of a threshold."""
-        return max(source.fpir(threshold) for source in self.sources.values())
+        return self.drawn.fpir(threshold)
 
     def fpir_upper(self, threshold: float) -> float:
         """Return the upper 95 % bound on the FPIR."""
-        return max(source.fpir_upper(threshold) for source in self.sources.values())
+        return self.drawn.fpir_upper(threshold)
 
     def keeps_target(self, point: OperatingPoint) -> bool:
-        """Return whether every source keeps the target of a point: by its bound if it certified the point.
-
-        Other sources keep it if the FPIR to expect of new items does.
-        """
-        certified = point.evidence.get("certified", ())
-        return all(
-            (source.fpir_upper(point.threshold) if name in certified else source.expected(point.threshold))
-            <= point.target_fpir + TOLERANCE
-            for name, source in self.sources.items()
-        )
+        """Return whether a point keeps its target: by its bound if it is certified, else by the FPIR to expect."""
+        rate = self.drawn.fpir_upper if point.status == CERTIFIED else self.drawn.expected
+        return rate(point.threshold) <= point.target_fpir + TOLERANCE
 
     def broken(self, point: OperatingPoint) -> bool:
-        """Return whether a point misses its target: by the bound of a source that certified it, else as observed."""
-        certified = point.evidence.get("certified", ())
-        rates = [
-            source.fpir_upper(point.threshold) if name in certified else source.fpir(point.threshold)
-            for name, source in self.sources.items()
-        ]
-        return max(rates) > point.target_fpir + 1e-9
+        """Return whether a point misses its target: by its bound if it is certified, else as observed."""
+        rate = self.drawn.fpir_upper if point.status == CERTIFIED else self.drawn.fpir
+        return rate(point.threshold) > point.target_fpir + 1e-9
 
     def shared(self, point: OperatingPoint, queries: int) -> OperatingPoint:
         """Return the point of each of several queries that share the target FPIR of a point.
@@ -300,22 +288,23 @@ class GalleryRates:
         The target is divided by their number, and the threshold is the greatest that the same draws allow for it, at
         most that of the point. The new point does not decide if the draws do not support so low a target.
         """
-        target, certified = point.target_fpir / queries, point.evidence.get("certified", ())
-        supported = (source.supported(target, certify=name in certified) for name, source in self.sources.items())
-        threshold, status = min(supported)
-        if threshold < 0:
+        target = point.target_fpir / queries
+        limit = self.drawn.limit(target, certified=True) if point.status == CERTIFIED else None
+        status = ESTIMATED if limit is None else CERTIFIED
+        limit = self.drawn.limit(target, certified=False) if limit is None else limit
+        if limit is None or limit < 0:
             return OperatingPoint.uncalibrated(target)
-        return replace(point, threshold=min(threshold, point.threshold), status=status, target_fpir=target)
+        return replace(point, threshold=min(limit, point.threshold), status=status, target_fpir=target)
 
     def to_dict(self, point: OperatingPoint) -> dict[str, Any]:
         """Return the rates of a point in this version as plain JSON values."""
         return {
             "fpir": self.fpir(point.threshold),
             "fpir_upper": self.fpir_upper(point.threshold),
-            "items": {name: source.items for name, source in self.sources.items()},
+            "items": self.drawn.items,
             "broken": self.broken(point),
         }
 
     def p_value(self, distance: float) -> float:
         """Return the rate at which an unknown item comes at least as close as `distance`."""
-        return max(source.p_value(distance) for source in self.sources.values())
+        return self.drawn.p_value(distance)

@@ -67,6 +67,12 @@ def served_point(content: bytes | None, bundle: Bundle) -> OperatingPoint:
     return stored_point(content, bundle) or bundle.operating_point
 
 
+def for_size(point: OperatingPoint, gallery: AnyGallery) -> OperatingPoint:
+    """Return a point as it serves in a gallery: the threshold of a bundle needs a least number of items."""
+    least = point.evidence.get("least_items", 0)
+    return OperatingPoint.uncalibrated(point.target_fpir) if least and gallery.items < least else point
+
+
 def threshold_status(point: OperatingPoint, bundle: Bundle) -> str:
     """Return the status of a point that was set in the gallery, UNANCHORED for the threshold of the bundle."""
     return UNANCHORED if point.decides and point is bundle.operating_point else point.status
@@ -124,7 +130,7 @@ class MeasuredGallery:
         last = self._last_point
         if stored is not last[0] and stored != last[0]:
             last = self._last_point = stored, served_point(stored, self.bundle)
-        return last[1]
+        return for_size(last[1], self.gallery)
 
     def rates(self) -> GalleryRates | None:
         """Return the rates measured in the newest version of the gallery, None if it is not anchored."""
@@ -142,7 +148,7 @@ class MeasuredGallery:
     @property
     def unmeasured(self) -> bool:
         """Return whether the gallery's own threshold serves without a known FPIR in the newest version."""
-        return self.point is not self.bundle.operating_point and self.rates() is None
+        return bool(self.point.evidence.get("anchored")) and self.rates() is None
 
     @property
     def outgrown(self) -> bool:

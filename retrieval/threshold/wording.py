@@ -25,7 +25,7 @@ KINDS = {PROBE: "calibration searches", LABELLED: "labelled queries", UNKNOWN: "
 def describe(point: OperatingPoint) -> list[str]:
     """Return lines with the rates to expect of an anchored point, followed by warnings and assumptions if any."""
     evidence = point.evidence
-    items = evidence["sources"][evidence["source"]]["items"]
+    items = evidence["items_drawn"]
     promise = (
         f"at most {point.target_fpir:.1%} of searches (certified on {items} items)"
         if point.status == CERTIFIED
@@ -74,9 +74,9 @@ def changed_rates(proposal: Proposal) -> dict[str, dict[str, float | None]]:
     """Return the rates at the threshold that serves, None without one, and at the new one with its upper 95 % bound."""
     served, after, sources = proposal.served, proposal.after, proposal.draws.sources
     rates = GalleryRates.of(proposal.draws, after)
-    unknown = DrawnDistances.of(sources.get(UNKNOWN, Draws.none()))
+    unknown = DrawnDistances.of({UNKNOWN: sources[UNKNOWN]} if UNKNOWN in sources else {})
     mated = sources.get(LABELLED, sources.get(OWN, Draws.none()))
-    right = np.where(mated.own < mated.distances, mated.own, np.inf)[np.isfinite(mated.own)]
+    right = np.where(np.isinf(mated.wrong), mated.own, np.inf)[np.isfinite(mated.own)]
     found = {
         "fpir": None if rates is None else (rates.fpir, rates.fpir_upper),
         "unknown": (unknown.fpir, unknown.fpir_upper) if unknown.items else None,
@@ -96,16 +96,17 @@ def changed_rates(proposal: Proposal) -> dict[str, dict[str, float | None]]:
 def changed_answers(proposal: Proposal) -> list[tuple[str, int, list[str]]]:
     """Return kind and number of searches that are stored, with a line for each whose answer changes."""
     old, new = proposal.served.threshold, proposal.after.threshold
-    found = []
+    changed = []
     for source, kind in KINDS.items() if proposal.served.decides else ():
         draws = proposal.draws.sources.get(source, Draws.none())
-        nearest = np.minimum(draws.own, draws.distances)
-        items = np.where(draws.own <= draws.distances, draws.items, draws.nearest_items)
+        found = np.isfinite(draws.own) & np.isinf(draws.wrong)
+        nearest = np.where(found, draws.own, np.minimum(draws.wrong, draws.distances))
+        items = np.where(found, draws.items, draws.nearest_items)
         rows = np.flatnonzero(accepts(nearest, old) != accepts(nearest, new))
         verb = "finds" if new > old else "no longer finds"
         lines = [f"{draws.ids[row]} {verb} {items[row]}, at distance {nearest[row]:.4f}" for row in rows]
-        found += [(kind, len(draws), lines)] if len(draws) else []
-    return found
+        changed += [(kind, len(draws), lines)] if len(draws) else []
+    return changed
 
 
 def to_dict(proposal: Proposal) -> dict[str, Any]:

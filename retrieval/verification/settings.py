@@ -1,16 +1,15 @@
-"""Parameters of the verification, and the fusion of a distance with inliers."""
+"""Parameters of the verification."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from index.search.distance import Floats
-from index.search.verified import BITS
+from index.search.details import BITS
 from retrieval.errors import InvalidParameter
 
 from .features import LARGEST_SIDE, MOST_POINTS
@@ -30,9 +29,6 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "items": (1, 1000),
     "photos": (1, 1000),
     "voted": (0, 1000),
-    "strength": (0, 100),
-    "scale": (1e-3, 1e6),
-    "least": (1, 1000),
 }
 DETECTION = ("points", "side", "enlargement", "contrast")  # parameters that decide the features of a photo
 VOTES = ("asked", "bits", "bit_scale")
@@ -40,7 +36,7 @@ VOTES = ("asked", "bits", "bit_scale")
 
 @dataclass(frozen=True)
 class VerifierSettings:
-    """Parameters that decide a verified distance, besides the vocabulary. Raises InvalidParameter beyond LIMITS."""
+    """Parameters that decide inliers, besides the vocabulary. Raises InvalidParameter beyond LIMITS."""
 
     points: int = 300  # maximum number of key points of a photo; the strongest are kept
     side: int = 480  # pixels of the longer side that a photo is scaled to
@@ -55,9 +51,6 @@ class VerifierSettings:
     items: int = 10  # nearest items on the shortlist
     photos: int = 3  # nearest photos of each of these items on the shortlist
     voted: int = 20  # photos with the most votes on the shortlist
-    strength: float = 0.0  # of the fusion
-    scale: float = 3.0  # of the fusion
-    least: int = 6  # inliers; fewer may be due to chance
 
     def __post_init__(self) -> None:
         for name, (least, most) in LIMITS.items():
@@ -70,19 +63,6 @@ class VerifierSettings:
         differing = np.arange(BITS + 1)
         factors = np.where(differing <= self.bits, np.exp(-((differing / self.bit_scale) ** 2)), 0.0)
         return np.asarray(factors, dtype=np.float32)
-
-    def fused(self, distances: ArrayLike, inliers: ArrayLike) -> Floats:
-        """Return distances lowered by inliers n: d (1 + max(0, n - least + 1) / scale) ^ -strength.
-
-        Fewer than `least` inliers may be due to chance and change nothing. Strength 0 gives the base distance. A photo
-        at distance 0 stays there, and no distance grows.
-        """
-        counted = np.maximum(0, np.asarray(inliers, dtype=np.float64) - self.least + 1)
-        return np.asarray(distances, dtype=np.float64) * np.exp(-self.strength * np.log1p(counted / self.scale))
-
-    def changed(self, **values: float) -> VerifierSettings:
-        """Return the settings with other values."""
-        return replace(self, **values)  # type: ignore[arg-type]
 
     def to_dict(self, *names: str) -> dict[str, Any]:
         """Return the parameters, or some of them, as plain JSON values."""

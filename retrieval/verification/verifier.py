@@ -1,4 +1,4 @@
-"""The verifier of a verified distance: detects, packs, compares and fuses local features.
+"""The verifier of a bundle: detects, packs and compares local features.
 
 Shapes: m photos, k key points, w visual words, a words per key point of a query.
 """
@@ -9,18 +9,17 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from PIL import Image
 
 from index.files import load_arrays
-from index.search.distance import Floats
-from index.search.verified import Points, Voting
+from index.search.details import Points, Voting
 from retrieval.errors import BundleCorrupt, RetrievalError
 
 from .detector import detect
@@ -29,7 +28,7 @@ from .matching import inlier_pairs
 from .settings import DETECTION, VOTES, VerifierSettings
 from .vocabulary import WORDS, Vocabulary
 
-FORMAT = 3  # of a packed verifier, and part of the keys
+FORMAT = 4  # of a packed verifier, and part of the keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,10 +54,6 @@ class GeometricVerifier:
         vocabulary = Vocabulary.fit([photo.descriptors for photo in features], words=words, seed=seed)
         return cls(vocabulary, settings or VerifierSettings())
 
-    def with_strength(self, strength: float) -> GeometricVerifier:
-        """Return a verifier of the same features with another strength of the fusion; inliers stay the same."""
-        return replace(self, settings=self.settings.changed(strength=strength))
-
     @property
     def items(self) -> int:
         """How many of the nearest items are verified."""
@@ -76,7 +71,7 @@ class GeometricVerifier:
 
     @cached_property
     def key(self) -> str:
-        """A key that identifies everything that decides a verified distance."""
+        """A key that identifies everything that decides the inliers."""
         return _hash([self.features_key, self.settings.to_dict()], self.vocabulary.weights)
 
     @cached_property
@@ -118,10 +113,6 @@ class GeometricVerifier:
         asked = LocalFeatures.unpack(query)
         counts = [len(inlier_pairs(asked, LocalFeatures.unpack(photo), self.settings)) for photo in photos]
         return np.array(counts, dtype=np.int64)
-
-    def fused(self, distances: ArrayLike, inliers: ArrayLike) -> Floats:
-        """Return distances (m,) lowered by inliers (m,); without inliers a distance stays as it is."""
-        return self.settings.fused(distances, inliers)
 
     def pack(self) -> bytes:
         """Return the verifier as npz for `unpack`."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from index.search.verified import BITS
+from index.search.details import BITS
 from retrieval.errors import DataError, InvalidParameter, MissingDependency
 
 from .features import LENGTH

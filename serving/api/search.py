@@ -166,10 +166,7 @@ def shown(result: SearchResult, request_id: str, fields: Collection[str] | None 
         return match and replace(match, metadata=public(match.metadata, fields))
 
     lists: dict[str, Any] = {name: tuple(map(clean, getattr(result, name))) for name in ("matches", "ranked", "review")}
-    explained = result.explanation
-    if explained is not None:
-        explained = replace(explained, plain_nearest=clean(explained.plain_nearest))
-    return replace(result, nearest=clean(result.nearest), explanation=explained, request_id=request_id, **lists)
+    return replace(result, nearest=clean(result.nearest), request_id=request_id, **lists)
 
 
 def public(metadata: dict[str, object], fields: Collection[str] | None = None) -> dict[str, object]:

@@ -110,7 +110,7 @@ def _calibration(bundle: Bundle) -> dict[str, Floats]:
         CERTAINTY: searches.certainties.astype(np.float64),
         NEAREST: np.minimum(searches.scores.own, searches.scores.impostor),
     }
-    if searches.appearances is not None:
+    if len(searches.appearances):
         names = [field.name for field in fields(Appearance)]
         found |= dict(zip(names, searches.appearances.T.astype(np.float64), strict=True))
     return found

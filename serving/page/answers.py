@@ -14,9 +14,10 @@ from retrieval.bundle.operating_point import CERTIFIED
 from retrieval.retriever import Retriever
 from retrieval.search.result import (
     FILTERED_OUT,
-    OUT_OF_DOMAIN,
+    PERHAPS,
     RANKED,
     REVIEW_P,
+    TWINS,
     Match,
     SearchResult,
     p_value_words,
@@ -94,8 +95,10 @@ def answer_html(result: SearchResult, request_id: str = "") -> str:
     told["scale"] = 1.25 * max(result.threshold or 0, *(match.distance for match in shown), 1e-6)
     if result.decision == RANKED:
         return _answer(kind="none", title="The closest items", text=NO_THRESHOLD, others=others, **told)
+    if result.decision == PERHAPS:
+        return _answer(kind="none", title=_perhaps_title(result), text=_perhaps_text(result), others=others, **told)
     if not matches:
-        return _answer(kind="none", title=NO_MATCH, text=_no_match_text(result, len(others)), others=others, **told)
+        return _answer(kind="none", title=NO_MATCH, text=_no_match_text(len(others)), others=others, **told)
     text = "This item is close enough."
     if len(matches) > 1:
         text = f"{len(matches)} items are close enough; this is the closest."
@@ -160,14 +163,24 @@ def _answer(*, kind: str, title: str, text: str, **told: Any) -> str:
 
 def _agreeing(result: SearchResult) -> int:
     """Return the number of details that agree with the picture of the first match, if they were verified."""
-    verified = (result.explanation and result.explanation.verified) or ()
-    first = result.matches[0].photo_id if result.matches else ""
-    return next((photo.inliers for photo in verified if photo.photo_id == first), 0)
+    known = result.explanation.items if result.explanation else ()
+    first = result.matches[0].item_id if result.matches else ""
+    return next((evidence.inliers for evidence in known if evidence.item_id == first), 0)
 
 
-def _no_match_text(result: SearchResult, count: int) -> str:
-    if result.reason == OUT_OF_DOMAIN:
-        return "This photo is unlike those of this catalogue. This is the closest item."
+def _perhaps_title(result: SearchResult) -> str:
+    if result.reason == TWINS:
+        return f"{title_of(result.review[0])} or {title_of(result.review[1])}"
+    return f"Probably {title_of(result.review[0])}, please confirm"
+
+
+def _perhaps_text(result: SearchResult) -> str:
+    if result.reason == TWINS:
+        return "The catalogue may have this item twice. Please check both."
+    return "This item is the most likely one, but the search is not sure."
+
+
+def _no_match_text(count: int) -> str:
     if count > 1:
         return "None of these items is close enough to be sure. Is it one of them?"
     return "No item is close enough to be sure. This is the closest one."

@@ -68,7 +68,7 @@ def searches(certainty: float) -> bytes:
     """Return the calibration of a bundle whose photos all had one certainty."""
     own, impostor = np.full(4, 0.2), np.full(4, 0.9)
     scores = SearchScores(np.arange(4).astype(str), own, impostor, 4)
-    return CalibrationSet(scores, None, np.arange(4).astype(str), np.full(4, certainty, np.float32)).pack()
+    return CalibrationSet(scores, np.arange(4).astype(str), np.full(4, certainty, np.float32)).pack()
 
 
 def test_drift_is_told_of_the_bundle_that_serves(client: TestClient, opens: Opens, world: Path, tmp_path: Path) -> None:

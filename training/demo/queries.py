@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from index.search.distance import PLAIN, DistanceForm, accepts
+from index.search.distance import accepts
+from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from retrieval.catalogue.read import Photo
 from retrieval.retriever import Retriever
 from training.data.synthetic.queries import KNOWN, UNKNOWN
@@ -114,10 +115,10 @@ def ask(retriever: Retriever, photos: Sequence[Photo], trained: Collection[str])
             for start in range(0, len(photos), BATCH)
         ]
     )
-    served, plain = (_nearest(retriever, vectors, form) for form in (retriever.bundle.distance_form, PLAIN))
+    served, plain = (_nearest(retriever, vectors, form) for form in (retriever.bundle.item_distance, NEAREST_PHOTO))
     return Answers(photos, frozenset(trained), served, plain, retriever.point.threshold)
 
 
-def _nearest(retriever: Retriever, vectors: NDArray[np.float32], distance_form: DistanceForm) -> Nearest:
-    found = [items[0] for items in retriever.gallery.search(vectors, 1, distance_form=distance_form)]
+def _nearest(retriever: Retriever, vectors: NDArray[np.float32], item_distance: ItemDistance) -> Nearest:
+    found = [items[0] for items in retriever.gallery.search(vectors, 1, item_distance=item_distance)]
     return Nearest(np.array([item.item_id for item in found]), np.array([item.distance for item in found]))

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from index.search.distance import PLAIN, DistanceForm
-from index.search.verified import VerifiedDistance
+from index.search.details import Verifier
+from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from retrieval.catalogue.read import Photo
-from retrieval.catalogue.splits import EvaluationProtocol, query_and_gallery, side
+from retrieval.catalogue.splits import EvaluationProtocol, Splits, query_and_gallery, side
 from retrieval.metrics.consistency import opis, search_opis
 from retrieval.metrics.identification import (
     IdentificationRates,
@@ -26,7 +26,6 @@ from retrieval.metrics.identification import (
     threshold_at_fpir,
 )
 from retrieval.metrics.ranks import map_at_r, r_precision, recall_at_k
-from retrieval.metrics.verified_scores import SearchSide, verified_scores
 
 VALIDATED = (
     *("R@1", "R@5", "MAP@R", "R-precision", "FPIR", "TPIR", "FNIR", "FNIR any rank", "misidentification"),
@@ -58,15 +57,16 @@ def score_split(
     vectors: np.ndarray,
     labels: np.ndarray,
     *,
-    distance_form: DistanceForm = PLAIN,
+    item_distance: ItemDistance = NEAREST_PHOTO,
+    verifier: Verifier | None = None,
     features: Sequence[bytes] = (),
 ) -> SearchScores:
-    """Return each query's distances to its own item and to the nearest other item. No photo matches itself.
+    """Return each query's distances to its own item and to the first other item. No photo matches itself.
 
-    A verified distance needs the local features of all photos.
+    A verifier needs the local features of all photos.
     """
-    if isinstance(distance_form, VerifiedDistance):
-        return verified_scores(*search_sides(split, vectors, labels, features), [distance_form])[0]
+    given = features if verifier is not None else [b""] * len(labels)
+    described = [given[i] for i in split.queries.tolist()], [given[i] for i in split.gallery.tolist()]
     return search_scores(
         vectors[split.queries],
         labels[split.queries],
@@ -74,19 +74,17 @@ def score_split(
         labels[split.gallery],
         query_ids=split.queries,
         gallery_ids=split.gallery,
-        distance_form=distance_form,
+        item_distance=item_distance,
+        verifier=verifier,
+        features=described,
     )
 
 
-def search_sides(
-    split: EvaluationSplit, vectors: np.ndarray, labels: np.ndarray, features: Sequence[bytes]
-) -> tuple[SearchSide, SearchSide]:
-    """Return the queries and the gallery of a split with their local features."""
-    queries, gallery = (
-        SearchSide(vectors[part], labels[part], [features[i] for i in part.tolist()], part)
-        for part in (split.queries, split.gallery)
-    )
-    return queries, gallery
+def validation_split(photos: Sequence[Photo], splits: Splits, protocol: EvaluationProtocol) -> EvaluationSplit:
+    """Return the queries of the validation items with a gallery of fit and validation items."""
+    mixed = make_evaluation_split("validation", photos, [*splits.fit, *splits.validation], protocol)
+    unseen = ~np.isin([photo.item_id for photo in photos], splits.fit)
+    return EvaluationSplit("validation", mixed.queries[unseen[mixed.queries]], mixed.gallery)
 
 
 def rank_metrics(split: EvaluationSplit, vectors: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -179,19 +177,19 @@ def evaluate_splits(
     *,
     calibration: EvaluationSplit,
     target_fpir: float,
-    distance_form: DistanceForm = PLAIN,
+    item_distance: ItemDistance = NEAREST_PHOTO,
 ) -> dict[str, Any]:
     """Return the metrics of every evaluation split by unit vectors (n, d), with the threshold of the calibration split.
 
     The threshold is the largest distance with FPIR ≤ target on the calibration queries. OPIS is always that of the
     cosines of pairs.
     """
-    threshold = threshold_at_fpir(score_split(calibration, vectors, labels, distance_form=distance_form), target_fpir)
+    threshold = threshold_at_fpir(score_split(calibration, vectors, labels, item_distance=item_distance), target_fpir)
     report: dict[str, Any] = {"threshold": threshold, "target_fpir": target_fpir, "splits": {}}
     for split in eval_splits:
-        scores = score_split(split, vectors, labels, distance_form=distance_form)
+        scores = score_split(split, vectors, labels, item_distance=item_distance)
         metrics = rank_metrics(split, vectors, labels)
-        metrics["R@1"] = float((scores.own < scores.impostor)[scores.mated].mean())
+        metrics["R@1"] = float(np.isfinite(scores.correct)[scores.mated].mean())
         metrics |= consistency_metrics(split, vectors, labels)
         metrics |= identification_metrics(identification_rates(scores, threshold))
         metrics["TPIR at exactly the target"] = open_set_metrics(scores, target_fpir)["TPIR"]

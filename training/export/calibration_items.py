@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from index.search.distance import DistanceForm
+from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from index.search.leave_one_out import Probes
-from index.search.verified import VerifiedDistance
 from retrieval.bundle.bundle import CalibrationSet, pack_features
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import Photo
@@ -21,10 +20,11 @@ from retrieval.metrics.consistency import FAR_RANGE, opis, opis_of_ranges, searc
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
 from retrieval.reports.bundle_report import ReportData, render_report, variant_cells
 from retrieval.text import text_table
+from retrieval.verification.verifier import GeometricVerifier
 from training.evaluation.evaluate import EvaluationSplit, item_labels, make_evaluation_split, score_split
 
-from .variants import ExportedModel, ModelExporter, embed_with_onnx, embed_with_torch
-from .verification import NOT_VERIFIED, VerificationChoice
+from .variants import REFERENCE, ExportedModel, ModelExporter, embed_with_onnx, embed_with_torch
+from .verification import detect_features
 
 FAR_RANGES = (FAR_RANGE, (1e-4, 1e-3), (1e-3, 1e-2), (1e-2, 5e-2), (1e-1, 3e-1))  # of pairs, in the report
 PICTURES = 4  # photos per item in the report
@@ -41,22 +41,36 @@ class CalibrationItems:
     certainties: np.ndarray  # (queries,)
     appearances: np.ndarray  # (n, statistics)
     searches: SearchScores
-    raw: np.ndarray  # (n, d) by torch, before whitening
-    verification: VerificationChoice
-    distance_form: DistanceForm
-    features: Sequence[bytes] = ()  # local features of each photo, if the distance is verified
+    raw: np.ndarray  # (n, d) by torch
+    item_distance: ItemDistance
+    verifier: GeometricVerifier | None = None
+    features: Sequence[bytes] = ()  # local features of each photo, if matches are verified
 
     @classmethod
     def embed(
-        cls, exporter: ModelExporter, model: ExportedModel, verification: VerificationChoice = NOT_VERIFIED
+        cls,
+        exporter: ModelExporter,
+        model: ExportedModel,
+        item_distance: ItemDistance,
+        verifier: GeometricVerifier | None = None,
     ) -> CalibrationItems:
         """Embed the photos of a run's calibration items with an exported model and search among them."""
         run = exporter.run
         photos = photos_in_protocol(run.photos(), run.splits.calibration, run.protocol)
         split = make_evaluation_split("calibration", photos, run.splits.calibration, run.protocol)
         embeddings, appearances = embed_with_onnx(model.embedder, photos)
-        form, features = verification.searched(model.choice.distance_form, photos, run.preprocessing)
+        features: list[bytes] = []
+        if verifier is not None:
+            features = [verifier.packed(found) for found in detect_features(photos, run.preprocessing)]
         labels = np.array([photo.item_id for photo in photos])
+        searches = score_split(
+            split,
+            embeddings.vectors,
+            labels,
+            item_distance=item_distance,
+            verifier=verifier,
+            features=features,
+        )
         return cls(
             photos=photos,
             split=split,
@@ -64,10 +78,10 @@ class CalibrationItems:
             vectors=embeddings.vectors,
             certainties=embeddings.certainties[split.queries],
             appearances=appearances,
-            searches=score_split(split, embeddings.vectors, labels, distance_form=form, features=features),
+            searches=searches,
             raw=embed_with_torch(run, exporter.model, photos).vectors,
-            verification=verification,
-            distance_form=form,
+            item_distance=item_distance,
+            verifier=verifier,
             features=features,
         )
 
@@ -82,13 +96,31 @@ class CalibrationItems:
         groups = np.array([self.photos[i].group for i in self.split.queries])
         return groups if all(groups) else None
 
+    def scores(self, vectors: np.ndarray) -> SearchScores:
+        """Return the searches with other vectors (n, d)."""
+        return score_split(
+            self.split,
+            vectors,
+            item_labels(self.photos),
+            item_distance=self.item_distance,
+            verifier=self.verifier,
+            features=self.features,
+        )
+
+    def opis(self, target_fpir: float) -> dict[str, float]:
+        """Return OPIS of the searches by the item distance and, beside it, by the nearest photo."""
+        plain = score_split(self.split, self.vectors, item_labels(self.photos), item_distance=NEAREST_PHOTO)
+        return {
+            "item_distance": search_opis(self.searches, target_fpir).value,
+            "nearest_photo": search_opis(plain, target_fpir).value,
+        }
+
     def pack(self) -> bytes:
         """Return the searches as the bundle's calibration file."""
         queries = self.split.queries
         shown = [self.photos[i] for i in self.split.gallery]
         return CalibrationSet(
             self.searches,
-            self.groups,
             photo_ids=np.array([self.photos[i].photo_id for i in queries]),
             certainties=self.certainties,
             vectors=self.vectors[queries],
@@ -107,12 +139,10 @@ class CalibrationItems:
         data = ReportData(
             point,
             self.searches,
-            self.model.choice.tried,
             pair_curves=utility_curves(self.vectors, self.item_ids, np.linspace(0, 2, 101)[1:]),
             pair_opis=dict(zip(FAR_RANGES, ranges, strict=True)),
             photos=self._pictures,
             beside_fp32=comparison,
-            verification=self.verification.describe(),
         )
         return render_report(data).encode()
 
@@ -121,24 +151,20 @@ class CalibrationItems:
         return [thumbnail(open_image(photo.read())) for photo in photos]
 
 
-def compare_with_fp32(exporter: ModelExporter, items: CalibrationItems) -> list[dict[str, Any]]:
+def compare_with_fp32(items: CalibrationItems, target_fpir: float) -> list[dict[str, Any]]:
     """Return the metrics of fp32 on the CPU and of the model that embedded the items.
 
     The rates are those of the largest threshold that keeps the target.
     """
-    reference, labels, verified = exporter.reference, item_labels(items.photos), items.distance_form
-    rows = []
-    for model, vectors in ((reference, reference.whitened(items.raw)), (items.model, items.vectors)):
-        form: DistanceForm = model.choice.distance_form
-        if isinstance(verified, VerifiedDistance):
-            form = VerifiedDistance(form, verified.verifier)
-        scores = score_split(items.split, vectors, labels, distance_form=form, features=items.features)
-        rates = identification_rates(scores, threshold_at_fpir(scores, exporter.target_fpir))
+    labels, rows = item_labels(items.photos), []
+    for variant, vectors in ((REFERENCE, items.raw), (items.model.variant, items.vectors)):
+        scores = items.scores(vectors)
+        rates = identification_rates(scores, threshold_at_fpir(scores, target_fpir))
         rows.append(
             {
-                "form": model.variant.describe(),
+                "form": variant.describe(),
                 "opis": opis(vectors, labels).value,
-                "search_opis": search_opis(scores, exporter.target_fpir).value,
+                "search_opis": search_opis(scores, target_fpir).value,
                 "fpir": rates.fpir,
                 "tpir": rates.tpir,
             }

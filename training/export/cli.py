@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
+from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from retrieval.bundle.providers import CPU, FP32, PRECISIONS, PROVIDERS
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.lines import show_next
@@ -29,7 +30,7 @@ class ExportCommand(GroupedCommand):
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
         "Threshold": ["target_fpir", "allow_estimate"],
         HARDWARE: ["precision", "provider"],
-        MODEL: ["pretrained", "fit", "verify"],
+        MODEL: ["pretrained", "fit", "verify", "item_distance"],
         OUTPUT: ["output"],
     }
 
@@ -39,7 +40,7 @@ class ExportCommand(GroupedCommand):
 @click.option(
     "--pretrained",
     metavar="MODEL",
-    help="Instead of RUN: a pretrained model. Its bundle has no threshold until a gallery sets one.",
+    help="Instead of RUN: a pretrained model. A gallery sets its threshold.",
 )
 @click.option(
     "--fit",
@@ -48,11 +49,16 @@ class ExportCommand(GroupedCommand):
 )
 @click.option(
     "--verify",
-    type=click.Choice(["auto", "on", "off"]),
-    default="off",
+    is_flag=True,
+    help="Compare local features as well, which finds printed items such as covers and boxes. With --pretrained, it "
+    "needs --fit.",
+)
+@click.option(
+    "--item-distance",
+    type=click.Choice(["default", "nearest"]),
+    default="default",
     show_default=True,
-    help="Verify matches by local features, which finds printed items such as covers and boxes. auto keeps the "
-    "verification if it finds more validation items; it needs photos to choose by.",
+    help="What decides: the nearest photo, the mean photo and the rivals of an item, or its nearest photo alone.",
 )
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to write the bundle to."
@@ -84,7 +90,8 @@ def export(
     output: Path,
     pretrained: str | None,
     fit: Path | None,
-    verify: str,
+    verify: bool,
+    item_distance: str,
     target_fpir: float,
     allow_estimate: bool,
     precision: str,
@@ -95,19 +102,22 @@ def export(
     With another precision or provider than fp32 on the CPU, everything is measured again and compared with fp32; such a
     bundle needs galleries of its own.
 
-    The bundle of a pretrained model has no threshold. Searches only rank items until `retrieval index` sets one in a
-    gallery of 20 items. MODEL is efficientnet-lite0, a local folder, a model of the Hugging Face hub, or auto.
+    The threshold of a pretrained model is set by `retrieval index` in a gallery of 20 items or more. MODEL is
+    efficientnet-lite0, a local folder, a model of the Hugging Face hub, or auto.
 
     \b
     Example:
       retrieval export runs/shop -o bundles/shop --target-fpir 0.05 --allow-estimate
       retrieval export runs/shop -o bundles/shop-int8 --precision int8 --allow-estimate
       retrieval export --pretrained auto -o bundles/shop
-      retrieval export --pretrained auto --fit photos.csv --verify auto -o bundles/shop
+      retrieval export --pretrained auto --fit photos.csv --verify -o bundles/shop
     """
     from training.export.variants import Variant
 
     variant = Variant(precision, provider)
+    distance = NEAREST_PHOTO if item_distance == "nearest" else ItemDistance.default(verified=verify)
+    if verify and distance is NEAREST_PHOTO:
+        raise InvalidParameter("--item-distance", "be default with --verify, which lowers the item distance", "nearest")
     if pretrained is not None:
         if run is not None or allow_estimate:
             raise InvalidParameter(
@@ -117,7 +127,7 @@ def export(
                 remedy="The threshold is set in a gallery: leave them out",
             )
         bundle = _export_pretrained(
-            pretrained, output, fit=fit, verify=verify, target_fpir=target_fpir, variant=variant
+            pretrained, output, fit=fit, verify=verify, distance=distance, target_fpir=target_fpir, variant=variant
         )
     else:
         from training.export.export import export as export_run
@@ -130,6 +140,7 @@ def export(
             target_fpir=target_fpir,
             allow_estimate=allow_estimate,
             variant=variant,
+            item_distance=distance,
             verify=verify,
         )
         _show_evidence(bundle.manifest["evidence"])
@@ -140,32 +151,39 @@ def export(
 
 
 def _export_pretrained(
-    model: str, output: Path, *, fit: Path | None, verify: str, target_fpir: float, variant: Variant
+    model: str,
+    output: Path,
+    *,
+    fit: Path | None,
+    verify: bool,
+    distance: ItemDistance,
+    target_fpir: float,
+    variant: Variant,
 ) -> Bundle:
     """Write a pretrained model as a bundle, fitted to the photos of `fit` if that finds more items."""
     from retrieval.bundle.bundle import check_new
     from training.export.pretrained import Pretrained, export_pretrained
-    from training.export.verification import not_verified
 
     photos = read_catalogue(fit) if fit is not None else []
-    if fit is None:
-        not_verified(verify, "there are no photos to choose it by", "Pass --fit PHOTOS")
+    if fit is None and verify:
+        remedy = "Pass --fit PHOTOS"
+        raise InvalidParameter("--verify", "be used with photos to fit its visual words to", None, remedy=remedy)
     check_new(output)  # before the model is loaded and fitted
     pretrained = Pretrained.load(named_backbone(model))
     if fit is not None:
         from training.export.fit import fit_to_catalogue
 
-        pretrained, told = fit_to_catalogue(pretrained, photos, verify=verify, target_fpir=target_fpir)
+        pretrained, told = fit_to_catalogue(pretrained, photos, verify=verify)
         click.echo(told)
-    return export_pretrained(pretrained, output, photos=photos, variant=variant, target_fpir=target_fpir)
+    return export_pretrained(
+        pretrained, output, photos=photos, variant=variant, target_fpir=target_fpir, item_distance=distance
+    )
 
 
 def _show_evidence(evidence: Mapping[str, Any]) -> None:
-    """Print what the verification gains and costs, and the comparison with fp32 if there is one."""
+    """Print the comparison with fp32 if there is one."""
     from training.export.calibration_items import render_comparison
 
-    if evidence["verification"]["told"]:
-        click.echo(evidence["verification"]["told"])
     if evidence["beside_fp32"]:
         cosine = evidence["parity"]["mean_cosine"]
         click.echo(f"{render_comparison(evidence['beside_fp32'])}\nMean cosine to fp32: {cosine:.4f}.")

@@ -13,81 +13,54 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from index.search.distance import PLAIN
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.catalogue.read import Photo
 from training.data.folds import share_of_items
 from training.data.reader import PhotoReader, evaluation_batches
-from training.evaluation.evaluate import EvaluationSplit, item_labels
 from training.model import PretrainedModel
 
 from .pretrained import Pretrained, is_readable
 from .projection import LEAST_ITEMS, ProjectionChoice, choose_projection
-from .verification import (
-    OFF,
-    ValidationPhotos,
-    check_verify,
-    choose_verification,
-    not_verified,
-)
+from .verification import fit_verifier
 
 SHARE, MOST_ITEMS = 0.5, 1000  # largest part of the items that is fitted to
 MOST_PHOTOS = 12  # of an item
-LEAST_VERIFIED = 20  # items to choose the verification with: half for the vocabulary, half to search for
 
 
 def fit_to_catalogue(
-    pretrained: Pretrained,
-    photos: Sequence[Photo],
-    *,
-    seed: int = 0,
-    verify: str = OFF,
-    target_fpir: float = 0.05,
+    pretrained: Pretrained, photos: Sequence[Photo], *, seed: int = 0, verify: bool = False
 ) -> tuple[Pretrained, str]:
-    """Return a pretrained model fitted to a part of a catalogue, if that finds more items, and sentences about it.
+    """Return a pretrained model fitted to a part of a catalogue, if that finds more items, and a sentence about it.
 
-    At most half of the items, and at most 1,000, are used for the fit and to choose the verification. Groups are not
-    divided. Items with a single photo, and photos that cannot be read, are left out.
+    At most half of the items, and at most 1,000, are used for the fit. Groups are not divided. Items with a single
+    photo, and photos that cannot be read, are left out.
 
     Parameters
     ----------
     verify:
-        Geometric verification of matches: "on", "off", or "auto" to keep it if it finds more items at `target_fpir`.
+        Compare local features (geometric verification), with a vocabulary fitted to the same photos.
     """
-    check_verify(verify)
     counts = Counter(photo.item_id for photo in photos)
     several = [item for item, count in counts.items() if count > 1]
-    verifies = verify != OFF and len(several) >= 2 * LEAST_VERIFIED
-    if verify != OFF and not verifies:
-        reason = f"only {len(several)} items have several photos"
-        remedy = f"Pass a catalogue with {2 * LEAST_VERIFIED} such items"
-        pretrained = replace(pretrained, verification=not_verified(verify, reason, remedy))
-    if len(several) < 2 * LEAST_ITEMS and not verifies:
-        told = (
-            f"The model is used as it is: {len(several)} items have several photos, and fitting it to a catalogue "
-            f"needs {2 * LEAST_ITEMS}, half of them for the threshold."
-        )
-        return pretrained, " ".join(filter(None, [told, pretrained.verification.describe()]))
-    share = min(SHARE, MOST_ITEMS / len(several))
-    chosen = _readable(photos, set(share_of_items(photos, several, share=share, seed=seed)))
-    features = features_of(pretrained, chosen)
-    choice = choose_projection(chosen, features, seed=seed)
-    if verifies:
-        verification = choose_verification(
-            _validation(chosen, features, seed=seed),
-            preprocessing=pretrained.preprocessing,
-            base=PLAIN,
-            target_fpir=target_fpir,
-            verify=verify,
-            catalogue_photos=len(photos),
-            seed=seed,
-        )
-        pretrained = replace(pretrained, verification=verification)
-    pretrained, told = _projected(pretrained, choice, chosen, len(counts))
-    if choice.projection is not None or pretrained.verification.verifier is not None:
+    share = min(SHARE, MOST_ITEMS / max(1, len(several)))
+    chosen = _readable(photos, set(share_of_items(photos, several, share=share, seed=seed))) if several else []
+    told = (
+        f"The model is used as it is: {len(several)} items have several photos, and fitting it to a catalogue "
+        f"needs {2 * LEAST_ITEMS}, half of them for the threshold."
+    )
+    projected = len(several) >= 2 * LEAST_ITEMS
+    if projected:
+        choice = choose_projection(chosen, features_of(pretrained, chosen), seed=seed)
+        pretrained, told = _projected(pretrained, choice, chosen, len(counts))
+        projected = choice.projection is not None
+    if verify:
+        chosen = chosen or _readable(photos, set(counts))
+        verifier = fit_verifier(chosen, pretrained.preprocessing, catalogue_photos=len(photos), seed=seed)
+        pretrained = replace(pretrained, verifier=verifier)
+    if projected:
         contents = (content_hash(photo.read(), photo.bbox) for photo in chosen)
         pretrained = replace(pretrained, fitted=Fitted.of({photo.item_id for photo in chosen}, contents))
-    return pretrained, " ".join(filter(None, [told, pretrained.verification.describe()]))
+    return pretrained, told
 
 
 def _projected(
@@ -103,24 +76,6 @@ def _projected(
         f"Fitted to {items} of the {catalogue_items} items: in a cross-validation on items that were left out, "
         f"{choice.unfitted + choice.gain:.0%} of the photos find their item first, {choice.unfitted:.0%} without it."
     )
-
-
-def _validation(photos: Sequence[Photo], features: NDArray[np.float32], *, seed: int) -> ValidationPhotos:
-    """Return searches for half of the items, with vectors of a projection that is fitted to the other half.
-
-    A projection fitted to all of them separates them better than unknown items, and would hide what verification gains.
-    """
-    items = sorted({photo.item_id for photo in photos})
-    fit_items = share_of_items(photos, items, share=0.5, seed=seed + 1)
-    inside = np.isin([photo.item_id for photo in photos], fit_items)
-    projection = choose_projection(
-        [photo for photo, fits in zip(photos, inside, strict=True) if fits], features[inside], seed=seed
-    ).projection
-    raw = features.astype(np.float64) if projection is None else projection(features)
-    vectors = (raw / np.maximum(np.linalg.norm(raw, axis=1, keepdims=True), 1e-12)).astype(np.float32)
-    everything = np.arange(len(photos))
-    split = EvaluationSplit("validation", everything[~inside], everything)
-    return ValidationPhotos(photos, vectors, item_labels(photos), split, everything[inside])
 
 
 def features_of(pretrained: Pretrained, photos: Sequence[Photo]) -> NDArray[np.float32]:

@@ -13,21 +13,15 @@ import torch
 from torch import nn
 
 from retrieval.files import naming
-from training.evaluation.distance_selection import Whitening
 from training.model import EmbeddingModel, ExportModel, PretrainedModel
 
 OPSET = 18
 INPUTS, OUTPUTS = ("pixels",), ("embedding", "certainty")
 
 
-def write_onnx(
-    model: EmbeddingModel | PretrainedModel, path: Path, *, size: int, whitening: Whitening | None = None
-) -> None:
-    """Write a model in fp32, with whitening if there is any."""
-    parts = None
-    if whitening is not None:
-        parts = torch.from_numpy(whitening.mean).float(), torch.from_numpy(whitening.matrix).float()
-    wrapped = ExportModel(model.cpu().float(), whitening=parts).eval()
+def write_onnx(model: EmbeddingModel | PretrainedModel, path: Path, *, size: int) -> None:
+    """Write a model in fp32."""
+    wrapped = ExportModel(model.cpu().float()).eval()
     example = torch.zeros(2, 3, size, size)
     with naming(path), quiet("torch.onnx"), _plain_attention(wrapped):
         program: Any = torch.onnx.export(

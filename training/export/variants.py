@@ -1,6 +1,6 @@
 """Exported models: an ONNX model per variant, which is a precision and an execution provider.
 
-Each variant has a distance fitted to its own vectors, and needs its own threshold.
+Each variant needs its own threshold.
 
 fp32 on the CPU is the reference that other variants are compared with.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,6 @@ from retrieval.catalogue.splits import photos_in_protocol
 from retrieval.errors import InvalidParameter, RunError
 from retrieval.images import Appearance, Preprocessing, to_tensor
 from training.data.reader import PhotoReader, evaluation_batches
-from training.evaluation.distance_selection import DistanceChoice, Whitening, choose_distance
 from training.evaluation.embedding import embed_with_norms
 from training.loop.run import Run
 from training.model import EmbeddingModel, PretrainedModel
@@ -74,17 +72,16 @@ def write_variant(
     *,
     preprocessing: Preprocessing,
     photos: Sequence[Photo],
-    whitening: Whitening | None = None,
 ) -> str:
     """Write a model as one ONNX file; return the method, such as "int8, static".
 
     `photos` decide the ranges of int8: they are of the items that the model was fitted on, if it was fitted.
     """
     if variant.precision == FP32:
-        write_onnx(model, path, size=preprocessing.size, whitening=whitening)
+        write_onnx(model, path, size=preprocessing.size)
         return FP32
     fp32 = path.with_suffix(".fp32")
-    write_onnx(model, fp32, size=preprocessing.size, whitening=whitening)
+    write_onnx(model, fp32, size=preprocessing.size)
     try:
         if variant.precision == FP16:
             to_fp16(fp32, path)
@@ -138,61 +135,31 @@ class ExportedModel:
     method: str  # "fp32", "int8, static"
     onnx: Path
     embedder: Embedder
-    fitted: Embeddings  # of the photos of fit and validation items, before whitening
-    choice: DistanceChoice
-
-    def whitened(self, vectors: np.ndarray) -> np.ndarray:
-        """Return unit vectors (n, d) whitened, if the selected distance is."""
-        return vectors if self.choice.whitening is None else self.choice.whitening(vectors)
 
 
 class ModelExporter:
-    """Writes the ONNX models of a run to a folder.
+    """Writes the ONNX models of a run to a folder."""
 
-    Parameters
-    ----------
-    target_fpir:
-        FPIR at which distances are compared.
-    """
-
-    def __init__(self, run: Run, folder: Path, *, target_fpir: float) -> None:
+    def __init__(self, run: Run, folder: Path) -> None:
         self.run = run
         self.photos = photos_in_protocol(run.photos(), [*run.splits.fit, *run.splits.validation], run.protocol)
         self.model = run.best_model()
-        self.target_fpir = target_fpir
         self._folder = folder
 
-    @cached_property
-    def reference(self) -> ExportedModel:
-        """The fp32 model for the CPU, with the best distance on the validation items."""
-        return self.make(REFERENCE)
-
     def make(self, variant: Variant) -> ExportedModel:
-        """Write a variant. Its distance has the form of the reference's, fitted to its own vectors."""
-        if variant.is_reference:
-            like, fitted = None, embed_with_torch(self.run, self.model, self.photos)
-        else:
-            like, (_, embedder) = self.reference.choice, self._written(variant)
-            fitted, _ = embed_with_onnx(embedder, self.photos)
-        run, target = self.run, self.target_fpir
-        choice = choose_distance(self.photos, fitted.vectors, run.splits, run.protocol, target_fpir=target, like=like)
-        method, embedder = self._written(variant, choice.whitening)
-        return ExportedModel(variant, method, self._path(variant), embedder, fitted, choice)
-
-    def _written(self, variant: Variant, whitening: Whitening | None = None) -> tuple[str, Embedder]:
-        """Write a variant; return the method and an embedder."""
+        """Write a variant."""
         path, seen, preprocessing = self._path(variant), set(self.run.splits.fit), self.run.preprocessing
         photos = [photo for photo in self.photos if photo.item_id in seen]
-        method = write_variant(
-            self.model, path, variant, preprocessing=preprocessing, photos=photos, whitening=whitening
+        method = write_variant(self.model, path, variant, preprocessing=preprocessing, photos=photos)
+        return ExportedModel(
+            variant, method, path, variant.embedder(path, preprocessing, threads=torch.get_num_threads())
         )
-        return method, variant.embedder(path, preprocessing, threads=torch.get_num_threads())
 
     def _path(self, variant: Variant) -> Path:
         return self._folder / f"{variant.precision}-{variant.provider}.onnx"
 
 
 def embed_with_torch(run: Run, model: EmbeddingModel, photos: Sequence[Photo]) -> Embeddings:
-    """Return the embeddings of photos by the torch model, without whitening."""
+    """Return the embeddings of photos by the torch model."""
     reader = PhotoReader(photos, run.preprocessing, cache_bytes=0)
     return Embeddings(*embed_with_norms(model, reader, len(photos), run.preprocessing, progress=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -11,9 +10,9 @@ import pytest
 
 from index.search.distance import PLAIN
 from index.search.verified import VerifiedDistance
-from retrieval.bundle.bundle import CALIBRATION_FEATURES, Bundle, pack_features, unpack_features
+from retrieval.bundle.bundle import CALIBRATION_FEATURES, Bundle, pack_features
 from retrieval.bundle.density import ADDITIVE, Cohort, LocalDensity
-from retrieval.errors import BundleCorrupt, BundleError, MissingDependency
+from retrieval.errors import BundleError, MissingDependency
 from retrieval.images import open_image
 from retrieval.verification import detector
 
@@ -69,16 +68,6 @@ def test_without_opencv_the_bundle_does_not_open(
     detector.import_opencv.cache_clear()
 
 
-def test_a_changed_vocabulary_is_found(form: VerifiedDistance, tmp_path: Path) -> None:
-    bundle = make_bundle(tmp_path, distance_form=form)
-    file = bundle.path / "verification.npz"
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
-    with pytest.raises(BundleCorrupt, match=r"verification\.npz"):
-        Bundle.open(bundle.path)
-
-
 def test_only_a_geometric_verifier_can_be_stored(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="cannot store the verifier FakeVerifier"):
         make_bundle(tmp_path, distance_form=VerifiedDistance(PLAIN, FakeVerifier()))
@@ -93,17 +82,3 @@ def test_features_of_calibration_photos_decide_the_draws(form: VerifiedDistance,
     assert other.calibration_features == {}
     assert bundle.draws_id != other.draws_id
     assert make_bundle(tmp_path, name="plain").calibration_features == {}
-
-
-def test_damaged_features_are_refused() -> None:
-    packed = pack_features({"a": b"first", "b": b"second"})
-    assert unpack_features(packed) == {"a": b"first", "b": b"second"}
-    for data in (b"no npz", packed[:100]):
-        with pytest.raises(BundleCorrupt, match="cannot be read"):
-            unpack_features(data)
-
-
-def test_old_manifests_open(tmp_path: Path) -> None:
-    bundle = make_bundle(tmp_path)
-    assert "verification.npz" not in json.loads((bundle.path / "manifest.json").read_text())["files"]
-    assert Bundle.open(bundle.path).distance_form is PLAIN
