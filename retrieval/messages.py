@@ -101,7 +101,7 @@ class Info(BaseModel):
     threshold: Annotated[float | None, Field(description="Null if neither the gallery nor the bundle has one.")]
     status: Literal["certified", "estimated", "uncalibrated"]
     target_fpir: float
-    distance: str
+    item_distance: Annotated[dict[str, float], Field(description="Constants of the item distance.")]
     evidence: dict[str, Any]
     threshold_status: ThresholdStatus
     in_gallery: Annotated[

@@ -161,7 +161,7 @@ def server_info(service: Service) -> dict[str, Any]:
         "threshold": point.threshold_or_none,
         "status": point.status,
         "target_fpir": point.target_fpir,
-        "distance": bundle.manifest["distance"]["form"],
+        "item_distance": bundle.item_distance.to_dict(),
         "evidence": dict(point.evidence),
         "threshold_status": threshold_status(point, bundle),
         "in_gallery": None if rates is None else {**rates.to_dict(point), "warning": warning},
