@@ -46,7 +46,7 @@ from .search.distance import Floats, Rows, plain_distance
 from .search.filters import check_columns, parse_where, to_milvus
 from .search.item_distance import NEAREST_PHOTO, About, ItemDistance, mean_photo
 from .search.item_search import ItemSearch
-from .snapshot import FIRST_FETCH, GROUP, MEANS, Found, Neighbour, StoredPhoto, neighbours_of
+from .snapshot import FIRST_FETCH, MEANS, Found, Neighbour, StoredPhoto, group_of, neighbours_of
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
@@ -589,7 +589,7 @@ class MilvusPhotos:
             positions = self.number([(row["photo_id"], row["item_id"]) for row in found])
             self._read.update({row["photo_id"]: _fields(row) for row in found})
             vectors = np.array([row["vector"] for row in found], dtype=np.float32)
-            group = str(found[0]["metadata"].get(GROUP) or "")
+            group = group_of(names[item], found[0]["metadata"])
             number = -2 - zlib.crc32(group.encode()) if group else item
             self._about[item] = np.array(sorted(positions)), About(mean_photo(vectors), number)
         return [self._about[item] for item in items]

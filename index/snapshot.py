@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import sqrt
@@ -360,7 +360,7 @@ class Snapshot:
         vectors = self.vectors(np.concatenate([np.zeros(0, np.int64), *new.values()]))
         stops = np.cumsum([len(positions) for positions in new.values()])
         for (item, positions), some in zip(new.items(), np.split(vectors, stops)[:-1], strict=True):
-            group = str(self.photo(int(positions[0]))[2].get(GROUP) or "")
+            group = group_of(*self.photo(int(positions[0]))[1:])
             found[item] = About(mean_photo(some), self.caches.group(group) if group else item)
         if len(known) + len(new) > MEANS:
             known.clear()
@@ -503,6 +503,15 @@ def _by_item(segment: OpenSegment) -> tuple[Rows, NDArray[np.int32]]:
     """Return the rows of a segment ordered by item, and the number of the item of each."""
     order = np.argsort(segment.items, kind="stable")
     return order, segment.items[order]
+
+
+def group_of(item_id: str, metadata: Mapping[str, Any]) -> str:
+    """Return the group of an item, "" without one: items of one group are no rivals, such as one product twice.
+
+    A folder above the folders of items is a category: its items are rivals.
+    """
+    group = str(metadata.get(GROUP) or "")
+    return "" if item_id.startswith(f"{group}/") else group
 
 
 def removed_seqs(database: Database) -> Rows:

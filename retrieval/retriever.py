@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.location import AnyGallery, open_gallery
+from index.search.item_distance import mean_photo
+from index.search.leave_one_out import PHOTOS
 from index.snapshot import Neighbour
 from retrieval.bundle.bundle import Bundle, require_match
 from retrieval.bundle.embedder import Embeddings
@@ -22,7 +24,7 @@ from .errors import GalleryError, ImageRefused, InvalidParameter
 from .images import Source, open_image
 from .search.answers import Answers, Served
 from .search.boxes import DETECTOR, WINDOWS, check_boxes, windows
-from .search.looks import MOST_IMAGES, Look, Options, check_images, mean_look
+from .search.looks import MOST_IMAGES, Look, Options, check_images, distinct, embed_several
 from .search.result import REVIEW_P, BBox, SearchResult
 
 if TYPE_CHECKING:
@@ -153,17 +155,22 @@ class Retriever(MeasuredGallery):
         return [next(answers) if isinstance(look, Look) else look for look in looks]
 
     def search_photos(self, images: Sequence[Source], *, top_k: int = 10, where: str | None = None) -> SearchResult:
-        """Rank the items by their distance to the mean vector of 2 to 4 photos of the same item.
+        """Search with the mean vector of 2 to 4 photos of the same item.
 
-        The decision is "ranked": there is no threshold for such a query, and local features are not compared. The
-        arguments and errors are those of `search`.
+        A gallery with enough items that have as many photos decides by draws of its own for such queries; else the
+        answer is "ranked". Photos that are nearer to each other than most photos of one item count as one. Local
+        features are not compared. The arguments and errors are those of `search`.
         """
         self._check_open()
-        options = Options(top_k, where, review=0)
+        options = Options(top_k, where)
         started = time.perf_counter()
-        made = mean_look(self.embedder, images)
+        every = embed_several(self.embedder, images)
         embedded = time.perf_counter()
-        served, (neighbours,) = self._ranked(made.vectors, options)
+        rates = self.rates()
+        vectors = distinct(every.vectors, 0.0 if rates is None else rates.usual)
+        mean = np.asarray(mean_photo(vectors)[None], dtype=np.float32)
+        made = Embeddings(mean, every.certainties.mean(keepdims=True))
+        served, (neighbours,) = self._of_kind(mean, options, PHOTOS.format(len(vectors)))
         stages = {"embed": embedded - started, "search": time.perf_counter() - embedded}
         answer = Answers(self.bundle, self.gallery, options, served).answer(made, neighbours)
         return replace(answer, timings_ms=_milliseconds(stages))
@@ -181,9 +188,9 @@ class Retriever(MeasuredGallery):
 
         1 to 64 given boxes are queries of their own that share the target FPIR: each decides at the target divided by
         their number, or ranks if the draws of the gallery do not support so low a target. "windows" (the photo, its
-        halves and quarters) and "detector" find boxes, and only rank: their answers are sorted by their nearest
-        distance, and of the boxes with the same nearest item the nearest one is returned. The other arguments are
-        those of `search`.
+        halves and quarters) decide in a gallery that was indexed with windows, by draws of the nearest of all windows;
+        else they rank, as do the boxes of a "detector". These answers are sorted by their nearest distance, and of the
+        boxes with the same nearest item the nearest one is returned. The other arguments are those of `search`.
 
         Raises
         ------
@@ -207,7 +214,7 @@ class Retriever(MeasuredGallery):
         if chosen == DETECTOR and self.detector is not None:
             found = list(self.detector.find(opened))
         looks = [Look.of_part(self.embedder, opened, *each, describe=False) for each in found]
-        answers = self._answers(looks, options, started, ranks=True)
+        answers = self._answers(looks, options, started, kind=chosen)
         nearest: dict[str, SearchResult] = {}
         for answer in sorted(answers, key=lambda answer: answer.nearest_distance or 0):
             nearest.setdefault("" if answer.nearest is None else answer.nearest.item_id, answer)
@@ -220,16 +227,16 @@ class Retriever(MeasuredGallery):
             return refusal
 
     def _answers(
-        self, looks: Sequence[Look], options: Options, started: float, *, queries: int = 1, ranks: bool = False
+        self, looks: Sequence[Look], options: Options, started: float, *, queries: int = 1, kind: str = ""
     ) -> list[SearchResult]:
-        """Return the answer to each look. Each is one of `queries` that share the target FPIR, or only ranks."""
+        """Return the answer to each look. Each is one of `queries` that share the target FPIR, or is of a kind."""
         if not looks:
             return []
         decoded = time.perf_counter()
         made = self.embedder.embed_pixels(np.stack([look.pixels for look in looks]))
         embedded = time.perf_counter()
-        if ranks:
-            served, found = self._ranked(made.vectors, options)
+        if kind:
+            served, found = self._of_kind(made.vectors, options, kind)
         else:
             served, found = self._decided(made.vectors, options, [look.features for look in looks], queries)
         stages = {"decode": decoded - started, "embed": embedded - decoded, "search": time.perf_counter() - embedded}
@@ -260,13 +267,20 @@ class Retriever(MeasuredGallery):
             status = point.status
         return Served(point, found.version, rates, status), found.neighbours
 
-    def _ranked(self, vectors: NDArray[np.float32], options: Options) -> tuple[Served, list[list[Neighbour]]]:
-        """Search with vectors (n, d) for which there is no threshold."""
+    def _of_kind(
+        self, vectors: NDArray[np.float32], options: Options, kind: str
+    ) -> tuple[Served, list[list[Neighbour]]]:
+        """Search with vectors (n, d) of a kind of query, which ranks if the gallery has no draws of its kind."""
         found = self.gallery.search_version(
-            vectors, options.top_k, where=options.where, item_distance=self.bundle.item_distance
+            vectors, max(2, options.top_k), where=options.where, item_distance=self.bundle.item_distance
         )
-        point = OperatingPoint.uncalibrated(self.point_of(found.point).target_fpir)
-        return Served(point, found.version, None, point.status), found.neighbours
+        single = self.point_of(found.point)
+        rates, point = self.rates_at(found.version, single), OperatingPoint.uncalibrated(single.target_fpir)
+        if rates is not None and kind == PHOTOS.format(1):
+            point = single
+        elif rates is not None:
+            rates, point = rates.of_kind(kind, single)
+        return Served(point, found.version, rates if point.decides else None, point.status), found.neighbours
 
     def _check_open(self) -> None:
         if self._closed:

@@ -39,7 +39,7 @@ class Queries:
 
     vectors: NDArray[np.float32]  # (n, d) of length one
     numbers: NDArray[np.int32]  # (n,) of their items, NOBODY if the gallery does not have the item
-    positions: Rows  # (n,) of the photos in the gallery, NOBODY for a query from elsewhere
+    positions: Rows  # (n,) or (n, k) of its photo or photos in the gallery, NOBODY for a query from elsewhere
     features: Sequence[bytes] = ()  # of each query from elsewhere, where details are compared
 
 
@@ -70,7 +70,7 @@ class _Query:
     exact: Floats  # (1, d) scaled to length one in float64
     features: bytes = b""
     votes: Floats = field(default_factory=lambda: np.zeros(0))  # for each photo of the version
-    itself: int = NOBODY  # position of its own photo, which is left out of its item
+    itself: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # positions of its own photos, to leave out
     inliers: dict[int, int] = field(default_factory=dict)  # with photos that were compared, by position
 
 
@@ -124,10 +124,11 @@ class ItemSearch:
                 found += pool.map(lambda row: self._draw(queries, exact, row, *others[row]), rows)  # noqa: B023
         return found
 
-    def _query(self, exact: Floats, features: bytes, itself: int = NOBODY) -> _Query:
+    def _query(self, exact: Floats, features: bytes, itself: Rows | None = None) -> _Query:
+        own = np.zeros(0, np.int64) if itself is None else itself
         if self.verifier is None:
-            return _Query(exact, itself=itself)
-        return _Query(exact, features, self.photos.votes(self.verifier, self.verifier.asked(features)), itself)
+            return _Query(exact, itself=own)
+        return _Query(exact, features, self.photos.votes(self.verifier, self.verifier.asked(features)), own)
 
     def _answers(
         self, query: _Query, rivals: list[Candidate], answers: list[Candidate], further: list[Candidate]
@@ -214,9 +215,9 @@ class ItemSearch:
         return max((query.inliers[position] for position in positions), default=0)
 
     def _all(self, query: _Query, item: int) -> Rows:
-        """Return the positions of the photos of an item, without the query's own photo."""
+        """Return the positions of the photos of an item, without the query's own ones."""
         positions = self.photos.photos_of([item])[0]
-        return np.asarray(positions[positions != query.itself])
+        return positions[~np.isin(positions, query.itself)] if len(query.itself) else positions
 
     def _nearest_photo(self, query: _Query, positions: Rows) -> tuple[int, float]:
         """Return the position of the photo that is nearest to a query, and its plain distance."""
@@ -229,13 +230,14 @@ class ItemSearch:
     ) -> dict[int, tuple[list[tuple[int, float]], int, set[int]]]:
         """Return for each draw the nearest other items, a duplicate's position, and the items that are left out."""
         found: dict[int, tuple[list[tuple[int, float]], int, set[int]]] = {}
+        stored = queries.positions.reshape(len(queries.vectors), -1)
         waiting, k = list(rows), CANDIDATES + 1
         while waiting:
             again = []
             for row, near in zip(
                 waiting, self.photos.nearest(queries.vectors[waiting], k, only=self.over), strict=True
             ):
-                number, position = int(queries.numbers[row]), int(queries.positions[row])
+                number, own_positions = int(queries.numbers[row]), stored[row].tolist()
                 items = self.photos.items[[place for place, _ in near]].tolist()
                 left_out = {number}
                 if number != NOBODY:
@@ -244,7 +246,7 @@ class ItemSearch:
                 same = [
                     place
                     for (place, apart), item in zip(near, items, strict=True)
-                    if item not in left_out and apart <= CLOSE and is_duplicate(position, place)
+                    if item not in left_out and apart <= CLOSE and any(is_duplicate(p, place) for p in own_positions)
                 ]
                 left_out |= set(self.photos.items[same].tolist())
                 others = [one for one, item in zip(near, items, strict=True) if item not in left_out][:CANDIDATES]
@@ -263,12 +265,13 @@ class ItemSearch:
         duplicate: int,
         left_out: set[int],
     ) -> Draw:
-        number, position = int(queries.numbers[row]), int(queries.positions[row])
+        number, itself = int(queries.numbers[row]), queries.positions.reshape(len(exact), -1)[row]
+        itself = itself[itself != NOBODY]
         features, passing = b"", None
         if self.verifier is not None:
-            features = queries.features[row] if position == NOBODY else self.photos.features(np.array([position]))[0]
+            features = self.photos.features(itself)[0] if len(itself) else queries.features[row]
             passing = self.photos.live & ~np.isin(self.photos.items, list(left_out))
-        query = self._query(exact[[row]], features, position)
+        query = self._query(exact[[row]], features, itself)
         draw, others = Draw(duplicate=duplicate), self._candidates(query, near, passing)
         if others:
             first = self._measured(query, others)[0][1]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
@@ -23,13 +23,19 @@ from index.errors import GalleryCorrupt, InvalidParameter
 from index.files import load_arrays
 from index.search.details import Verifier, check_query_features
 from index.search.distance import Floats, Rows
-from index.search.item_distance import ItemDistance
+from index.search.item_distance import ItemDistance, mean_photo
 from index.search.item_search import CLOSE, NOBODY, Draw, ItemSearch, Queries
 
 if TYPE_CHECKING:
     from index.location import AnyGallery, AnyPhotos
 
 OWN = "own"  # the source of draws with gallery photos
+PHOTOS = "{} photos"  # sources of draws with the mean of several photos of an item
+WINDOWS = "windows"  # the source of draws with the nearest of several windows of a photo
+MOST_SEVERAL = 1000  # draws with several photos, and so many photos of an item
+SEVERAL = (2, 3, 4)
+MOST_OTHERS = 64  # photos of an item to take several of
+SOURCE = "source"  # metadata key of where a photo comes from
 DRAWS = "draws"  # the name under which a gallery keeps draws
 ABOUT, MARK = "about", "/"  # in the npz: the key of what all draws share, and the separator of source and field
 MOST_DRAWS = 3000  # draws of each source that a gallery keeps
@@ -71,6 +77,19 @@ class Draws:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def closest(self, of: Rows, count: int) -> Draws:
+        """Return one draw for each of `count` photos: the closest of its windows, given the photo of each (n,).
+
+        The search for items that are not there and the one with the own item may take different windows.
+        """
+        first = np.minimum(np.where(np.isinf(self.wrong), self.own, np.inf), self.wrong)
+        without, having = (np.lexsort((distances, of)) for distances in (self.distances, first))
+        starts = np.searchsorted(of, np.arange(count))
+        picked, other = without[starts], having[starts]
+        arrays = {name: values[picked] for name, values in self.arrays().items()}
+        mated = {name: getattr(self, name)[other] for name in ("own", "own_nearest", "own_plain", "wrong")}
+        return Draws(**arrays | mated)
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the fields as arrays."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
@@ -84,6 +103,29 @@ class Probes:
     ids: Sequence[str]
     items: Sequence[str]
     features: Sequence[bytes] = ()  # of each probe, where details are compared
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Vectors of the windows of n photos of a local gallery, w of each."""
+
+    seqs: Rows  # (n,)
+    vectors: NDArray[np.float32]  # (n, w, d) of length 1, zeros for a photo with fewer windows
+
+    def pack(self) -> bytes:
+        """Return them as content for `Gallery.keep`."""
+        file = io.BytesIO()
+        np.savez(file, seqs=self.seqs, vectors=self.vectors)
+        return file.getvalue()
+
+    @classmethod
+    def read(cls, gallery: AnyGallery) -> Windows | None:
+        """Return the windows that a gallery keeps, None if there are none."""
+        content = gallery.kept(WINDOWS)
+        if content is None:
+            return None
+        arrays = load_arrays(content)
+        return cls(arrays["seqs"], arrays["vectors"])
 
 
 @dataclass(frozen=True)
@@ -157,6 +199,7 @@ def make_draws(
     is_fitted: IsFitted | None = None,
     content_key: str = "",
     is_copy: IsCopy | None = None,
+    windows: Windows | None = None,
 ) -> KeptDraws:
     """Return the draws of the newest version of a gallery.
 
@@ -170,6 +213,8 @@ def make_draws(
         Metadata key of the hash of a photo's file, used to find duplicates and fitted photos.
     is_copy:
         Whether two photos show the same picture, used to find more duplicates.
+    windows:
+        Vectors of windows of gallery photos.
 
     Raises
     ------
@@ -188,6 +233,9 @@ def make_draws(
     excluded = np.array(sorted(numbers[item] for item in fitted if item in numbers), dtype=np.int32)
     drawer = Drawer(ItemSearch(now, item_distance, verifier), content_key, is_copy)
     sources = {OWN: drawer.own(excluded=excluded)}
+    sources |= {PHOTOS.format(count): drawer.several(count, excluded=excluded) for count in SEVERAL}
+    if windows is not None:
+        sources[WINDOWS] = drawer.windows(windows, excluded=excluded)
     for name, source in probes.items():
         sources[name] = drawer.probes(source, numbers=[numbers.get(item, NOBODY) for item in source.items])
     present = frozenset(item for item in fitted if item in numbers)
@@ -230,6 +278,63 @@ class Drawer:
         ids, items = (np.array([name[column] for name in named], dtype=str) for column in (0, 1))
         queries = Queries(self.photos.vectors(positions), self.photos.items[positions], positions)
         return self._draws(ids, items, self.photos.seqs[positions], queries)
+
+    def several(self, count: int, *, excluded: NDArray[np.int32], most: int = MOST_SEVERAL) -> Draws:
+        """Return own draws with the mean of `count` photos of an item, of different sources if it has any.
+
+        Local features are not compared.
+        """
+        queries = self._sets(sample(self.photos, excluded, most=most), count)
+        if not len(queries):
+            return Draws.none()
+        plain = replace(self, search=replace(self.search, verifier=None))
+        named = [self.photos.photo(int(places[0]))[:2] for places in queries]
+        ids, items = (np.array([name[column] for name in named], dtype=str) for column in (0, 1))
+        vectors = np.array([mean_photo(self.photos.vectors(places)) for places in queries], dtype=np.float32)
+        asked = Queries(vectors, self.photos.items[queries[:, 0]], queries)
+        return plain._draws(ids, items, self.photos.seqs[queries[:, 0]], asked)
+
+    def _sets(self, positions: Rows, count: int) -> NDArray[np.int64]:
+        """Return sets (n, count) of photos of one item, each with one of the photos at some positions."""
+        sets: dict[tuple[int, ...], list[int]] = {}
+        found = self.photos.photos_of(self.photos.items[positions].tolist())
+        for position, own in zip(positions.tolist(), found, strict=True):
+            others = own[own != position]
+            others = others[np.argsort(hashed(self.photos.seqs[others]), kind="stable")][:MOST_OTHERS]
+            if len(others) >= count - 1:
+                chosen = self._of_other_sources(position, others.tolist())[: count - 1]
+                sets.setdefault(tuple(sorted((position, *chosen))), [position, *chosen])
+        return np.array(list(sets.values()), dtype=np.int64).reshape(-1, count)
+
+    def _of_other_sources(self, position: int, others: list[int]) -> list[int]:
+        """Return photos with those first that are of a source that no photo before them has."""
+        sources = {place: self.photos.photo(place)[2].get(SOURCE) for place in (position, *others)}
+        first: list[int] = []
+        rest: list[int] = []
+        seen = {sources[position]}
+        for place in others:
+            (rest if sources[place] in seen else first).append(place)
+            seen.add(sources[place])
+        return first + rest
+
+    def windows(self, windows: Windows, *, excluded: NDArray[np.int32]) -> Draws:
+        """Return own draws with the windows of photos: of each photo, the window that comes closest counts."""
+        seqs = self.photos.seqs
+        if not len(seqs):
+            return Draws.none()
+        places = np.minimum(np.searchsorted(seqs, windows.seqs), len(seqs) - 1)
+        kept = (seqs[places] == windows.seqs) & self.photos.live[places] & ~np.isin(self.photos.items[places], excluded)
+        places, vectors = places[kept], windows.vectors[kept]
+        if not len(places):
+            return Draws.none()
+        real = np.linalg.norm(vectors, axis=2) > 0
+        of, _ = real.nonzero()
+        queries = Queries(vectors[real], self.photos.items[places][of], places[of])
+        plain = replace(self, search=replace(self.search, verifier=None))
+        named = [self.photos.photo(int(place))[:2] for place in places]
+        ids, items = (np.array([name[column] for name in named], dtype=str) for column in (0, 1))
+        every = plain._draws(ids[of], items[of], self.photos.seqs[places][of], queries)
+        return every.closest(of, len(places))
 
     def probes(self, probes: Probes, *, numbers: Sequence[int] | NDArray[np.int32], most: int | None = None) -> Draws:
         """Return the probe draws.

@@ -60,6 +60,11 @@ SYNC = (
         help="Read every photo, even if the size and time of its file are unchanged.",
     ),
     click.option(
+        "--windows",
+        is_flag=True,
+        help="Embed parts of up to 300 photos as well, so that searches with parts of a photo (windows) can decide.",
+    ),
+    click.option(
         "--column",
         "columns",
         multiple=True,

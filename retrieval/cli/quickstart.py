@@ -92,7 +92,7 @@ def quickstart(
     else:
         options = ["--fit", photos] if fit else []
         _run("export", "--pretrained", backbone, *options, "--target-fpir", f"{target_fpir:g}", "-o", bundle)
-    _run("index", bundle, photos, "-o", gallery)
+    _run("index", bundle, photos, "-o", gallery, "--windows")
     decides, target_now = _threshold(bundle, gallery)
     options = [] if queries is None else ["--queries", queries]
     if target_now != target_fpir and _is_given("target_fpir"):

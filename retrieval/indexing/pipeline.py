@@ -36,6 +36,7 @@ from retrieval.verification.features import PackedFeatures
 from .columns import columns_of, convert_columns, refused_metadata
 from .plan import SyncPlan, SyncSettings, Update, apply_updates, check_prune, remove_gone, sync_plan
 from .ray import ray_batches
+from .windows import keep_windows
 from .worker import Batch, embed_batch, write_batch
 
 LOCAL, RAY = ENGINES = ("local", "ray")
@@ -123,7 +124,9 @@ def index_catalogue(
         report.seconds = time.perf_counter() - started
         if isinstance(gallery, Gallery):  # Milvus maintains its own index
             report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
-        _anchor(bundle, gallery, report)
+        if sync.windows:
+            keep_windows(bundle, gallery, photos, progress=progress)
+        _anchor(bundle, gallery, report, again=sync.windows)
         is_empty = is_new and not len(gallery)
     if is_empty and report.refused:
         shutil.rmtree(gallery_place)
@@ -192,9 +195,9 @@ def _write(gallery: AnyGallery, batches: Iterable[Batch], plan: SyncPlan, report
     apply_updates(gallery, touched)
 
 
-def _anchor(bundle: Bundle, gallery: AnyGallery, report: IndexReport) -> None:
+def _anchor(bundle: Bundle, gallery: AnyGallery, report: IndexReport, *, again: bool) -> None:
     """Measure the operating point of a gallery, and set one if it has none."""
-    found = remeasure(bundle, gallery, tighten=False)
+    found = remeasure(bundle, gallery, tighten=False, again=again)
     report.point, report.rates, report.unanchored = found.point, found.rates, found.why_not
 
 

@@ -34,6 +34,7 @@ class SyncSettings:
     checksum: bool = False  # read every photo, also those whose file has the same size and time
     columns: Mapping[str, str] = field(default_factory=dict)  # kinds of metadata columns; stored texts are converted
     prune_at_most: float = AT_MOST  # largest share of the gallery's photos that `prune` may remove
+    windows: bool = False  # embed the windows of some photos, for draws of searches with windows
 
     def __post_init__(self) -> None:
         """Check the numbers."""

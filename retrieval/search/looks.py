@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from index.search.distance import plain_distance
 from retrieval.bundle.embedder import Embeddings
 from retrieval.errors import ImageRefused, InvalidParameter
 from retrieval.images import Appearance, Source, open_image
@@ -24,7 +25,6 @@ from .result import REVIEW_P, BBox
 MOST_MATCHES = 100  # per search
 MOST_QUERY_PHOTOS = 4  # photos of one query
 MOST_IMAGES, MOST_WHERE = 64, 2000  # photos per batch, characters in a filter
-SHORTEST = 1e-6  # length of a sum of vectors that has a direction
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ def check_images(images: Sequence[object], least: int, most: int) -> None:
         raise InvalidParameter("images", rule, len(images))
 
 
-def mean_look(embedder: PhotoEmbedder, images: Sequence[Source]) -> Embeddings:
-    """Return the mean of the vectors of 2 to 4 photos of one item (1, d), and the mean of their certainties.
+def embed_several(embedder: PhotoEmbedder, images: Sequence[Source]) -> Embeddings:
+    """Return the vectors (n, d) and certainties of 2 to 4 photos of one item.
 
     Raises ImageRefused with the number of the photo if one cannot be used.
     """
@@ -124,8 +124,13 @@ def mean_look(embedder: PhotoEmbedder, images: Sequence[Source]) -> Embeddings:
             pixels.append(embedder.square(embedder.open(image)))
         except ImageRefused as error:
             raise type(error)(f"photo {number}: {error.message}", remedy=error.remedy) from error
-    made = embedder.embed_pixels(np.stack(pixels))
-    total = np.sort(made.vectors.astype(np.float64), axis=0).sum(axis=0, keepdims=True)  # the same in any order
-    length = float(np.linalg.norm(total))
-    unit = total / length if length > SHORTEST else made.vectors[:1]
-    return Embeddings(unit.astype(np.float32), made.certainties.mean(keepdims=True))
+    return embedder.embed_pixels(np.stack(pixels))
+
+
+def distinct(vectors: NDArray[np.float32], usual: float) -> NDArray[np.float32]:
+    """Return the vectors (m, d) of photos that are no repetitions: nearer to an earlier one than `usual`."""
+    kept: list[NDArray[np.float32]] = []
+    for vector in vectors:
+        if not kept or plain_distance(vector[None], np.stack(kept)).min() >= usual:
+            kept.append(vector)
+    return np.stack(kept)

@@ -25,7 +25,7 @@ import numpy as np
 
 from index.database import POINT
 from index.location import AnyGallery
-from index.search.leave_one_out import OWN, Draws, KeptDraws, Probes, make_draws, suspected_twins
+from index.search.leave_one_out import OWN, Draws, KeptDraws, Probes, Windows, make_draws, suspected_twins
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.catalogue.photos import Photo
@@ -52,6 +52,7 @@ from .gallery_points import pack_points, stored_point
 from .labelled_queries import QUERIES, by_source, embed_queries, gallery_shift, kept_queries, pack_queries
 from .rule import choose_threshold, most_useful_threshold
 
+SOURCES = (OWN, PROBE, LABELLED, UNKNOWN)  # of the draws that set a threshold
 UNKNOWN_SHARES = (0.1, 0.5, 0.9)  # shares of queries for unknown items, to report precision at
 
 
@@ -108,7 +109,7 @@ def anchor(
     evidence = {
         "anchored": True,
         "items_drawn": drawn.items,
-        "sources": {name: len(set(each.items)) for name, each in draws.items() if name != REFERENCE and len(each)},
+        "sources": {name: len(set(draws[name].items)) for name in SOURCES if name in draws and len(draws[name])},
         "gallery_items": gallery_items,
         "shift": shift.to_dict(),
         "fpir": drawn.fpir(threshold),
@@ -352,16 +353,18 @@ def propose(
     return Proposal(bundle, draws, before, point, why_not, stored=stored, labelled=labelled, refused=refused)
 
 
-def measure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tighten: bool = True) -> Proposal:
+def measure(
+    bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tighten: bool = True, again: bool = False
+) -> Proposal:
     """Measure the promise of a bundle's operating point in a gallery, and propose a stricter one if it is broken.
 
     Without `tighten`, a point stays as it is, and its rates tell what it does.
 
-    Draws of the newest version that the gallery keeps are reused. A gallery without a point gets one, if it has enough
-    items, of at most the threshold `cap`. Nothing is written: see `Proposal.write`.
+    Draws of the newest version that the gallery keeps are reused, unless `again` asks for new ones. A gallery without a
+    point gets one, if it has enough items, of at most the threshold `cap`. Nothing is written: see `Proposal.write`.
     """
     stored, known = gallery.kept(POINT), KeptDraws.read(gallery)
-    is_new = known is None or known.model != bundle.draws_id or known.changed(gallery) > 0
+    is_new = again or known is None or known.model != bundle.draws_id or known.changed(gallery) > 0
     draws = gallery_draws(bundle, gallery) if known is None or is_new else known
     before, why_not, action = stored_point(stored, bundle), "", "tighten the threshold"
     point = before
@@ -373,9 +376,9 @@ def measure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tight
     return Proposal(bundle, draws, before, point, why_not, action=action, stored=stored, is_new=is_new)
 
 
-def remeasure(bundle: Bundle, gallery: AnyGallery, *, tighten: bool = True) -> Proposal:
+def remeasure(bundle: Bundle, gallery: AnyGallery, *, tighten: bool = True, again: bool = False) -> Proposal:
     """Measure as `measure` does, and keep the result in the gallery as one change."""
-    found = measure(bundle, gallery, tighten=tighten)
+    found = measure(bundle, gallery, tighten=tighten, again=again)
     found.write(gallery)
     return found
 
@@ -446,6 +449,7 @@ def gallery_draws(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | Non
         is_fitted=is_fitted if some else None,  # without it, not every photo is looked at
         content_key=CONTENT,
         is_copy=partial(is_copy, gallery.thumbnail),
+        windows=Windows.read(gallery),
     )
     asked = dict.fromkeys(probes[LABELLED].items) if LABELLED in probes else ()
     return replace(draws, fitted=draws.fitted | {item for item in asked if is_fitted(item, None)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -86,7 +86,7 @@ class DrawnDistances:
             chosen = np.isfinite(draws.distances) & (draws.duplicates < 0)
             if name == LABELLED:
                 chosen &= ~np.isin(draws.items, list(without))
-            if name != REFERENCE:
+            if name in (OWN, PROBE, LABELLED, UNKNOWN):
                 moved.append(draws.distances[chosen] + (shift.applied if name == OWN else 0.0))
                 items.append(draws.items[chosen])
                 nearest.append(draws.nearest_items[chosen])
@@ -170,6 +170,19 @@ class DrawnDistances:
         """The smallest FPIR that these draws support: that of a threshold just below all of them."""
         return float(self.left_out(np.zeros(1))[0])
 
+    def point(self, target: float, *, certify: bool) -> OperatingPoint:
+        """Return the point with the greatest threshold for a target, certified if it can be and `certify` asks for it.
+
+        It does not decide if there are too few draws for the target.
+        """
+        limit = self.limit(target, certified=True) if certify else None
+        status = ESTIMATED if limit is None else CERTIFIED
+        limit = self.limit(target, certified=False) if limit is None else limit
+        if limit is None or limit < 0:
+            return OperatingPoint.uncalibrated(target)
+        rates = {"fpir_expected": self.expected(limit), "fpir_upper": self.fpir_upper(limit)}
+        return OperatingPoint(limit, status, target, {"anchored": True, **rates})
+
     def _certified_limit(self, target: float) -> float | None:
         last = self.at_share(target)
         ends = np.append(np.nextafter(np.unique(self.distances[self.distances <= last]), -np.inf), last)
@@ -242,7 +255,10 @@ class GalleryRates:
     """FPIR in one gallery version."""
 
     drawn: DrawnDistances  # of all sources
+    kinds: Mapping[str, DrawnDistances] = field(default_factory=dict)  # of queries of several photos and of windows
     twins: frozenset[frozenset[str]] = frozenset()  # pairs of items that look like one item under two ids
+    usual: float = 0.0  # median plain distance of two photos of one item, 0 if there are none
+    _points: dict[str, OperatingPoint] = field(default_factory=dict, init=False, compare=False)  # by kind of query
 
     @classmethod
     def read(cls, gallery: AnyGallery, point: OperatingPoint, draws_id: str) -> GalleryRates | None:
@@ -262,7 +278,32 @@ class GalleryRates:
         drawn = DrawnDistances.of(kept.sources, shift=Shift.of(point), without=kept.fitted)
         if drawn.items < LEAST_ITEMS:
             return None
-        return cls(drawn, frozenset(map(frozenset, suspected_twins(kept.sources.get(OWN, Draws.none())))))
+        kinds = {
+            name: DrawnDistances.of({OWN: draws}, shift=Shift.of(point))
+            for name, draws in kept.sources.items()
+            if name not in (OWN, PROBE, LABELLED, UNKNOWN, REFERENCE)
+        }
+        own = kept.sources.get(OWN, Draws.none())
+        apart = own.own_plain[np.isfinite(own.own_plain)]
+        return cls(
+            drawn,
+            {name: each for name, each in kinds.items() if each.items >= LEAST_ITEMS},
+            frozenset(map(frozenset, suspected_twins(own))),
+            float(np.median(apart)) if len(apart) else 0.0,
+        )
+
+    def of_kind(self, kind: str, point: OperatingPoint) -> tuple[GalleryRates | None, OperatingPoint]:
+        """Return the rates of a kind of query and its point, which has the target of `point`.
+
+        It does not decide where the gallery has too few draws of this kind.
+        """
+        drawn = self.kinds.get(kind)
+        if drawn is None:
+            return None, OperatingPoint.uncalibrated(point.target_fpir)
+        if kind not in self._points:
+            certify = point.status == CERTIFIED and drawn.items >= CERTIFIED_FROM
+            self._points[kind] = drawn.point(point.target_fpir, certify=certify)
+        return GalleryRates(drawn, twins=self.twins), self._points[kind]
 
     def fpir(self, threshold: float) -> float:
         """Return the FPIR of a threshold."""
@@ -288,13 +329,8 @@ class GalleryRates:
         The target is divided by their number, and the threshold is the greatest that the same draws allow for it, at
         most that of the point. The new point does not decide if the draws do not support so low a target.
         """
-        target = point.target_fpir / queries
-        limit = self.drawn.limit(target, certified=True) if point.status == CERTIFIED else None
-        status = ESTIMATED if limit is None else CERTIFIED
-        limit = self.drawn.limit(target, certified=False) if limit is None else limit
-        if limit is None or limit < 0:
-            return OperatingPoint.uncalibrated(target)
-        return replace(point, threshold=min(limit, point.threshold), status=status, target_fpir=target)
+        found = self.drawn.point(point.target_fpir / queries, certify=point.status == CERTIFIED)
+        return replace(found, threshold=min(found.threshold, point.threshold)) if found.decides else found
 
     def to_dict(self, point: OperatingPoint) -> dict[str, Any]:
         """Return the rates of a point in this version as plain JSON values."""
