@@ -48,6 +48,8 @@ class OperatingPoint:
             return f"it has no threshold; a gallery sets one for FPIR {self.target_fpir:g}."
         size = self.evidence.get("gallery_items")
         told = f"a match is a distance of at most {self.threshold:.4f}; FPIR {self.target_fpir:g} is {self.status}"
+        if not size and (least := self.evidence.get("least_items")):
+            return f"{told} in galleries of {least} items or more. A gallery of 20 items sets a threshold of its own."
         return f"{told} for {size} items." if size else f"{told}."
 
     def caveats(self) -> list[str]:

@@ -149,8 +149,8 @@ def identification_rates(scores: SearchScores, threshold: float) -> Identificati
     returns_other = accepts(scores.impostor, threshold)
     mated = scores.mated
     found = accepts(scores.own, threshold)
-    wrong = accepts(scores.misled, threshold)
-    tpir = _share(accepts(scores.correct, threshold), mated)
+    wrong = np.isfinite(scores.misled) & accepts(scores.misled, threshold)
+    tpir = _share(np.isfinite(scores.correct) & accepts(scores.correct, threshold), mated)
     return IdentificationRates(
         threshold=threshold,
         fpir=_share(returns_other, np.ones_like(mated)),

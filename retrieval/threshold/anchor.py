@@ -172,15 +172,17 @@ def _choose(
 def _perhaps(drawn: DrawnDistances, scores: SearchScores, threshold: float) -> dict[str, Any]:
     """Return how far beyond the threshold the first item is worth a question, and how often it is right there.
 
-    It is as far as an unknown item comes in at most REVIEW_P of searches, or as most first items are right.
+    It is as far as an unknown item comes in at most REVIEW_P of searches. It is farther if the first item is right in
+    most of the searches beyond the threshold, with as many for unknown items as for items of the catalogue.
     """
     first, right = np.minimum(scores.correct, scores.misled), np.isfinite(scores.correct)
-    beyond = (first > threshold) & np.isfinite(first)
-    order = np.argsort(first[beyond], kind="stable")
-    first, right = first[beyond][order], right[beyond][order]
-    mostly = np.flatnonzero(np.cumsum(right) >= 0.5 * np.arange(1, len(right) + 1))
-    within = max(drawn.at_share(REVIEW_P), float(first[mostly[-1]]) if len(mostly) else threshold)
-    asked = right[first <= within]
+    order = np.argsort(first, kind="stable")
+    beyond = order[(first[order] > threshold) & np.isfinite(first[order])]
+    gained = np.cumsum(np.where(right[beyond], 1, -1)) / len(first)
+    unknown = np.array([drawn.fpir(distance) for distance in first[beyond]]) - drawn.fpir(threshold)
+    mostly = np.flatnonzero(gained >= unknown)
+    within = max(drawn.at_share(REVIEW_P), float(first[beyond[mostly[-1]]]) if len(mostly) else threshold)
+    asked = right[beyond][first[beyond] <= within]
     return {"within": within, "right": float(asked.mean()) if len(asked) else None, "searches": len(asked)}
 
 

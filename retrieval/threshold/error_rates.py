@@ -206,8 +206,14 @@ class DrawnDistances:
         return float(np.nextafter(self.distances[first], -np.inf))
 
     def expected(self, threshold: float) -> float:
-        """Return the FPIR to expect of new items at a threshold that accepts as large a share of the draws."""
-        return float(self.left_out(np.array([self.fpir(threshold)]))[0])
+        """Return the FPIR to expect of new items at a threshold, interpolated between draws as `limit` is."""
+        share = self.fpir(threshold)
+        place = int(np.searchsorted(self.distances, threshold, side="right"))
+        before = self.fpir(float(np.nextafter(self.distances[place - 1], -np.inf))) if place else 0.0
+        first, second = self.left_out(np.array([before, share])).tolist()
+        least, most = self.at_share(before), self.at_share(share)
+        part = (threshold - least) / (most - least) if most > least else 1.0
+        return float(first + min(max(part, 0.0), 1.0) * (second - first))
 
     def left_out(self, shares: Floats) -> Floats:
         """Return the FPIR to expect where a share of the draws is accepted, for some shares (s,).
@@ -316,7 +322,7 @@ class GalleryRates:
     def keeps_target(self, point: OperatingPoint) -> bool:
         """Return whether a point keeps its target: by its bound if it is certified, else by the FPIR to expect."""
         rate = self.drawn.fpir_upper if point.status == CERTIFIED else self.drawn.expected
-        return rate(point.threshold) <= point.target_fpir + TOLERANCE
+        return rate(point.threshold) <= point.target_fpir + 1e-9
 
     def broken(self, point: OperatingPoint) -> bool:
         """Return whether a point misses its target: by its bound if it is certified, else as observed."""
