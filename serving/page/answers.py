@@ -107,12 +107,22 @@ def answer_html(result: SearchResult, request_id: str = "") -> str:
 
 
 def parts_html(results: Sequence[SearchResult]) -> str:
-    """Return the nearest items to parts of a photo, nearest first, without a claim that they match."""
+    """Return the items that parts of a photo show, and the nearest items to the other parts."""
     found = [result.nearest for result in results if result.nearest is not None]
     if not found:
         return _answer(kind="none", title="Nothing found", text="The gallery holds no photos yet.")
+    matches = [result.matches[0] for result in results if result.matches]
+    others = [near for near in found if near.item_id not in {match.item_id for match in matches}]
     scale = 1.25 * max(1e-6, *(match.distance for match in found))
-    return _answer(kind="none", title="The closest items", text=UNDECIDED, others=found, scale=scale)
+    if matches:
+        title = f"This shows {' and '.join(title_of(match) for match in matches)}"
+        text = "These items are close enough to parts of the photo."
+        return _answer(kind="match", title=title, text=text, matches=matches, others=others, scale=scale)
+    if any(result.decision == RANKED for result in results):
+        return _answer(kind="none", title="The closest items", text=UNDECIDED, others=others, scale=scale)
+    return _answer(
+        kind="none", title=NO_MATCH, text="No part of the photo is close enough.", others=others, scale=scale
+    )
 
 
 def labels_html(labels: Sequence[str]) -> str:
