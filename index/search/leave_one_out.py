@@ -90,6 +90,10 @@ class Draws:
         mated = {name: getattr(self, name)[other] for name in ("own", "own_nearest", "own_plain", "wrong")}
         return Draws(**arrays | mated)
 
+    def where(self, chosen: NDArray[np.bool_]) -> Draws:
+        """Return the draws selected by a mask (n,)."""
+        return Draws(**{name: values[chosen] for name, values in self.arrays().items()})
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the fields as arrays."""
         return {each.name: getattr(self, each.name) for each in fields(self)}

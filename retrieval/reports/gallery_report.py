@@ -14,6 +14,7 @@ from index.location import AnyGallery, AnyPhotos
 from index.search.distance import accepts
 from index.search.item_search import NOBODY
 from index.search.leave_one_out import OWN, Draws, KeptDraws
+from index.snapshot import GROUP
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
 from retrieval.reports import number, percent, render
@@ -34,6 +35,7 @@ from .charts import Chart, Line, histogram
 POINTS = 161  # thresholds of the curves
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2)  # FPIRs in the table of other thresholds
 SHOWN = 12  # cards per section with pairs of photos
+KIND_ITEMS = 5  # fewer items of a kind say nothing about its rates
 LISTED = 6  # families and items with the most false matches
 SOURCES = {
     OWN: "photos of this catalogue, with their own item left out",
@@ -144,6 +146,7 @@ class _Drawn:
             "charts": [self.distances(), self.curves()],
             "thresholds": self.thresholds(),
             "sources": self.sources(),
+            "kinds": self.kinds(own),
             "measured": self.rates.fpir(point.threshold),
             "expected": float(point.evidence.get("fpir_expected", 0)),
             "families": families,
@@ -223,6 +226,21 @@ class _Drawn:
                 rates = percent(drawn.fpir(point.threshold)), percent(drawn.fpir_upper(point.threshold))
                 rows.append((SOURCES.get(name, name), f"{drawn.items:,}", f"{len(drawn.distances):,}", *rates))
         return rows
+
+    def kinds(self, own: Draws) -> list[tuple[str, ...]]:
+        """Return the rates of each kind of item, a group or the folder above the item, where there are several."""
+        places = np.searchsorted(self.snapshot.seqs, own.seqs).tolist()
+        groups = np.array([str(self.snapshot.photo(place)[2].get(GROUP) or "") for place in places])
+        rows: list[tuple[str, ...]] = []
+        for name in sorted(set(groups.tolist()) - {""}):
+            drawn = DrawnDistances.of({OWN: own.where(groups == name)}, shift=Shift.of(self.report.point))
+            mated = own.where((groups == name) & np.isfinite(own.own))
+            if drawn.items < KIND_ITEMS or not len(mated):
+                continue
+            right = accepts(np.where(np.isinf(mated.wrong), mated.own, np.inf), self.report.point.threshold).mean()
+            rates = percent(drawn.fpir(self.report.point.threshold)), percent(float(right), 0)
+            rows.append((name, f"{drawn.items:,}", *rates))
+        return rows if len(rows) > 1 else []
 
     def pairs(self, draws: Draws, rows: NDArray[np.int64], others: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Return cards of draws with another photo (n,), by seq; each pair of items is shown once."""
