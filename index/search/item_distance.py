@@ -36,7 +36,7 @@ MOST_PHOTOS = 64  # of an item, whose mean is taken
 ORTHOGONAL = math.sqrt(2)  # distance of unrelated unit vectors
 COPY_GAIN = 2.5  # more than the greatest distance of an item with a photo at distance 0
 CHANCE, UNIT = 5, 3  # local features that agree by chance, and the unit in which others count
-DETAILS = 0.8  # default weight of agreeing local features, where a bundle verifies matches
+DETAILS = 0.4  # default weight of agreeing local features, where a bundle verifies matches
 SHORTEST = 1e-6  # length of a mean vector that has a direction
 
 
