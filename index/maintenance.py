@@ -128,7 +128,7 @@ def build_index(
 ) -> tuple[IndexFile | None, Recall | None]:
     """Build and write an index over all live photos; return None for a kind that exists only in memory.
 
-    Raise GalleryError if the share of answers that stay is below `min_recall`.
+    Raise GalleryError if the recall of the nearest items is below `min_recall`.
     """
     positions = np.flatnonzero(snapshot.live)
     if choice.kind == FLAT or not len(positions):
@@ -142,7 +142,7 @@ def build_index(
         candidates, recall = tune(snapshot, candidates, positions, reference)
         if recall.found < recall.expected and recall.lower < min_recall:
             raise GalleryError(
-                f"an index of the kind {choice.kind} gives {recall.value:.4f} of the answers (at "
+                f"an index of the kind {choice.kind} finds {recall.value:.4f} of the nearest items (at "
                 f"least {recall.lower:.4f}, with 95 % confidence), less than {min_recall:g}",
                 remedy="Choose the kind fp16 or flat, or accept a smaller recall",
             )

@@ -1,6 +1,6 @@
-"""Decision recall: the share of answers that an approximate index leaves as they are.
+"""Recall of an approximate index: the share of the nearest items that it still finds.
 
-The queries are those of the calibration and photos of the gallery, each without its own photo. The reference is an
+The queries are those of the calibration and photos of the gallery, whose own item does not count. The reference is an
 exhaustive search.
 """
 
@@ -15,23 +15,22 @@ from numpy.typing import NDArray
 
 from index.search.distance import accepts
 from index.search.filters import Filter
-from index.search.item_distance import NEAREST_PHOTO, ItemDistance
-from index.search.item_search import NOBODY, ItemSearch, Queries
 from index.snapshot import Base, Snapshot
 
 from .faiss_index import Candidates
 
 OWN_QUERIES = 2000  # gallery photos used as queries
+SHOWN = 10  # nearest items that are counted
+NOBODY = -1  # number of the item of an external query
 ENOUGH, LEAST = 0.999, 0.998  # target recall and target for its lower 95 % bound when the search width is tuned
-RIGHT, WRONG = 1, 2  # answers: the own item, another one; 0 for no match
+QUERIES = 256  # queries per exhaustive search
 
 
 @dataclass(frozen=True)
 class Probe:
     """Queries and settings for measuring the recall of an index."""
 
-    threshold: float = np.inf  # with infinity, every first item is an answer
-    item_distance: ItemDistance = NEAREST_PHOTO
+    within: float = np.inf  # plain distance up to which the nearest items are counted
     queries: NDArray[np.float32] | None = None  # (q, d) unit vectors in addition to photos of the gallery
 
 
@@ -63,44 +62,39 @@ class Recall:
 
 @dataclass(frozen=True)
 class Reference:
-    """Queries of a measurement and the answer to each."""
+    """Queries of a measurement and the expected items of each."""
 
-    queries: Queries
-    answers: NDArray[np.int64]  # (q,)
-    probe: Probe
+    vectors: NDArray[np.float32]  # (q, d)
+    own: NDArray[np.int64]  # (q,) number of the query's item, NOBODY for an external query
+    items: list[set[int]]
 
 
 def reference_search(snapshot: Snapshot, probe: Probe, *, seed: int = 0) -> Reference:
-    """Search with the queries by comparing them with every live photo."""
+    """Compute the expected items by comparing the queries with every live photo."""
     live = np.flatnonzero(snapshot.live)
     chosen = np.random.default_rng(seed).permutation(live)[:OWN_QUERIES]
-    vectors, numbers, positions = snapshot.vectors(chosen), snapshot.items[chosen], chosen
+    vectors, own = snapshot.vectors(chosen), snapshot.items[chosen].astype(np.int64)
     if probe.queries is not None and len(probe.queries):
-        nobody = np.full(len(probe.queries), NOBODY)
         vectors = np.concatenate([vectors, probe.queries.astype(np.float32)])
-        numbers, positions = np.concatenate([numbers, nobody]), np.concatenate([positions, nobody])
-    queries = Queries(vectors, numbers.astype(np.int32), positions)
+        own = np.concatenate([own, np.full(len(probe.queries), NOBODY)])
     everything = Filter(snapshot.live, live, None, None, ("", []))  # which is scanned
-    answers = _answers(ItemSearch(snapshot, probe.item_distance, over=everything), queries, probe.threshold)
-    return Reference(queries, answers, probe)
-
-
-def _answers(search: ItemSearch, queries: Queries, threshold: float) -> NDArray[np.int64]:
-    """Return the answer to each query (q,)."""
-    draws = search.draws(queries, lambda *_: False)
-    right, wrong, other = (
-        accepts([getattr(draw, name) for draw in draws], threshold) for name in ("own", "wrong", "distance")
-    )
-    first = np.isinf([draw.wrong for draw in draws])
-    alone = queries.numbers == NOBODY
-    return np.where(np.where(alone, other, wrong & ~first), WRONG, np.where(right & first & ~alone, RIGHT, 0))
+    items: list[set[int]] = []
+    for start in range(0, len(vectors), QUERIES):
+        block = slice(start, start + QUERIES)
+        for best, number in zip(snapshot.nearest(vectors[block], SHOWN + 1, only=everything), own[block], strict=True):
+            near = {int(snapshot.items[position]) for position, apart in best if accepts(apart, probe.within)}
+            items.append(near - {int(number)})
+    return Reference(vectors, own, items)
 
 
 def recall_of(snapshot: Snapshot, reference: Reference) -> Recall:
-    """Return how many of the expected answers a snapshot gives."""
-    probe, expected = reference.probe, reference.answers > 0
-    answers = _answers(ItemSearch(snapshot, probe.item_distance), reference.queries, probe.threshold)
-    return Recall(int((answers == reference.answers)[expected].sum()), int(expected.sum()))
+    """Return how many of the expected items a snapshot finds."""
+    found = 0
+    for number, items in enumerate(reference.items):  # each query with k = its number of expected items
+        if items:
+            (nearest,) = snapshot.nearest(reference.vectors[[number]], len(items) + (reference.own[number] != NOBODY))
+            found += len(items & {int(snapshot.items[position]) for position, _ in nearest})
+    return Recall(found, sum(len(items) for items in reference.items))
 
 
 def tune(
@@ -122,6 +116,6 @@ def settings_of(candidates: Candidates, recall: Recall | None, probe: Probe) -> 
     """Return the settings stored with an index."""
     settings: dict[str, Any] = {"slack": candidates.slack, "probes": candidates.probes}
     if recall is not None:
-        threshold = probe.threshold if np.isfinite(probe.threshold) else None
-        settings["recall"] = {**recall.to_dict(), "threshold": threshold}
+        within = probe.within if np.isfinite(probe.within) else None
+        settings["recall"] = {**recall.to_dict(), "within": within}
     return settings

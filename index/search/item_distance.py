@@ -55,7 +55,7 @@ class Near(NamedTuple):
     distance: float  # the item distance
     own: float  # the own distance of the item
     photo: float  # plain distance to its nearest photo
-    mean: float  # plain distance to its mean photo
+    mean: float | None = None  # plain distance to its mean photo, if it was looked at
     inliers: int = 0  # local features that agree with one of its photos
 
 
@@ -83,7 +83,12 @@ class ItemDistance:
     @property
     def key(self) -> str:
         """A string that identifies the constants."""
-        return " ".join(f"{name} {value:g}" for name, value in asdict(self).items())
+        return " ".join(f"{name} {value!r}" for name, value in asdict(self).items())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the item distance is the plain distance to the nearest photo."""
+        return self == NEAREST_PHOTO
 
     def to_dict(self) -> dict[str, float]:
         """Return the constants as plain JSON values."""
@@ -127,11 +132,11 @@ class ItemDistance:
             return np.asarray(np.maximum(own, 0))
         there = np.isfinite(own) if among is None else np.isfinite(own) & among
         rivals = (groups[:, :, None] != groups[:, None, :]) & there[:, None, :]
-        turn = rivals.cumsum(axis=2)
-        near = np.clip(own, 0, ORTHOGONAL)[:, None, :]
-        first = np.where(rivals & (turn == 1), ORTHOGONAL - near, 0).sum(axis=2)
-        several = np.where(rivals & (turn <= RIVALS), ORTHOGONAL - near, 0).sum(axis=2) / RIVALS
-        return np.asarray(np.maximum(own + self.rival * first + self.rivals * several, 0))
+        turn = np.where(rivals, rivals.cumsum(axis=2), 0)
+        gaps = ORTHOGONAL - np.clip(own, 0, ORTHOGONAL)[:, None, :]
+        nearest = [np.where(turn == place, gaps, 0).max(axis=2) for place in range(1, RIVALS + 1)]
+        several = sum(nearest[1:], nearest[0]) / RIVALS  # one after the other: the last digit depends on no other item
+        return np.asarray(np.maximum(own + self.rival * nearest[0] + self.rivals * several, 0))
 
 
 NEAREST_PHOTO = ItemDistance(1, 0, 0, 0, 0)  # the plain distance to the nearest photo alone

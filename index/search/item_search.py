@@ -81,7 +81,6 @@ class ItemSearch:
     photos: AnyPhotos
     distance: ItemDistance
     verifier: Verifier | None = None  # compares details, if the gallery keeps local features
-    over: Filter | None = None  # the photos to scan instead of asking the index
 
     def nearest(
         self,
@@ -96,8 +95,11 @@ class ItemSearch:
         The nearest 24 items by their nearest photo are ordered by item distance. Any others follow them, and count as
         at least as far. `only` is a filter of the photos' own kind.
         """
+        if self.distance.is_plain and self.verifier is None:
+            plain = self.photos.nearest(vectors, k, only=only)
+            return [[Near(position, apart, apart, apart) for position, apart in best] for best in plain]
         described = [b""] * len(vectors) if self.verifier is None else check_query_features(features, len(vectors))
-        nearest = self.photos.nearest(vectors, max(k, CANDIDATES), only=self.over)
+        nearest = self.photos.nearest(vectors, max(k, CANDIDATES))
         passing = nearest if only is None else self.photos.nearest(vectors, max(k, CANDIDATES), only=only)
         mask = only.mask if isinstance(only, Filter) else None
         found = []
@@ -133,17 +135,16 @@ class ItemSearch:
     def _answers(
         self, query: _Query, rivals: list[Candidate], answers: list[Candidate], further: list[Candidate]
     ) -> list[Near]:
-        """Return the answers and then the further ones, best first; `rivals` are the nearest items of the gallery."""
-        known = {candidate.item for candidate in rivals}
-        more = [each for each in (*answers, *further) if each.item not in known]
-        measured = self._measured(query, rivals, self._with_all_photos(query, more) if answers is not rivals else more)
-        place = {item: number for number, (item, _) in enumerate(measured)}
-        found: list[Near] = []
-        for group in (answers, further):
-            for candidate in sorted(group, key=lambda candidate: place[candidate.item]):
-                near = measured[place[candidate.item]][1]
-                least = found[-1].distance if group is further and found else 0.0
-                found.append(near._replace(position=candidate.position, distance=max(near.distance, least)))
+        """Return the answers and then the further ones, best first; `rivals` are the nearest items of the gallery.
+
+        With a filter, an answer has the distance to its nearest photo that passes. As a rival, it has that of any.
+        """
+        others = further if answers is rivals else [*answers, *further]
+        measured = self._measured(query, rivals, others)
+        first = measured if answers is rivals else measured[len(rivals) :]
+        found = sorted(first[: len(answers)], key=lambda near: near.own)
+        for near in sorted(first[len(answers) :], key=lambda near: near.own):
+            found.append(near._replace(distance=max(near.distance, found[-1].distance if found else 0.0)))
         return found
 
     def _candidates(
@@ -172,18 +173,14 @@ class ItemSearch:
     def _items(self, near: Sequence[tuple[int, float]]) -> list[Candidate]:
         return [Candidate(int(self.photos.items[position]), position, apart) for position, apart in near]
 
-    def _with_all_photos(self, query: _Query, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Return candidates of a filter with the distance to their nearest photo, whether it passes or not."""
-        return [each._replace(photo=self._nearest_photo(query, self._all(query, each.item))[1]) for each in candidates]
-
     def _measured(
         self,
         query: _Query,
         rivals: Sequence[Candidate],
         others: Sequence[Candidate] = (),
         means: Mapping[int, Floats] | None = None,
-    ) -> list[tuple[int, Near]]:
-        """Return each item with its evidence, by its own distance; `others` are rivals of no item.
+    ) -> list[Near]:
+        """Return the evidence of each of the rivals and then of each of the others, which are rivals of no item.
 
         `means` replaces the mean photo of some items.
         """
@@ -198,13 +195,10 @@ class ItemSearch:
         order = np.argsort(own, kind="stable")
         groups = np.array([one.group for one in about])
         among = np.arange(len(candidates)) < len(rivals)
-        distances = self.distance.with_rivals(own[order][None], groups[order][None], among[order][None])[0]
-        found = []
-        for place, distance in zip(order.tolist(), distances.tolist(), strict=True):
-            each = candidates[place]
-            evidence = float(own[place]), each.photo, float(apart[place]), inliers[place]
-            found.append((each.item, Near(each.position, distance, *evidence)))
-        return found
+        distances = np.empty(len(candidates))
+        distances[order] = self.distance.with_rivals(own[order][None], groups[order][None], among[order][None])[0]
+        evidence = zip(candidates, distances.tolist(), own.tolist(), apart.tolist(), inliers, strict=True)
+        return [Near(each.position, d, u, each.photo, c, count) for each, d, u, c, count in evidence]
 
     def _inliers(self, query: _Query, positions: Sequence[int]) -> int:
         """Return the greatest number of inliers of a query with the photos at some positions."""
@@ -234,9 +228,7 @@ class ItemSearch:
         waiting, k = list(rows), CANDIDATES + 1
         while waiting:
             again = []
-            for row, near in zip(
-                waiting, self.photos.nearest(queries.vectors[waiting], k, only=self.over), strict=True
-            ):
+            for row, near in zip(waiting, self.photos.nearest(queries.vectors[waiting], k), strict=True):
                 number, own_positions = int(queries.numbers[row]), stored[row].tolist()
                 items = self.photos.items[[place for place, _ in near]].tolist()
                 left_out = {number}
@@ -274,7 +266,7 @@ class ItemSearch:
         query = self._query(exact[[row]], features, itself)
         draw, others = Draw(duplicate=duplicate), self._candidates(query, near, passing)
         if others:
-            first = self._measured(query, others)[0][1]
+            first = min(self._measured(query, others), key=lambda near: near.own)
             draw = draw._replace(distance=first.distance, nearest=first.position, plain=min(o.photo for o in others))
         mine = self._all(query, number) if number != NOBODY else np.zeros(0, np.int64)
         return self._with_own(query, draw, near, number, mine, passing) if len(mine) else draw
@@ -296,16 +288,17 @@ class ItemSearch:
         together = sorted([*near, (own.position, own.photo)], key=lambda one: (one[1], one[0]))[:CANDIDATES]
         listed = self._candidates(query, together, passing)
         is_listed = any(candidate.item == number for candidate in listed)
-        means = {number: mean_photo(vectors)}
-        measured = self._measured(query, listed, () if is_listed else [own], means)
-        place = next(place for place, (item, _) in enumerate(measured) if item == number)
-        found, others = measured[place][1], [near for item, near in measured if item != number]
-        right = is_listed and place == 0 and (not others or others[0].own > found.own)
+        every = listed if is_listed else [*listed, own]
+        measured = self._measured(query, listed, every[len(listed) :], {number: mean_photo(vectors)})
+        found = next(near for near, candidate in zip(measured, every, strict=True) if candidate.item == number)
+        others = [near for near, candidate in zip(measured, every, strict=True) if candidate.item != number]
+        best = min(others, key=lambda near: near.own, default=None)
+        right = is_listed and (best is None or found.own < best.own)
         return draw._replace(
             own=found.distance,
             own_nearest=own.position,
             own_plain=own.photo,
-            wrong=np.inf if right else others[0].distance,
+            wrong=np.inf if right or best is None else best.distance,
         )
 
 

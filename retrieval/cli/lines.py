@@ -57,7 +57,7 @@ def describe_rebuild(rebuilt: Rebuilt) -> str:
     elif recall.expected:
         accuracy = _decision_recall(recall.value, recall.lower)
     else:
-        accuracy = "its recall is unknown, because no photo has another item within the threshold"
+        accuracy = "its recall is unknown, because there are no other items"
     return f"Index: {choice.kind}, {choice.why}; {_memory(choice)}; {accuracy}."
 
 

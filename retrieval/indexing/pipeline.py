@@ -8,7 +8,6 @@ differs from the catalogue is done (`plan`).
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import time
@@ -202,11 +201,10 @@ def _anchor(bundle: Bundle, gallery: AnyGallery, report: IndexReport, *, again: 
 
 
 def probe_of(bundle: Bundle) -> Probe:
-    """Return the threshold, distance and queries that measure the recall of an approximate index."""
+    """Return the queries that measure the recall of an approximate index."""
     calibration = bundle.calibration
     queries = calibration.vectors if calibration is not None and len(calibration.vectors) else None
-    threshold = bundle.threshold if bundle.operating_point.decides else math.inf  # every distance counts
-    return Probe(threshold, bundle.item_distance, queries)
+    return Probe(queries=queries)
 
 
 def _grouped(batches: Iterable[Batch]) -> Iterator[Batch]:

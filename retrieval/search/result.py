@@ -65,7 +65,9 @@ class Evidence:
     item_id: str
     photo_id: str
     photo_distance: Annotated[float, Field(description="Plain distance to the nearest photo of the item, 0 to 2.")]
-    mean_distance: Annotated[float, Field(description="Plain distance to the mean of the item's photos, 0 to 2.")]
+    mean_distance: Annotated[
+        float | None, Field(description="Plain distance to the mean of the item's photos, 0 to 2; null if not used.")
+    ]
     inliers: Annotated[int, Field(description="Details that agree with a photo of the item, if they are compared.")]
 
 

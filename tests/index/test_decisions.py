@@ -11,7 +11,7 @@ from index.ann.kinds import IVF, KINDS
 from index.ann.recall import Probe
 from index.errors import GalleryError
 from index.gallery import Gallery
-from index.search.distance import Floats, plain_distance
+from index.search.distance import plain_distance
 
 from ..gallery_contents import contents
 from .vectors import DIM, filled, unit
@@ -40,8 +40,6 @@ def test_an_item_behind_three_hundred_photos_of_another_is_found(tmp_path: Path,
         gallery.add(["second"], ["second"], second)
         gallery.add([f"f{i}" for i in range(800)], [f"f{i}" for i in range(800)], far)
         gallery.rebuild(kind=kind, probe=Probe(0.5))
-        answer = gallery.search([query], 2, within=0.5)[0]
-        assert [found.item_id for found in answer if found.distance <= 0.5] == ["crowd", "second"]
         assert [found.item_id for found in gallery.search([query], 2)[0]] == ["crowd", "second"]
 
 
@@ -78,29 +76,6 @@ def test_near_ties_are_told_apart_by_the_exact_distance(
             if kind != IVF:
                 assert got == want
         assert found >= 0.99 * expected
-
-
-class Coarse:
-    """A measure in steps: whole groups of photos are equally far away."""
-
-    key = "coarse"
-
-    def densities(self, vectors: np.ndarray) -> Floats:
-        return np.zeros(len(vectors))
-
-    def transform(self, squared: Floats, query: object, photo: object) -> Floats:
-        return np.floor(2 * np.sqrt(squared))
-
-
-@pytest.mark.parametrize("kind", ["flat", "fp16"])
-def test_of_equally_far_photos_the_one_added_first_is_answered(tmp_path: Path, kind: str) -> None:
-    """A photo exactly at what others might still reach does not count before they have been compared."""
-    query = unit(1, 1)[0].astype(np.float64)
-    names = [f"p{i}" for i in range(300)]
-    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e") as gallery:
-        gallery.add(names, names, at(np.linspace(0.9, 0.6, 300), query, 2, 300))  # the first is the farthest
-        gallery.rebuild(kind=kind)
-        assert [found.photo_id for found in gallery.search([query], 3, distance_form=Coarse())[0]] == ["p0", "p1", "p2"]
 
 
 def test_a_filter_is_of_the_version_that_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

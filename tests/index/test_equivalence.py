@@ -148,7 +148,7 @@ class Histories(RuleBasedStateMachine):
         queries = queries + 0.05 * np.random.default_rng(len(vectors)).normal(size=queries.shape)
         queries = (queries / np.linalg.norm(queries, axis=1, keepdims=True)).astype(np.float32)
         for where, allowed in ((None, "ab"), ("brand = 'a'", "a")):
-            answers = self.gallery.search(queries, SHOWN, where=where, within=THRESHOLD)
+            answers = self.gallery.search(queries, SHOWN, where=where)
             for query, answer in zip(queries, answers, strict=True):
                 best: dict[str, float] = {}
                 distances = plain_distance(query[None], vectors)

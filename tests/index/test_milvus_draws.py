@@ -13,10 +13,10 @@ from index.errors import GalleryCorrupt
 from index.gallery import Gallery
 from index.location import AnyGallery
 from index.milvus import PART, TEXTS, MilvusGallery
-from index.search.distance import PLAIN, DistanceForm
+from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from index.search.leave_one_out import OWN, Draws, KeptDraws, Probes, make_draws
 
-from .search.test_leave_one_out import CONTENT, additive
+from .search.test_leave_one_out import CONTENT
 from .vectors import DIM, unit
 
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
@@ -33,11 +33,13 @@ def probes() -> dict[str, Probes]:
     return {"probe": Probes(unit(6, 77), [f"q{i}" for i in range(6)], ["i0", "i1", "x", "x", "i2", "y"])}
 
 
-def made_from(gallery: AnyGallery, form: DistanceForm) -> KeptDraws:
+def made_from(gallery: AnyGallery, distance: ItemDistance) -> KeptDraws:
     def is_fitted(item: str, content: str | None) -> bool:
         return item == "i3" or content == "fitted"
 
-    return make_draws(gallery, model="m", distance_form=form, probes=probes(), is_fitted=is_fitted, content_key=CONTENT)
+    return make_draws(
+        gallery, model="m", item_distance=distance, probes=probes(), is_fitted=is_fitted, content_key=CONTENT
+    )
 
 
 def facts(draws: Draws) -> list[tuple[object, ...]]:
@@ -46,9 +48,9 @@ def facts(draws: Draws) -> list[tuple[object, ...]]:
     return sorted(zip(*(column.tolist() for column in columns), strict=True))
 
 
-@pytest.mark.parametrize("form", [PLAIN, additive()], ids=["plain", "additive"])
+@pytest.mark.parametrize("distance", [NEAREST_PHOTO, ItemDistance()], ids=["nearest photo", "item"])
 def test_draws_equal_those_of_a_local_gallery_through_any_history(
-    address: str, tmp_path: Path, form: DistanceForm
+    address: str, tmp_path: Path, distance: ItemDistance
 ) -> None:
     milvus: MilvusGallery = MilvusGallery.create(address, dim=DIM, embedding_id="e")
     local = Gallery.create(tmp_path / "local", dim=DIM, embedding_id="e")
@@ -65,7 +67,7 @@ def test_draws_equal_those_of_a_local_gallery_through_any_history(
         if step == 4:
             milvus.close()
             milvus = MilvusGallery.open(address)
-        made = made_from(milvus, form), made_from(local, form)
+        made = made_from(milvus, distance), made_from(local, distance)
         assert made[0].sources.keys() == {OWN, "probe"}
         for source in made[0].sources:
             assert facts(made[0].sources[source]) == facts(made[1].sources[source])
@@ -105,7 +107,7 @@ def test_draws_do_not_cover_photos_of_a_change_that_was_not_finished(
 ) -> None:
     gallery = MilvusGallery.create(address, dim=DIM, embedding_id="e")
     gallery.add(["a", "b"], ["x", "y"], unit(2))
-    draws = made_from(gallery, PLAIN)
+    draws = made_from(gallery, NEAREST_PHOTO)
     gallery.keep(draws.pack(), "measure")
     assert draws.covers(gallery)
 

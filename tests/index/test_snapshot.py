@@ -10,7 +10,7 @@ import pytest
 from index import snapshot
 from index.ann.recall import Probe
 from index.gallery import Gallery
-from index.search.distance import PLAIN, plain_distance
+from index.search.distance import plain_distance
 from index.snapshot import Snapshot
 
 from .vectors import DIM, unit
@@ -71,17 +71,6 @@ def test_answers_are_those_of_a_loop(
                     assert [found.distance for found in answer] == pytest.approx([d for _, d in expected], abs=1e-12)
 
 
-def test_what_lies_within_a_distance_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "FIRST_FETCH", 2)
-    live = [i for i in range(COUNT) if i not in REMOVED]
-    with numbered(tmp_path / "g", "ivf") as gallery:
-        for query in unit(20, 23):
-            everything = nearest_items(query, live, ITEMS)
-            within = everything[3][1]
-            answer = gallery.search(query[None], ITEMS, within=within)[0]
-            assert [found.photo_id for found in answer][:4] == [photo for photo, _ in everything[:4]]
-
-
 def read(gallery: Gallery, positions: list[int]) -> np.ndarray:
     return gallery.snapshot().vectors(np.array(positions, np.int64))
 
@@ -122,15 +111,3 @@ def test_a_filter_holds_live_photos_only(tmp_path: Path) -> None:
         assert chosen.few.tolist() == [2, 128]
         assert now.known_filter("some") is chosen
         assert now.known_filter("other") is None
-
-
-def test_a_skipped_photo_counts_for_nobody(tmp_path: Path) -> None:
-    with numbered(tmp_path / "g", "fp16") as gallery:
-        now = gallery.snapshot()
-        densities = now.densities(PLAIN)
-        skip = np.array([5, -1])
-        first, second = now.nearest(VECTORS[[5, 5]], 1, PLAIN, densities, skip=skip)
-        assert second == [(5, 0.0)]
-        assert first[0][0] != 5
-        allowed = [i for i in range(COUNT) if i not in (*REMOVED, 5)]
-        assert first[0][1] == pytest.approx(nearest_items(VECTORS[5], allowed, 1)[0][1], abs=1e-12)

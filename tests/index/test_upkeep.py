@@ -14,7 +14,7 @@ from index.ann.recall import Recall
 from index.database import POINT
 from index.errors import GalleryCorrupt, GalleryError
 from index.gallery import Gallery
-from index.search.distance import PLAIN, Floats, plain_distance
+from index.search.distance import plain_distance
 from index.search.leave_one_out import DRAWS
 from index.transfer import export_photos, import_photos
 
@@ -184,28 +184,6 @@ def test_a_gallery_of_another_format_is_refused(tmp_path: Path, found: str) -> N
         Gallery.open(tmp_path / "g")
 
 
-class Shifted:
-    """A measure by which every photo is a number further away."""
-
-    def __init__(self, by: float) -> None:
-        self.by, self.key = by, f"shifted-{by}"
-
-    def densities(self, vectors: np.ndarray) -> Floats:
-        return np.full(len(vectors), self.by)
-
-    def transform(self, squared: Floats, query: object, photo: object) -> Floats:
-        return PLAIN.transform(squared, query, photo) + np.asarray(photo)
-
-
-def test_densities_are_kept_apart_by_measure(tmp_path: Path) -> None:
-    with filled(tmp_path / "g") as gallery:
-        assert gallery.search(unit(1), 1, distance_form=Shifted(1))[0][0].distance == 1.0
-    for by in (2, 1, 3):
-        with Gallery.open(tmp_path / "g") as gallery:
-            assert gallery.search(unit(1), 1, distance_form=Shifted(by))[0][0].distance == by
-            assert gallery.search(unit(1), 1)[0][0].distance == 0.0
-
-
 def test_an_export_is_of_one_version(tmp_path: Path) -> None:
     gallery = filled(tmp_path / "g")
     columns = gallery.columns
@@ -245,14 +223,3 @@ def test_photos_of_another_model_are_not_imported(tmp_path: Path) -> None:
     Gallery.create(tmp_path / "other", dim=DIM, embedding_id="another").close()
     with pytest.raises(GalleryError, match="another model"):
         import_photos(tmp_path / "g.parquet", tmp_path / "other")
-
-
-def test_a_photo_that_asks_is_left_out(tmp_path: Path) -> None:
-    """A photo of the gallery that asks is left out of its own answer, and its item counts by its other photos."""
-    gallery = filled(tmp_path / "g", count=40, items=20)
-    now = gallery.snapshot()
-    around = now.densities(PLAIN)
-    own = now.nearest(unit(40), 40, PLAIN, around, skip=np.arange(40))
-    for number, answer in enumerate(own):
-        assert number not in [position for position, _ in answer]
-        assert number % 20 in [position % 20 for position, _ in answer]

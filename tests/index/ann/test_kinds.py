@@ -59,7 +59,7 @@ def test_accept_and_reject_are_those_of_brute_force(kind: str, tmp_path: Path) -
     for query in products(200, seed=5)[0].tolist() + new[:20].tolist():
         distances = plain_distance(np.array(query), whole)
         want = {name for name, distance in zip(names, distances, strict=True) if distance <= 0.6}
-        answer = gallery.search([query], 50, within=0.6)[0]
+        answer = gallery.search([query], 50)[0]
         got = {n.item_id for n in answer if n.distance <= 0.6}
         assert got <= want
         found, expected = found + len(got), expected + len(want)
@@ -132,7 +132,7 @@ def test_recall_is_measured_stored_and_refused_where_it_is_too_small(
     kept = gallery.index()
     assert kept["kind"] == "ivf"
     assert kept["recall"]["value"] >= 0.999
-    assert kept["recall"]["threshold"] == 0.6
+    assert kept["recall"]["within"] == 0.6
     assert kept["recall"]["expected"] > 2000
     before = gallery.version
     monkeypatch.setattr(recall, "ENOUGH", 0.0)  # look at eight lists and be content
@@ -147,8 +147,7 @@ def test_recall_is_measured_stored_and_refused_where_it_is_too_small(
 def test_recall_counts_what_is_lost(tmp_path: Path) -> None:
     gallery, _, _ = gallery_of(tmp_path / "g", FLAT, 1000)
     now = gallery._current()
-    densities = now.densities(Probe().distance_form)
-    asked = recall.reference_search(now, Probe(0.6), densities)
+    asked = recall.reference_search(now, Probe(1.2))
     assert recall.recall_of(now, asked).value == 1.0
     half = Candidates.flat(now.vectors(np.arange(500)))
     _, lost = recall.tune(now, half, np.arange(500), asked)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from index.gallery import Gallery
-from index.search.verified import BITS, Points, Voting
+from index.search.details import BITS, Points, Voting
 
 from ..vectors import DIM, unit
 
@@ -52,13 +52,12 @@ class FakeVerifier:
     items: int = 4
     photos: int = 2
     voted: int = 3
-    factor: float = 0.8  # of the distance, for each inlier
     features_key: str = "f"
     compared: int = 0  # pairs
 
     @property
     def key(self) -> str:
-        return f"fake {self.items} {self.photos} {self.voted} {self.factor}"
+        return f"fake {self.items} {self.photos} {self.voted}"
 
     @property
     def voting(self) -> Voting:
@@ -80,9 +79,6 @@ class FakeVerifier:
         points = set(points_of(query).tolist())
         shared = [len(points.intersection(points_of(photo).tolist())) for photo in photos]
         return np.array([count if count > 1 else 0 for count in shared], dtype=np.int64)
-
-    def fused(self, distances: np.ndarray, inliers: np.ndarray) -> np.ndarray:
-        return distances * self.factor**inliers
 
 
 def fill(gallery: Gallery, photos: range, items: int, seed: int, *, upsert: bool = False) -> None:

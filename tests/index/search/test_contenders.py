@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from index import snapshot
 from index.ann.recall import Probe
 from index.gallery import Gallery
-from index.search.distance import PLAIN, DistanceForm
 from index.search.exact_search import contenders, first_places
 from index.snapshot import Snapshot
 
 from ..vectors import DIM, unit
-from .test_verified_search import Lifted
 
 pytestmark = pytest.mark.usefixtures("few_own_queries")
 
@@ -75,15 +73,11 @@ def gallery(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield opened
 
 
-@pytest.mark.parametrize("form", [PLAIN, Lifted()], ids=["plain", "lifted"])
-def test_answers_are_those_of_comparing_all_candidates(
-    gallery: Gallery, form: DistanceForm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now, densities = gallery.snapshot(), gallery.snapshot().densities(form)
+def test_answers_are_those_of_comparing_all_candidates(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = gallery.snapshot()
     assert isinstance(now, Snapshot)
     stored = np.flatnonzero(now.live)[::9]
     queries = np.concatenate([unit(20, 8), now.vectors(stored)])
-    skip = np.concatenate([np.full(20, -1), stored])
     monkeypatch.setattr(snapshot, "PAIRS", 50)
     compared: list[int] = []
     read = Snapshot.vectors
@@ -94,12 +88,11 @@ def test_answers_are_those_of_comparing_all_candidates(
 
     monkeypatch.setattr(Snapshot, "vectors", counted)
     for k in (1, 4, ITEMS):
-        for options in ({}, {"skip": skip}, {"within": 0.4}):
-            answers, counts = [], []
-            for few in (10**9, 0):
-                monkeypatch.setattr(snapshot, "FEW", few)
-                compared.clear()
-                answers.append(now.nearest(queries, k, form, densities, **options))
-                counts.append(sum(compared))
-            assert answers[0] == answers[1], (k, options)
-            assert counts[1] < counts[0]
+        answers, counts = [], []
+        for few in (10**9, 0):
+            monkeypatch.setattr(snapshot, "FEW", few)
+            compared.clear()
+            answers.append(now.nearest(queries, k))
+            counts.append(sum(compared))
+        assert answers[0] == answers[1], k
+        assert counts[1] < counts[0]

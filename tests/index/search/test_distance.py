@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from index.search.distance import PLAIN, accepts, mean_vectors, plain_distance, squared_distance
+from index.search.distance import accepts, plain_distance, squared_distance
 
-from ..vectors import DIM, unit
+from ..vectors import unit
 
 HALF = np.array([[0.5, 0.5, 0.5, 0.5]])  # differs from the first axis by (-.5, .5, .5, .5): exactly 1 away
 AXES = np.eye(4)
@@ -74,34 +74,7 @@ def test_a_threshold_is_not_rounded_to_the_precision_of_a_distance() -> None:
     assert accepts(np.array([0.1], dtype=np.float32), float(np.float32(0.1))).tolist() == [True]
 
 
-def test_the_plain_distance_is_the_same_everywhere() -> None:
-    assert PLAIN.transform(np.array([0.0, 0.25, 4.0]), 0.9, np.array([0.1, 0.5, 0.9])).tolist() == [0.0, 0.5, 2.0]
-    assert PLAIN.densities(unit(3, 1)).tolist() == [0.0, 0.0, 0.0]
-
-
 def test_opposite_rows_are_two_apart_and_never_more() -> None:
     rows = unit(2000, 3, dim=7)
     assert squared_distance(rows, -rows).max() == 4.0
     assert squared_distance(rows, -rows).min() > 4 - 1e-14
-
-
-def test_the_mean_of_two_axes_lies_between_them() -> None:
-    axes = np.eye(3, dtype=np.float32)
-    np.testing.assert_allclose(mean_vectors(axes[None, :2]), [[0.5**0.5, 0.5**0.5, 0]], atol=1e-7)
-
-
-def test_the_mean_does_not_depend_on_the_order() -> None:
-    vectors = unit(5 * 200).reshape(200, 5, DIM)
-    shuffled = vectors[:, [3, 0, 4, 1, 2]]
-    np.testing.assert_array_equal(mean_vectors(vectors), mean_vectors(shuffled))
-    np.testing.assert_allclose(np.linalg.norm(mean_vectors(vectors), axis=1), 1, atol=1e-6)
-
-
-def test_one_photo_keeps_its_vector_exactly() -> None:
-    np.testing.assert_array_equal(mean_vectors(unit(20)[:, None]), unit(20))
-
-
-def test_vectors_that_cancel_out_give_one_of_them() -> None:
-    vector = unit(1)[0]
-    (mean,) = mean_vectors(np.stack([vector, -vector])[None])
-    assert np.array_equal(mean, vector) or np.array_equal(mean, -vector)

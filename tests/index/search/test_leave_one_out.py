@@ -12,10 +12,11 @@ from index.database import POINT
 from index.errors import InvalidParameter
 from index.gallery import Gallery
 from index.search import leave_one_out
-from index.search.distance import PLAIN, DistanceForm, squared_distance
+from index.search.distance import squared_distance
+from index.search.item_distance import NEAREST_PHOTO
+from index.search.item_search import NOBODY, ItemSearch
 from index.search.leave_one_out import (
     DRAWS,
-    NOBODY,
     OWN,
     Drawer,
     Draws,
@@ -26,7 +27,6 @@ from index.search.leave_one_out import (
     make_draws,
     sample,
 )
-from retrieval.bundle.density import ADDITIVE, Cohort, LocalDensity
 from tests.index.vectors import DIM, filled, unit
 
 CONTENT = "content"
@@ -35,17 +35,19 @@ AXES = np.eye(DIM, dtype=np.float32)
 LINE = {"a0": ("a", 0.0), "a1": ("a", 3.0), "b0": ("b", 10.0), "c0": ("c", 24.0), "d0": ("d", 40.0)}
 
 
-def drawer(gallery: Gallery, form: DistanceForm = PLAIN) -> Drawer:
-    return Drawer(gallery.snapshot(), form, CONTENT)
+def drawer(gallery: Gallery) -> Drawer:
+    return Drawer(ItemSearch(gallery.snapshot(), NEAREST_PHOTO), CONTENT)
 
 
 def kept(gallery: Gallery, **options: Any) -> KeptDraws:
-    values: dict[str, Any] = {"model": "m", "distance_form": PLAIN, "probes": {}, "content_key": CONTENT, **options}
+    values: dict[str, Any] = {
+        "model": "m",
+        "item_distance": NEAREST_PHOTO,
+        "probes": {},
+        "content_key": CONTENT,
+        **options,
+    }
     return make_draws(gallery, **values)
-
-
-def additive() -> LocalDensity:
-    return LocalDensity.fit(ADDITIVE, 4, Cohort(unit(60, 9), np.arange(60) // 2))
 
 
 def at(angle: float) -> np.ndarray:
@@ -76,23 +78,22 @@ def by_id(found: Draws, field: str) -> dict[str, Any]:
     return dict(zip(found.ids.tolist(), getattr(found, field).tolist(), strict=True))
 
 
-@pytest.mark.parametrize("form", [PLAIN, additive()], ids=["plain", "additive"])
-def test_a_draw_is_the_nearest_photo_of_another_item(tmp_path: Path, form: DistanceForm) -> None:
+def test_a_draw_is_the_nearest_photo_of_another_item(tmp_path: Path) -> None:
     vectors, items = unit(40), np.arange(40) % 10
     with filled(tmp_path / "g") as gallery:
-        draws = drawer(gallery, form).own(excluded=NONE)
-        around = form.densities(vectors)
+        draws = drawer(gallery).own(excluded=NONE)
     assert sorted(draws.ids) == sorted(f"p{i}" for i in range(40))
     for row, name in enumerate(draws.ids.tolist()):
         photo = int(name[1:])
-        squared = squared_distance(vectors[[photo]], vectors)
-        apart = form.transform(squared, around[photo], around)
+        apart = np.sqrt(squared_distance(vectors[[photo]], vectors))
         others = np.where(items == items[photo], np.inf, apart)
         own = np.where((items != items[photo]) | (np.arange(40) == photo), np.inf, apart)
         assert draws.items[row] == f"i{items[photo]}"
         assert (draws.distances[row], draws.nearest[row]) == (others.min(), others.argmin())
         assert draws.nearest_items[row] == f"i{items[others.argmin()]}"
         assert (draws.own[row], draws.own_nearest[row]) == (own.min(), own.argmin())
+        assert (draws.plain[row], draws.own_plain[row]) == (others.min(), own.min())
+        assert draws.wrong[row] == (np.inf if own.min() < others.min() else others.min())
 
 
 def test_items_that_the_model_was_fitted_on_are_not_drawn_but_found(tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ def test_an_item_counts_again_when_its_copy_is_removed(tmp_path: Path) -> None:
 
 def test_without_a_key_for_contents_a_copy_counts_as_any_photo(tmp_path: Path) -> None:
     with shop(tmp_path / "g", {"a0": ("a", 0.0), "b0": ("b", 0.0)}, {"a0": "x", "b0": "x"}) as gallery:
-        plain = Drawer(gallery.snapshot(), PLAIN).own(excluded=NONE)
+        plain = Drawer(ItemSearch(gallery.snapshot(), NEAREST_PHOTO)).own(excluded=NONE)
     assert plain.distances.tolist() == [0, 0]
     assert plain.duplicates.tolist() == [NOBODY, NOBODY]
 
@@ -250,7 +251,7 @@ def test_draws_are_kept_and_read(tmp_path: Path) -> None:
         read = KeptDraws.read(gallery)
         assert read is not None
         assert (read.model, read.fitted, read.version, read.photos, read.until) == ("m", {"c"}, 1, 5, 5)
-        assert set(read.sources) == {OWN, "probe"}
+        assert set(read.sources) == {OWN, "probe", "2 photos", "3 photos", "4 photos"}
         for name, source in made.sources.items():
             for field, value in source.arrays().items():
                 np.testing.assert_array_equal(read.sources[name].arrays()[field], value)

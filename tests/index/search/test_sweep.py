@@ -9,7 +9,6 @@ import pytest
 
 import index.search.exact_search
 from index.ann.kinds import FLAT, FP16
-from index.search.distance import PLAIN
 from index.search.exact_search import MANY, sweep
 
 from ..vectors import filled, unit
@@ -43,7 +42,7 @@ def test_many_queries_get_the_answers_of_single_ones(
         gallery.rebuild(kind=kind)
         gallery.add(["late"], ["late"], queries[:1])
         gallery.remove(photo_ids=["p3", "p200"])
-        now, densities = gallery.snapshot(), gallery.snapshot().densities(PLAIN)
-        together = now.nearest(queries, 5, PLAIN, densities)
-        assert together == [now.nearest(query[None], 5, PLAIN, densities)[0] for query in queries]
+        now = gallery.snapshot()
+        together = now.nearest(queries, 5)
+        assert together == [now.nearest(query[None], 5)[0] for query in queries]
         assert together[0][0] == (400, 0.0)

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from index.errors import GalleryCorrupt
-from index.search.distance import PLAIN
-from index.search.verified import Points, VerifiedDistance, Voting
+from index.search.details import Points, Voting
 from index.search.votes import InvertedLists, PhotoPoints, most_votes
 from index.segments import OpenSegment
 
-from .fake_verifier import FakeVerifier, agreement, fill, verified_gallery
+from .fake_verifier import FakeVerifier, agreement, fill, pack, verified_gallery
 
-FORM = VerifiedDistance(PLAIN, FakeVerifier())
+QUERY = FakeVerifier().asked(pack([1, 2, 3]))
 
 
 def points(words: list[int], signatures: list[int] | None = None) -> Points:
@@ -78,23 +77,20 @@ def test_words_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     read_features = OpenSegment.read_features
     monkeypatch.setattr(OpenSegment, "read_features", lambda self, row: read.append(row) or read_features(self, row))
     with verified_gallery(tmp_path / "g") as gallery:
-        first = gallery.snapshot().verified_search(FORM)
+        gallery.snapshot().votes(FakeVerifier(), QUERY)
         assert len(read) == 132
-        assert gallery.snapshot().verified_search(FORM) is first
+        gallery.snapshot().votes(FakeVerifier(), QUERY)
         fill(gallery, range(200, 202), 3, 99)
-        gallery.snapshot().verified_search(FORM)
+        assert len(gallery.snapshot().votes(FakeVerifier(), QUERY)) == 134
         assert len(read) == 134
 
 
 def test_lists_are_kept_by_voting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with verified_gallery(tmp_path / "g") as gallery:
-        first = gallery.snapshot().verified_search(FORM)
-        other = gallery.snapshot().verified_search(VerifiedDistance(PLAIN, FakeVerifier(factor=0.5)))
-        assert other is not first
-        assert other.lists[0] is first.lists[0]  # another fusion, the same votes
+        voting = FakeVerifier().voting
         for number in range(1, 5):
-            monkeypatch.setattr(FakeVerifier, "voting", replace(FORM.verifier.voting, key=f"votes {number}"))
-            gallery.snapshot().verified_search(VerifiedDistance(PLAIN, FakeVerifier(items=number)))
+            monkeypatch.setattr(FakeVerifier, "voting", replace(voting, key=f"votes {number}"))
+            gallery.snapshot().votes(FakeVerifier(items=number), QUERY)
         assert list(gallery._caches.lists._known) == ["votes 3", "votes 4"]
 
 
@@ -104,4 +100,4 @@ def test_a_word_that_the_verifier_does_not_know_is_named_with_its_photo(
     with verified_gallery(tmp_path / "g") as gallery:
         monkeypatch.setattr(FakeVerifier, "points", lambda *_: points([60_000]))
         with pytest.raises(GalleryCorrupt, match="photo number 0 have a visual word that the bundle does not know"):
-            gallery.snapshot().verified_search(FORM)
+            gallery.snapshot().votes(FakeVerifier(), QUERY)
