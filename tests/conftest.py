@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from training.evaluation.distance_selection import Whitening
     from training.model import EmbeddingModel, PretrainedModel
 
 # no test depends on the speed of the machine
@@ -63,25 +62,16 @@ def empty_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", savefig)
 
 
-def write_onnx_fast(
-    model: EmbeddingModel | PretrainedModel,
-    path: Path,
-    *,
-    size: int,
-    whitening: Whitening | None = None,
-) -> None:
+def write_onnx_fast(model: EmbeddingModel | PretrainedModel, path: Path, *, size: int) -> None:
     """Write a model as `training.export.onnx_writer` does, with the TorchScript exporter."""
     import torch
 
     from training.export.onnx_writer import INPUTS, OPSET, OUTPUTS, quiet
     from training.model import ExportModel
 
-    parts = None
-    if whitening is not None:
-        parts = torch.from_numpy(whitening.mean).float(), torch.from_numpy(whitening.matrix).float()
     with quiet("torch.onnx"):
         torch.onnx.export(
-            ExportModel(model.cpu().float(), whitening=parts).eval(),
+            ExportModel(model.cpu().float()).eval(),
             (torch.zeros(2, 3, size, size),),
             str(path),
             input_names=INPUTS,
@@ -109,13 +99,11 @@ def onnx_written_once(request: pytest.FixtureRequest) -> Iterator[None]:
         path: Path,
         *,
         size: int,
-        whitening: Whitening | None = None,
     ) -> None:
         arrays = [tensor.detach().numpy() for tensor in model.state_dict().values()]
-        arrays += [] if whitening is None else [whitening.mean, whitening.matrix]
         key = (size, str(model), *(array.tobytes() for array in arrays))
         if key not in written:
-            (write_onnx_fast if fast else write_onnx)(model, path, size=size, whitening=whitening)
+            (write_onnx_fast if fast else write_onnx)(model, path, size=size)
             written[key] = path.read_bytes()
         path.write_bytes(written[key])
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageEnhance
 
-from index.search.distance import PLAIN, DistanceForm
-from index.search.verified import VerifiedDistance
-from retrieval.bundle.bundle import FITTED, Bundle
+from index.search.item_distance import NEAREST_PHOTO, ItemDistance
+from retrieval.bundle.bundle import FITTED, VERIFICATION, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.images import open_image
@@ -52,23 +51,20 @@ def write_covers(folder: Path, *, items: range, photos: range) -> Path:
     return folder
 
 
-def cover_verifier(*, strength: float = 1.0, items: range = range(500, 504)) -> GeometricVerifier:
-    """Return a verifier whose vocabulary is fitted to covers of other items."""
-    return _fitted(items).with_strength(strength)
-
-
 @cache
-def _fitted(items: range) -> GeometricVerifier:
+def cover_verifier(items: range = range(500, 504)) -> GeometricVerifier:
+    """Return a verifier whose vocabulary is fitted to covers of other items."""
     features = [detect(open_image(draw_cover(item, 0)), DETECTOR) for item in items]
     return GeometricVerifier.fit(features, DETECTOR, words=256)
 
 
-def cover_distance(*, strength: float = 1.0) -> VerifiedDistance:
-    """Return a verified distance for covers."""
-    return VerifiedDistance(PLAIN, cover_verifier(strength=strength))
+def verified_bundle(folder: Path, *, name: str = "bundle", verified: bool = False) -> Bundle:
+    """Write a bundle around the tiny model that sets its threshold in the gallery.
 
-
-def verified_bundle(folder: Path, *, name: str = "bundle", form: DistanceForm = PLAIN) -> Bundle:
-    """Write a bundle around the tiny model that sets its threshold in the gallery."""
-    files = {FITTED: Fitted.of((), ()).pack()}
-    return make_bundle(folder, name=name, point=OperatingPoint.uncalibrated(0.05), files=files, distance_form=form)
+    It decides by the nearest photo and, if it is verified, by agreeing details.
+    """
+    files, distance = {FITTED: Fitted.of((), ()).pack()}, NEAREST_PHOTO
+    if verified:
+        files[VERIFICATION] = cover_verifier().pack()
+        distance = ItemDistance(1, 0, 0, 0, 0, details=0.4)
+    return make_bundle(folder, name=name, point=OperatingPoint.uncalibrated(0.05), files=files, item_distance=distance)

@@ -95,10 +95,8 @@ def search_scores(
     ----------
     queries, gallery:
         Vectors (n, d) and (m, d), which are scaled to length one.
-    query_labels, gallery_labels:
-        Items (n,) and (m,).
-    query_ids, gallery_ids:
-        Photo ids (n,) and (m,). A gallery photo with the query's own id is left out, which allows photos to be
+    query_labels, gallery_labels, query_ids, gallery_ids:
+        Items and photo ids (n,) and (m,). A gallery photo with the query's own id is left out, which allows photos to be
         queries and gallery at once.
     item_distance:
         Constants of the item distance; by default, the plain distance to the nearest photo.
@@ -115,24 +113,17 @@ def search_scores(
     if (query_ids is None) != (gallery_ids is None):
         raise InvalidParameter("query_ids and gallery_ids", "be given together", (query_ids, gallery_ids))
     items, codes = np.unique(kept, return_inverse=True)
+    ids = [None] * len(labels) if query_ids is None else np.asarray(query_ids).tolist()
+    rows = {} if gallery_ids is None else {photo: row for row, photo in enumerate(np.asarray(gallery_ids).tolist())}
     key = "" if verifier is None else verifier.features_key
     with (
         TemporaryDirectory() as folder,
         Gallery.create(Path(folder) / "gallery", dim=gallery.shape[1], embedding_id="-", features_key=key) as place,
     ):
-        for start in range(0, len(codes), BATCH):
-            some = range(start, min(start + BATCH, len(codes)))
-            place.add(
-                [str(row) for row in some],
-                [str(codes[row]) for row in some],
-                exact_unit(gallery[some]),
-                features=None if verifier is None else [features[1][row] for row in some],
-            )
+        _fill(place, gallery, codes, None if verifier is None else features[1])
         named = place.item_numbers([str(code) for code in range(len(items))])
         numbers = np.array([named[str(code)] for code in range(len(items))], dtype=np.int32)
         places = np.searchsorted(items, labels) % len(items)
-        rows = {} if gallery_ids is None else {photo: row for row, photo in enumerate(np.asarray(gallery_ids).tolist())}
-        ids = [None] * len(labels) if query_ids is None else np.asarray(query_ids).tolist()
         asked = Queries(
             np.asarray(exact_unit(queries), dtype=np.float32),
             np.where(items[places] == labels, numbers[places], NOBODY),
@@ -140,8 +131,25 @@ def search_scores(
             features[0],
         )
         found = ItemSearch(place.snapshot(), item_distance, verifier).draws(asked, lambda *_: False)
-    own, impostor, wrong = (np.array([getattr(draw, name) for draw in found]) for name in ("own", "distance", "wrong"))
-    return SearchScores(labels, own, impostor, len(items), wrong)
+    distances = (np.array([getattr(draw, name) for draw in found]) for name in ("own", "distance"))
+    return SearchScores(labels, *distances, len(items), np.array([draw.wrong for draw in found]))
+
+
+def _fill(
+    place: Gallery,
+    vectors: NDArray[np.float32],
+    codes: NDArray[np.int64],
+    features: Sequence[bytes] | None,
+) -> None:
+    """Add vectors (m, d) of items (m,) to a gallery."""
+    for start in range(0, len(codes), BATCH):
+        some = range(start, min(start + BATCH, len(codes)))
+        place.add(
+            [str(row) for row in some],
+            [str(codes[row]) for row in some],
+            exact_unit(vectors[some]),
+            features=None if features is None else [features[row] for row in some],
+        )
 
 
 def identification_rates(scores: SearchScores, threshold: float) -> IdentificationRates:

@@ -25,12 +25,10 @@ class ReportData:
 
     point: OperatingPoint
     scores: SearchScores
-    distances_tried: Sequence[Mapping[str, Any]] = ()
     pair_curves: UtilityCurves | None = None  # over pairs of calibration photos
     pair_opis: Mapping[tuple[float, float], Opis] = field(default_factory=dict)  # by FAR range, the default range first
     photos: Callable[[str], Sequence[bytes]] = lambda _: ()  # returns a few JPEGs of an item
     beside_fp32: Sequence[Mapping[str, Any]] = ()  # metrics of fp32 on the CPU and of the exported model
-    verification: str = ""  # what geometric verification gains and costs, in sentences
 
 
 def render_report(data: ReportData) -> str:
@@ -46,11 +44,6 @@ def render_report(data: ReportData) -> str:
             for (low, high), found in sorted(data.pair_opis.items())
         ],
         worst=list(_worst(data)),
-        tried=[
-            {"cells": (_form(entry), f"{entry['FNIR']:.3f}", f"{entry['search_opis']:.2e}"), "chosen": not place}
-            for place, entry in enumerate(data.distances_tried)
-        ],
-        verification=data.verification,
         beside=[{"cells": cells, "chosen": place == len(beside) - 1} for place, cells in enumerate(beside)],
         facts=[(name.replace("_", " "), number(value)) for name, value in data.point.evidence.items()],
     )
@@ -144,11 +137,6 @@ def _worst(data: ReportData) -> Sequence[Mapping[str, Any]]:
         }
         for place in order
     ]
-
-
-def _form(entry: Mapping[str, Any]) -> str:
-    words = str(entry["form"]).replace("_", " ") + (f", k = {entry['k']}" if "k" in entry else "")
-    return words + (", whitened" if entry.get("whitened") else "")
 
 
 def _opis_words(value: Opis) -> str:

@@ -104,26 +104,32 @@ def anchor(
     mated_of, mated = _mated(draws, least_items)
     scores = None if mated is None else _scores(mated, gallery_items)
     threshold, status = _choose(drawn, target_fpir, scores, cap, certify=certify)
-    own, twins = draws.get(OWN, Draws.none()), suspected_twins(draws.get(OWN, Draws.none()))
-    expected = drawn.expected(threshold)
     evidence = {
         "anchored": True,
-        "items_drawn": drawn.items,
-        "sources": {name: len(set(draws[name].items)) for name in SOURCES if name in draws and len(draws[name])},
         "gallery_items": gallery_items,
         "shift": shift.to_dict(),
-        "fpir": drawn.fpir(threshold),
-        "fpir_expected": expected,
-        "fpir_upper": drawn.fpir_upper(threshold),
-        "duplicates": int((own.duplicates >= 0).sum()),
-        "twins": [list(pair) for pair in twins],
+        **_drawn_evidence(draws, drawn, threshold),
         "assumptions": assumptions(draws, shift_items=shift.items if OWN in draws else 0),
-        **_mated_evidence(scores, threshold, expected, mated_of),
+        **_mated_evidence(scores, threshold, drawn.expected(threshold), mated_of),
     }
     if mated is not None and scores is not None:
         evidence["opis"] = _opis(mated, scores, target_fpir)
         evidence["perhaps"] = _perhaps(drawn, scores, threshold)
     return OperatingPoint(threshold, status, target_fpir, evidence)
+
+
+def _drawn_evidence(draws: Mapping[str, Draws], drawn: DrawnDistances, threshold: float) -> dict[str, Any]:
+    """Return what draws show of a threshold, and of the gallery."""
+    own = draws.get(OWN, Draws.none())
+    return {
+        "items_drawn": drawn.items,
+        "sources": {name: len(set(draws[name].items)) for name in SOURCES if name in draws and len(draws[name])},
+        "fpir": drawn.fpir(threshold),
+        "fpir_expected": drawn.expected(threshold),
+        "fpir_upper": drawn.fpir_upper(threshold),
+        "duplicates": int((own.duplicates >= 0).sum()),
+        "twins": [list(pair) for pair in suspected_twins(own)],
+    }
 
 
 def _uncertified(drawn: DrawnDistances, target_fpir: float) -> CalibrationError:

@@ -114,10 +114,7 @@ def export(
     """
     from training.export.variants import Variant
 
-    variant = Variant(precision, provider)
-    distance = NEAREST_PHOTO if item_distance == "nearest" else ItemDistance.default(verified=verify)
-    if verify and distance is NEAREST_PHOTO:
-        raise InvalidParameter("--item-distance", "be default with --verify, which lowers the item distance", "nearest")
+    variant, distance = Variant(precision, provider), _distance(item_distance, verify=verify)
     if pretrained is not None:
         if run is not None or allow_estimate:
             raise InvalidParameter(
@@ -148,6 +145,13 @@ def export(
     for caveat in bundle.operating_point.caveats():
         click.echo(f"Note: {caveat}.")
     show_next(command("index", output, "PHOTOS", "-o", f"galleries/{output.name}"))
+
+
+def _distance(name: str, *, verify: bool) -> ItemDistance:
+    """Return the constants of the item distance; raise InvalidParameter if they leave no room for verification."""
+    if verify and name == "nearest":
+        raise InvalidParameter("--item-distance", "be default with --verify, which lowers the item distance", name)
+    return NEAREST_PHOTO if name == "nearest" else ItemDistance.default(verified=verify)
 
 
 def _export_pretrained(

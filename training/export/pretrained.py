@@ -88,31 +88,26 @@ def export_pretrained(
 
     Parameters
     ----------
-    target_fpir:
-        FPIR that galleries set their thresholds for.
-    variant:
-        Precision and execution provider.
+    target_fpir, variant:
+        FPIR that galleries set their thresholds for; precision and execution provider.
     photos:
         Photos to compare the ONNX model with torch on, besides synthetic images. They also decide the ranges of int8.
     item_distance:
-        Constants of the item distance, by default those of `ItemDistance.default`.
+        By default `ItemDistance.default`.
 
     Raises
     ------
     RunError
         If the ONNX model differs too much from torch.
-    InvalidParameter
-        If the precision is int8 and there are no photos.
-    BundleError
-        If `path` exists.
+    InvalidParameter, BundleError
+        If the precision is int8 and there are no photos, or `path` exists.
     """
     check_new(path)
     if variant.precision == INT8 and not photos:
         rule = "be fp32 or fp16 without photos, which decide the ranges of int8"
         raise InvalidParameter("precision", rule, INT8, remedy="Pass --fit PHOTOS")
-    spread = np.unique(np.linspace(0, len(photos) - 1, min(len(photos), CALIBRATION_PHOTOS)).astype(int))
     distance = item_distance or ItemDistance.default(verified=pretrained.verifier is not None)
-    readable = [photos[i] for i in spread if is_readable(photos[i])]
+    readable = _readable_sample(photos)
     verified = {} if pretrained.verifier is None else {VERIFICATION: pretrained.verifier.pack()}
     compared = _compared(readable, pretrained.preprocessing)
     with tempfile.TemporaryDirectory() as folder:
@@ -143,9 +138,14 @@ def export_pretrained(
 def _point(pretrained: Pretrained, distance: ItemDistance, target_fpir: float) -> OperatingPoint:
     """Return the threshold for all catalogues where it was measured for this model and distance, else none."""
     as_it_is = pretrained.name == LITE0 and pretrained.model.projection is None and distance == ItemDistance()
-    return (
-        ONE_FOR_ALL if as_it_is and target_fpir == ONE_FOR_ALL.target_fpir else OperatingPoint.uncalibrated(target_fpir)
-    )
+    serves = as_it_is and target_fpir == ONE_FOR_ALL.target_fpir
+    return ONE_FOR_ALL if serves else OperatingPoint.uncalibrated(target_fpir)
+
+
+def _readable_sample(photos: Sequence[Photo]) -> list[Photo]:
+    """Return up to CALIBRATION_PHOTOS photos, evenly spaced, without those that cannot be used."""
+    spread = np.unique(np.linspace(0, len(photos) - 1, min(len(photos), CALIBRATION_PHOTOS)).astype(int))
+    return [photos[i] for i in spread if is_readable(photos[i])]
 
 
 def is_readable(photo: Photo) -> bool:

@@ -5,17 +5,15 @@ import numpy as np
 import pytest
 import torch
 
-from index.search.distance import PLAIN
+from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.errors import BundleError, CalibrationError, RunError
 from training.data.reader import PhotoReader
-from training.evaluation.distance_selection import Whitening
 from training.evaluation.embedding import embed_photos
 from training.evaluation.report import evaluate_run, render
 from training.export import variants
 from training.export.export import export
-from training.export.onnx_writer import write_onnx
 from training.loop.run import Run
 
 pytestmark = pytest.mark.usefixtures("empty_pictures", "onnx_written_once")
@@ -42,30 +40,6 @@ def test_onnx_equals_torch_for_any_batch(run: Run, tmp_path: Path) -> None:
         assert (got.certainties > 0).all()
 
 
-@pytest.mark.slow
-def test_whitening_is_part_of_the_model(run: Run, tmp_path: Path) -> None:
-    photos = run.photos()[:33]
-    plain = embed_photos(run.best_model(), PhotoReader(photos, run.preprocessing), len(photos), run.preprocessing)
-    whitening = Whitening.fit(plain)
-    write_onnx(run.best_model(), tmp_path / "model.onnx", size=32, whitening=whitening)
-    embedder = Embedder(tmp_path / "model.onnx", run.preprocessing)
-    for batch in (1, 7):
-        got = embedder.embed([photo.path for photo in photos[:batch]])
-        assert np.abs(got.vectors - whitening(plain)[:batch]).max() < 1e-5
-
-
-def test_the_distance_that_was_chosen_is_served_and_the_others_are_told(bundle: Bundle) -> None:
-    tried = bundle.manifest["evidence"]["distances_tried"]
-    assert {(d["form"], d["whitened"]) for d in tried} >= {("plain", False), ("plain", True)}
-    chosen = bundle.manifest["distance"]
-    assert chosen == {key: tried[0][key] for key in chosen}
-    assert (bundle.distance_form is PLAIN) == (chosen["form"] == "plain")
-    best = min(d["FNIR"] for d in tried)
-    limit = next(d["FNIR"] + d["standard_error"] for d in tried if d["FNIR"] == best)
-    least = min(d["search_opis"] for d in tried if d["FNIR"] <= limit)
-    assert tried[0]["search_opis"] <= (1.1 if chosen["form"] == "plain" else 1.0) * least
-
-
 def test_a_bundle_says_what_it_is(bundle: Bundle, run: Run) -> None:
     point = bundle.operating_point
     assert point.status == "estimated"
@@ -76,6 +50,23 @@ def test_a_bundle_says_what_it_is(bundle: Bundle, run: Run) -> None:
     with np.load(bundle.path / "calibration.npz", allow_pickle=False) as saved:
         assert set(saved["item_id"]) == set(run.splits.calibration)
         assert (saved["impostor"] <= point.threshold).mean() <= 0.2
+
+
+def test_a_bundle_decides_by_the_item_distance_unless_it_is_told_otherwise(
+    bundle: Bundle, run: Run, tmp_path: Path
+) -> None:
+    assert bundle.item_distance == ItemDistance()
+    opis = bundle.operating_point.evidence["opis"]
+    assert opis.keys() == {"item_distance", "nearest_photo"}
+    plain = export(run, tmp_path / "plain", target_fpir=0.2, allow_estimate=True, item_distance=NEAREST_PHOTO)
+    assert plain.item_distance == NEAREST_PHOTO
+    assert plain.threshold < bundle.threshold
+    found = plain.operating_point.evidence["opis"]
+    assert found["item_distance"] == found["nearest_photo"] == opis["nearest_photo"]
+
+
+def test_a_threshold_names_the_least_items_of_its_galleries(bundle: Bundle, run: Run) -> None:
+    assert bundle.operating_point.evidence["least_items"] == len(run.splits.calibration) < 50
 
 
 def test_a_bundle_is_never_overwritten(bundle: Bundle, run: Run) -> None:
@@ -107,8 +98,8 @@ def test_items_that_decided_something_never_calibrate(
 def test_a_model_that_changes_on_export_is_refused(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = variants.write_onnx
 
-    def unfaithful(model: torch.nn.Module, path: Path, *, size: int, whitening: Whitening | None) -> None:
-        real(model, path, size=size, whitening=whitening)  # type: ignore[arg-type]
+    def unfaithful(model: torch.nn.Module, path: Path, *, size: int) -> None:
+        real(model, path, size=size)  # type: ignore[arg-type]
         with torch.no_grad():
             model.head.bias += 0.01  # type: ignore[union-attr, operator]
 
@@ -124,6 +115,9 @@ def test_evaluation_covers_every_scene(run: Run) -> None:
     mixed, unseen = report["splits"]["mixed"], report["splits"]["unseen"]
     assert mixed["queries"] == unseen["queries"] + report["splits"]["trained"]["queries"]
     assert json.loads((run.path / "evaluation.json").read_text()) == report
+    assert report["served"]["splits"].keys() == report["splits"].keys()
     text = render(report)
+    assert text.index("By the item distance, as served") < text.index("By the nearest photo alone")
+    assert "search OPIS" in text
     assert "unseen" in text
     assert "photos of 'b' are the queries" in text

@@ -85,7 +85,7 @@ def test_a_gallery_of_enough_items_sets_the_threshold_for_the_target_of_the_bund
     assert ranked.ranked[0] == ranked.nearest
     more = index_catalogue(bundle, catalogue, tmp_path / "gallery", progress=False)
     assert more.point is not None
-    assert (more.point.target_fpir, more.point.evidence["sources"]["own"]["items"]) == (TARGET, 30)
+    assert (more.point.target_fpir, more.point.evidence["sources"]["own"]) == (TARGET, 30)
     with Retriever.open(bundle.path, tmp_path / "gallery") as retriever:
         found = retriever.search(catalogue[0].path)
         assert (found.decision, found.threshold_status, found.ranked) == ("match", "estimated", ())
