@@ -88,15 +88,16 @@ def search_scores(
 ) -> SearchScores:
     """Return the distances of every query to its own item and to the first other item.
 
-    The photos are written to a gallery in a temporary folder, and searched as a gallery in service is
-    (`index.search.item_search`).
+    The photos are searched in a gallery in a temporary folder, by the code that serves (`index.search.item_search`).
 
     Parameters
     ----------
     queries, gallery:
         Vectors (n, d) and (m, d), which are scaled to length one.
-    query_labels, gallery_labels, query_ids, gallery_ids:
-        Items and photo ids (n,) and (m,). A gallery photo with the query's own id is left out, which allows photos to be
+    query_labels, gallery_labels:
+        Items (n,) and (m,).
+    query_ids, gallery_ids:
+        Photo ids (n,) and (m,). A gallery photo with the query's own id is left out, which allows photos to be
         queries and gallery at once.
     item_distance:
         Constants of the item distance; by default, the plain distance to the nearest photo.
