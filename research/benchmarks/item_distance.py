@@ -89,10 +89,14 @@ def search(form: ItemDistance, asked: Evidence, shown: np.ndarray, *, leave_out:
 
 
 def quantile(distances: np.ndarray, items: np.ndarray, share: float = TARGET) -> float:
-    """Return the distance below which a share of searches lies, with their items (n,) weighted equally."""
+    """Return the distance within which a share of searches lies, with their items (n,) weighted equally.
+
+    If more of them are at distance 0 already, the result is negative: no threshold has so small a share.
+    """
     order = np.argsort(distances, kind="stable")
     weights = item_weights(items)[order]
-    return float(np.interp(share, np.cumsum(weights) - weights / 2, distances[order]))
+    found = float(np.interp(share, np.cumsum(weights) - weights / 2, distances[order]))
+    return found if found > 0 else -1.0
 
 
 def item_weights(items: np.ndarray) -> np.ndarray:
