@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 from index.gallery import Gallery
-from index.search.distance import PLAIN, DistanceForm, accepts
+from index.search.distance import accepts
+from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from index.search.leave_one_out import OWN, KeptDraws, Probes, make_draws
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import Photo, read_catalogue
@@ -54,7 +55,7 @@ class Data:
     vectors: np.ndarray
     items: np.ndarray
     in_gallery: np.ndarray
-    distance_form: DistanceForm = PLAIN
+    item_distance: ItemDistance = NEAREST_PHOTO
 
     def of(self, items: Collection[str]) -> Data:
         """Return the photos of some items."""
@@ -79,7 +80,7 @@ class Data:
             return make_draws(
                 gallery,
                 model="model",
-                distance_form=self.distance_form,
+                item_distance=self.item_distance,
                 probes=probes,
                 is_fitted=lambda item, _: item in fitted,
                 content_key=CONTENT,
@@ -88,7 +89,7 @@ class Data:
     def searches(self, queries: np.ndarray, gallery: np.ndarray) -> SearchScores:
         """Return the distances of the queries of a mask (n,) in the gallery of another one."""
         v, items = self.vectors, self.items
-        return search_scores(v[queries], items[queries], v[gallery], items[gallery], distance_form=self.distance_form)
+        return search_scores(v[queries], items[queries], v[gallery], items[gallery], item_distance=self.item_distance)
 
 
 @torch.inference_mode()
@@ -127,7 +128,7 @@ def _data(name: str, photos: Sequence[Photo], features: np.ndarray, in_gallery: 
     vectors = features - features[trained].mean(axis=0)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     items = np.array([photo.item_id for photo in photos])
-    return Data(name, vectors[~trained].astype(np.float32), items[~trained], in_gallery[~trained])
+    return Data(name, vectors[~trained].astype(np.float32), items[~trained], in_gallery[~trained], ItemDistance())
 
 
 @dataclass(frozen=True)
@@ -144,8 +145,7 @@ class Repetition:
 
     def tpir(self, threshold: float) -> float:
         """Return the share of searches for known items whose own item comes first."""
-        scores = self.known
-        return float(np.mean((scores.own <= threshold) & (scores.own < scores.impostor)))
+        return float(np.mean(self.known.correct <= threshold))
 
 
 def item_rates(scores: SearchScores, threshold: float) -> dict[str, float]:

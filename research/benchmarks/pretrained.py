@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from index.search.item_distance import ItemDistance
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.metrics.identification import SearchScores, search_scores
 from training.export.fit import features_of
@@ -61,8 +62,10 @@ def recall_at_1(vectors: np.ndarray, photos: Sequence[Photo]) -> float:
     shown = in_gallery(photos)
     items = np.array([photo.item_id for photo in photos])
     queries, gallery = test & ~shown, test & shown
-    scores: SearchScores = search_scores(vectors[queries], items[queries], vectors[gallery], items[gallery])
-    first = scores.own < scores.impostor
+    scores: SearchScores = search_scores(
+        vectors[queries], items[queries], vectors[gallery], items[gallery], item_distance=ItemDistance()
+    )
+    first = np.isfinite(scores.correct)
     return float(np.mean([first[scores.labels == item].mean() for item in np.unique(scores.labels)]))
 
 
@@ -82,7 +85,8 @@ def main() -> None:
             for kind, vectors in vectors_of(features, photos):
                 untrained = np.array([photo.partition != "train" for photo in photos])
                 items = np.array([photo.item_id for photo in photos])
-                each = Data(name, vectors[untrained], items[untrained], in_gallery(photos)[untrained])
+                shown = in_gallery(photos)[untrained]
+                each = Data(name, vectors[untrained], items[untrained], shown, ItemDistance())
                 runs = [repeat(each, seed) for seed in range(arguments.repetitions)]
                 realised = np.array([run.fpir(run.thresholds["own"]) for run in runs])
                 record.add(

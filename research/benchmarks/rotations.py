@@ -6,11 +6,11 @@
 Families are numbered in the order in which `group` values first appear. In rotation r, families with number mod 4 = r
 are the test set, those with (r + 2) mod 4 the calibration set, and the others train (a fifth of them, by family, for
 validation). Heads on frozen features, or whole models with --finetuned, are trained on each; rotations r and r + 2
-share the training because only test and calibration are exchanged. Every distance (plain, additive, local scaling, k,
-whitened or not) gets a threshold for FPIR 5 % from the calibration items, for the number of items in the tested
-gallery. Printed are the realised FPIR, TPIR at that threshold and at exactly 5 %, misidentification and OPIS: by
-rotation for the distance that validation chose, and as means over rotations for every distance. Intervals are clustered
-by family. An interrupted benchmark continues; two calls with different --recipes may run at once.
+share the training because only test and calibration are exchanged. The distance to the nearest photo and the item
+distance get a threshold for FPIR 5 % from the calibration items. Printed are the realised FPIR, TPIR at that threshold
+and at exactly 5 %, misidentification and OPIS: by rotation for the item distance, and as means over rotations for both.
+Intervals are clustered by family. An interrupted benchmark continues; two calls with different --recipes may run at
+once.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from index.search.distance import DistanceForm, accepts
-from retrieval.bundle.density import LocalDensity
+from index.search.distance import accepts
+from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.catalogue.splits import Splits, make_evaluation_protocol, make_splits, photos_in_protocol
 from retrieval.metrics.consistency import opis
@@ -39,9 +39,8 @@ from training.backbones import backbone_preprocessing, load_backbone
 from training.config import Settings
 from training.data.augmentation import Augmentation
 from training.data.reader import PhotoReader, evaluation_batches
-from training.evaluation.distance_selection import Whitening, choose_distance, distances_of
 from training.evaluation.embedding import embed_photos, to_device
-from training.evaluation.evaluate import item_labels, make_evaluation_split, open_set_metrics, rank_metrics, score_split
+from training.evaluation.evaluate import item_labels, make_evaluation_split, open_set_metrics, score_split
 from training.loop.run import Run
 from training.loop.train import train
 
@@ -51,6 +50,8 @@ from .rotation_tables import EVAL_SPLITS, ROTATIONS, report
 from .tables import Recorder, parser_of
 
 TARGET = 0.05
+DISTANCES = {"nearest photo": NEAREST_PHOTO, "item distance": ItemDistance()}
+CHOSEN = "item distance"  # the one that bundles use
 RECIPES: dict[str, dict[str, Any]] = {
     "Smooth-AP": {"loss": "smooth_ap", "arguments": {"temperature": 0.01}},
     "ProxyNCA": {"loss": "proxy_nca", "arguments": {"scale": 16.0}},
@@ -145,8 +146,8 @@ def finetuned_vectors(recipe: str, rotation: int, seed: int, photos: Sequence[Ph
         return file["vectors"]
 
 
-def measured(photos: list[Photo], splits: Splits, vectors: np.ndarray, *, pick: bool) -> dict[str, Any]:
-    """Return the metrics of every distance, and the one chosen by validation."""
+def measured(photos: list[Photo], splits: Splits, vectors: np.ndarray) -> dict[str, Any]:
+    """Return the metrics of both distances."""
     labels, protocol = item_labels(photos), make_evaluation_protocol(photos)
     groups = np.array([photo.group for photo in photos])
     trained = [*splits.fit, *splits.validation]
@@ -155,47 +156,27 @@ def measured(photos: list[Photo], splits: Splits, vectors: np.ndarray, *, pick: 
         for name, items in zip(EVAL_SPLITS, (splits.test, trained, [*splits.test, *trained]), strict=True)
     ]
     calibration = make_evaluation_split("calibration", photos, splits.calibration, protocol)
-    seen = np.isin([photo.item_id for photo in photos], splits.fit)
-    training_rows = np.flatnonzero(np.isin([photo.item_id for photo in photos], trained))
     found: dict[str, Any] = {"distances": {}}
-    for whitening, distance_form in distances_of(vectors[seen], labels[seen]):
-        used = vectors if whitening is None else whitening(vectors)
-        threshold = threshold_at_fpir(score_split(calibration, used, labels, distance_form=distance_form), TARGET)
-        metrics: dict[str, Any] = {}
+    members = np.union1d(eval_splits[0].queries, eval_splits[0].gallery)
+    consistency = opis(vectors[members], labels[members]).value
+    for name, item_distance in DISTANCES.items():
+        calibrated = score_split(calibration, vectors, labels, item_distance=item_distance)
+        threshold = threshold_at_fpir(calibrated, TARGET)
+        metrics: dict[str, Any] = {"OPIS": consistency}
         for split in eval_splits:
-            scores = score_split(split, used, labels, distance_form=distance_form)
+            scores = score_split(split, vectors, labels, item_distance=item_distance)
             rates = identification_rates(scores, threshold)
             metrics[split.name] = {
-                "R@1": float((scores.own < scores.impostor).mean()),
+                "R@1": float(np.isfinite(scores.correct).mean()),
                 "FPIR": rates.fpir,
                 "TPIR": rates.tpir,
                 "misidentification": rates.misidentification,
                 "TPIR at 5 %": open_set_metrics(scores, TARGET)["TPIR"],
                 "FPIR by family": by_family(scores, threshold, groups[split.queries]),
             }
-        members = np.union1d(eval_splits[0].queries, eval_splits[0].gallery)
-        metrics["OPIS"] = opis(used[members], labels[members]).value
-        metrics["R@1 plain"] = rank_metrics(eval_splits[0], used, labels)["R@1"]
-        found["distances"][title(distance_form, whitening)] = metrics
-    if pick:
-        choice = choose_distance(
-            [photos[i] for i in training_rows], vectors[training_rows], splits, protocol, target_fpir=TARGET
-        )
-        found["chosen"] = title(choice.distance_form, choice.whitening)
-        found["told"] = told(photos, splits, vectors, choice.distance_form, choice.whitening)
-    return found
-
-
-def told(
-    photos: list[Photo], splits: Splits, vectors: np.ndarray, distance_form: DistanceForm, whitening: Whitening | None
-) -> list[float]:
-    """Return the FPIR interval for other families that `export` prints."""
-    split = make_evaluation_split("calibration", photos, splits.calibration, make_evaluation_protocol(photos))
-    used = vectors if whitening is None else whitening(vectors)
-    groups = np.array([photos[i].group for i in split.queries])
-    scores = score_split(split, used, item_labels(photos), distance_form=distance_form)
-    point = calibrate(scores, target_fpir=TARGET, allow_estimate=True, groups=groups)
-    return list(point.evidence["fpir_on_other_half"])
+        found["distances"][name] = metrics
+    point = calibrate(calibrated, target_fpir=TARGET, allow_estimate=True, groups=groups[calibration.queries])
+    return found | {"chosen": CHOSEN, "told": list(point.evidence["fpir_on_other_half"])}
 
 
 def by_family(scores: SearchScores, threshold: float, families: np.ndarray) -> list[list[float]]:
@@ -203,13 +184,6 @@ def by_family(scores: SearchScores, threshold: float, families: np.ndarray) -> l
     names = np.unique(families)
     wrong = accepts(scores.impostor, threshold)
     return [[float(wrong[families == name].sum()), float((families == name).sum())] for name in names]
-
-
-def title(distance_form: DistanceForm, whitening: Whitening | None) -> str:
-    """Return the name of a distance."""
-    form = distance_form
-    words = f"{form.form.replace('_', ' ')}, k = {form.k}" if isinstance(form, LocalDensity) else "plain"
-    return words + (", whitened" if whitening is not None else "")
 
 
 def main() -> None:
@@ -240,7 +214,7 @@ def main() -> None:
                 features = head_features(rotated_photos, views, plain, splits)
                 head, _ = train_head(features, Task(seed=seed, **RECIPES[recipe]))
                 vectors = vectors_of(features, head)[0]
-            path.write_text(json.dumps(measured(rotated_photos, splits, vectors, pick=True)))
+            path.write_text(json.dumps(measured(rotated_photos, splits, vectors)))
         results[f"{recipe}/{rotation}/{seed}"] = json.loads(path.read_text())
     with Recorder("rotations-finetuned" if arguments.finetuned else "rotations", arguments) as record:
         report(results, recipes, arguments.seeds, record)

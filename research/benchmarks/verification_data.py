@@ -11,7 +11,6 @@ from tqdm import tqdm
 
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.images import open_image
-from retrieval.metrics.verified_scores import SearchSide
 from retrieval.verification.detector import detect
 from retrieval.verification.features import LocalFeatures
 from retrieval.verification.settings import VerifierSettings
@@ -64,10 +63,6 @@ class Photos:
     def source(self, name: str) -> np.ndarray:
         """Return the mask (n,) of the photos of a source."""
         return np.array([photo.source == name for photo in self.photos])
-
-    def side(self) -> SearchSide:
-        """Return the photos as one side of searches."""
-        return SearchSide(self.vectors, self.items, self.packed)
 
 
 def load(name: str, data: Path, output: Path) -> Photos:

@@ -92,8 +92,8 @@ def _add_half(sums: dict[str, Floats], data: Data, labels: np.ndarray, classes: 
     unknown, asked = (data.searches(mask & ~data.in_gallery, shown) for mask in (~member, member))
     own = threshold_of(draws, gallery_items=len(known))
     exact = limit(unknown, TARGET)
-    sums["TPIR, anchored"][known] += _by_class(asked, (asked.own <= own) & (asked.own < asked.impostor))
-    sums["TPIR, exact"][known] += _by_class(asked, (asked.own <= exact) & (asked.own < asked.impostor))
+    sums["TPIR, anchored"][known] += _by_class(asked, asked.correct <= own)
+    sums["TPIR, exact"][known] += _by_class(asked, asked.correct <= exact)
     others = np.setdiff1d(np.arange(len(classes)), known)
     sums["FPIR, anchored"][others] += _by_class(unknown, unknown.impostor <= own)
 
