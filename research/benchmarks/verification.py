@@ -1,30 +1,28 @@
-"""Measure geometric verification: covers, the rotations of grocery, and what a search costs.
+"""Measure geometric verification: covers, the rotations of grocery, and what a shortlist misses.
 
     python -m research.benchmarks.verification --output runs/verification
 
-Vectors are those of a pretrained model as it is. The vocabulary and the strength of the fusion come from items outside
-the test partition: on covers from its training and calibration items, in each rotation of grocery from its training
-items. The strength is 0 unless the gain of another one is significant there, with standard errors clustered by family.
+Vectors are those of a pretrained model as it is. The vocabulary comes from items outside the test partition: on covers
+from its training and calibration items, in each rotation of grocery from its training items. Agreeing local features
+lower the item distance by a fixed weight (`research.benchmarks.item_distance` compares weights).
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from index.search.distance import PLAIN, Floats
-from index.search.verified import VerifiedDistance
+from index.search.details import Points, Voting
+from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from retrieval.metrics.identification import SearchScores, search_scores
-from retrieval.metrics.verified_scores import RememberedInliers, SearchSide, verified_scores
 from retrieval.verification.verifier import GeometricVerifier
-from training.export.projection import CONFIDENCE
-from training.export.verification import clustered_error
 
 from .anchoring import limit
 from .rotation_tables import ROTATIONS
@@ -32,99 +30,104 @@ from .rotations import rotated
 from .tables import NONE, Recorder, parser_of
 from .verification_data import Photos, load
 
-STRENGTHS = (0.1, 0.2, 0.4, 0.8, 1.6)
 EVERY = 1000  # as items and photos of a shortlist: every pair is verified
-CHOSEN_BY, TESTED_BY = 6, 16  # queries of an item of grocery, to choose a strength and to test it
+TESTED_BY = 16  # queries of an item of grocery
 SHORTLISTS = ((10, 3, 20), (5, 3, 5), (10, 3, 0), (1, 1, 20), (1, 1, 5))
 OF_EVERY = "of the TPIR of every pair"
 PHONES = ("canon", "droid", "e63", "palm")
 COVERS = ("phone", "R@1 without", "R@1", "TPIR at exactly 0.05 without", "TPIR at exactly 0.05")
-LISTS = ("gallery", "items", "photos", "voted", "own item on the shortlist", "R@1", "TPIR at exactly 0.05", OF_EVERY)
+LISTS = ("gallery", "items", "photos", "voted", "R@1", "TPIR at exactly 0.05", OF_EVERY)
 GROCERY = (
-    *("rotation", "chosen strength", "TPIR at exactly 0.05 without", "TPIR with the chosen strength", "ratio"),
+    *("rotation", "TPIR at exactly 0.05 by nearest photo", "without verification", "TPIR at exactly 0.05", "ratio"),
     "standard error of the difference",
-    *(f"strength {strength:g}" for strength in STRENGTHS),
 )
+WITHOUT, WITH = ItemDistance.default(), ItemDistance.default(verified=True)
 Rows = list[list[str]]
 
 
-class Marking(RememberedInliers):
-    """Brings every photo on a shortlist to distance 0."""
-
-    def __init__(self, verifier: GeometricVerifier, known: dict[tuple[bytes, bytes], int]) -> None:
-        super().__init__(verifier, known)
-        self.key, self.fused = f"marking {verifier.key}", _nothing
-
-
-def _nothing(distances: Floats, inliers: np.ndarray) -> Floats:  # noqa: ARG001
-    return np.zeros(len(distances))
-
-
 @dataclass(frozen=True)
-class Searched:
-    """Searches by base distance, and what verified ones need."""
+class Remembering:
+    """A verifier that compares each pair of photos once (an `index.search.details.Verifier`)."""
 
-    base: SearchScores
-    sides: tuple[SearchSide, SearchSide]
     verifier: GeometricVerifier
-    known: dict[tuple[bytes, bytes], int]  # inliers of pairs that were compared
+    known: dict[tuple[bytes, bytes], int] = field(default_factory=dict)  # inliers of pairs that were compared
 
-    def scores(self, strength: float) -> SearchScores:
-        """Return the scores with a strength of the fusion; 0 gives the base distances."""
-        if not strength:
-            return self.base
-        return self._verified(RememberedInliers(self.verifier.with_strength(strength), self.known))
+    @property
+    def key(self) -> str:
+        return self.verifier.key
 
-    def shortlisted(self) -> float:
-        """Return the share of queries with a photo of their own item on the shortlist."""
-        return float(np.mean(self._verified(Marking(self.verifier, self.known)).own == 0))
+    @property
+    def features_key(self) -> str:
+        return self.verifier.features_key
 
-    def _verified(self, verifier: RememberedInliers) -> SearchScores:
-        return verified_scores(*self.sides, [VerifiedDistance(PLAIN, verifier)])[0]
+    @property
+    def items(self) -> int:
+        return self.verifier.items
+
+    @property
+    def photos(self) -> int:
+        return self.verifier.photos
+
+    @property
+    def voted(self) -> int:
+        return self.verifier.voted
+
+    @property
+    def voting(self) -> Voting:
+        return self.verifier.voting
+
+    def points(self, features: bytes) -> Points:
+        return self.verifier.points(features)
+
+    def asked(self, features: bytes) -> Points:
+        return self.verifier.asked(features)
+
+    def inliers(self, query: bytes, photos: Sequence[bytes]) -> NDArray[np.int64]:
+        """Return the number of inliers between a query and each of the photos (m,)."""
+        new = [photo for photo in photos if (query, photo) not in self.known]
+        for photo, count in zip(new, self.verifier.inliers(query, new).tolist(), strict=True):
+            self.known[query, photo] = count
+        return np.array([self.known[query, photo] for photo in photos], dtype=np.int64)
 
 
-def searched(queries: Photos, gallery: Photos, verifier: GeometricVerifier) -> Searched:
-    """Search a gallery by base distance, and prepare searches with verification."""
-    base = search_scores(queries.vectors, queries.items, gallery.vectors, gallery.items)
-    return Searched(base, (queries.side(), gallery.side()), verifier, {})
+def scores_of(
+    queries: Photos, gallery: Photos, item_distance: ItemDistance, verifier: Remembering | None = None
+) -> SearchScores:
+    """Return the searches of a gallery; without a verifier, local features are not compared."""
+    return search_scores(
+        queries.vectors,
+        queries.items,
+        gallery.vectors,
+        gallery.items,
+        item_distance=item_distance,
+        verifier=verifier,
+        features=(queries.packed, gallery.packed),
+    )
 
 
 def found(scores: SearchScores) -> np.ndarray:
     """Return which queries (n,) find their item first within the threshold of FPIR at exactly the target."""
-    return np.asarray((scores.own <= limit(scores)) & (scores.own < scores.impostor))
-
-
-def choose(searches: Searched, queries: Photos) -> float:
-    """Return the strength with the greatest TPIR, or 0 if its gain may be chance."""
-    families = {photo.item_id: photo.group or photo.item_id for photo in queries.photos}
-    groups = [families[str(item)] for item in searches.base.labels]
-    without = found(searches.base).astype(float)
-    gains = {strength: found(searches.scores(strength)) - without for strength in STRENGTHS}
-    best = max(gains, key=lambda strength: float(gains[strength].mean()))
-    return best if gains[best].mean() > CONFIDENCE * clustered_error(gains[best], groups) else 0.0
+    return np.asarray(scores.correct <= limit(scores))
 
 
 def recall_at_1(scores: SearchScores) -> float:
     """Return the share of queries whose own item is first."""
-    return float(np.mean(scores.own < scores.impostor))
+    return float(np.mean(np.isfinite(scores.correct)))
 
 
-def sized(verifier: GeometricVerifier, **sizes: int) -> GeometricVerifier:
+def sized(verifier: Remembering, **sizes: int) -> Remembering:
     """Return a verifier with another size of the shortlist."""
-    return replace(verifier, settings=verifier.settings.changed(**sizes))
+    changed = replace(verifier.verifier, settings=replace(verifier.verifier.settings, **sizes))
+    return replace(verifier, verifier=changed)
 
 
 def covers(photos: Photos, others: Photos) -> dict[str, Rows]:
-    """Return the rows of the tables of covers; the items outside the test partition choose the strength."""
-    tuned = photos.where(photos.partition("train", "calibration"))
-    verifier = GeometricVerifier.fit(tuned.local)
-    every = sized(verifier, items=EVERY, photos=EVERY)
-    asked, shown = divided(tuned.described(verifier))
-    strength = choose(searched(asked, shown, every), asked)
-    verifier, every = (each.with_strength(strength) for each in (verifier, every))
-    asked, shown = divided(photos.where(photos.partition("test")).described(verifier))
-    exhaustive = searched(asked, shown, every)
-    by_pairs, without = exhaustive.scores(strength), exhaustive.base
+    """Return the rows of the tables of covers; items outside the test partition give the vocabulary."""
+    fitted = photos.where(photos.partition("train", "calibration"))
+    verifier = Remembering(GeometricVerifier.fit(fitted.local))
+    asked, shown = divided(photos.where(photos.partition("test")).described(verifier.verifier))
+    without = scores_of(asked, shown, WITHOUT)
+    by_pairs = scores_of(asked, shown, WITH, sized(verifier, items=EVERY, photos=EVERY, voted=EVERY))
     by_phone = []
     for name in ("all", *PHONES):
         chosen = np.ones(len(asked.items), dtype=bool) if name == "all" else asked.source(name)
@@ -132,14 +135,13 @@ def covers(photos: Photos, others: Photos) -> dict[str, Rows]:
         figures = *(recall_at_1(each) for each in sides), *(float(found(each).mean()) for each in sides)
         by_phone.append([name, *(f"{figure:.3f}" for figure in figures)])
     best = float(found(by_pairs).mean())
-    shortlists = [["covers", "all", "all", NONE, "1.000", f"{recall_at_1(by_pairs):.3f}", f"{best:.3f}", "1.00"]]
-    mixed = Photos.joined(shown, others.described(verifier))
+    shortlists = [["covers", "all", "all", NONE, f"{recall_at_1(by_pairs):.3f}", f"{best:.3f}", "1.00"]]
+    mixed = Photos.joined(shown, others.described(verifier.verifier))
     lists = [("covers", shown, shortlist) for shortlist in SHORTLISTS]
     for name, gallery, (items, near, voted) in [*lists, ("covers and grocery", mixed, SHORTLISTS[0])]:
-        short = searched(asked, gallery, sized(verifier, items=items, photos=near, voted=voted))
-        scores = short.scores(strength)
+        scores = scores_of(asked, gallery, WITH, sized(verifier, items=items, photos=near, voted=voted))
         tpir = float(found(scores).mean())
-        cells = [f"{figure:.3f}" for figure in (short.shortlisted(), recall_at_1(scores), tpir)]
+        cells = [f"{figure:.3f}" for figure in (recall_at_1(scores), tpir)]
         shortlists.append([name, str(items), str(near), str(voted), *cells, f"{tpir / best:.2f}"])
     return {"covers": by_phone, "shortlists": shortlists}
 
@@ -151,19 +153,24 @@ def divided(photos: Photos) -> tuple[Photos, Photos]:
 
 
 def grocery(photos: Photos, rotation: int) -> dict[str, Rows]:
-    """Return the row of a rotation of grocery; its training items choose the strength."""
+    """Return the row of a rotation of grocery; its training items give the vocabulary."""
     turned = replace(photos, photos=rotated(photos.photos, rotation))
-    trained = turned.partition("train")
-    verifier = GeometricVerifier.fit(turned.where(trained & turned.source("store_a")).local)
-    described = turned.described(verifier)
-    asked, shown = stores(described.where(trained), most=CHOSEN_BY)
-    strength = choose(searched(asked, shown, verifier), asked)
-    test = searched(*stores(described.where(turned.partition("test")), most=TESTED_BY), verifier)
-    without, chosen = (found(test.scores(each)).astype(float) for each in (0.0, strength))
-    every = [f"{found(test.scores(each)).mean():.3f}" for each in STRENGTHS]
-    error = clustered_error(chosen - without, test.base.labels.tolist())
-    figures = f"{without.mean():.3f}", f"{chosen.mean():.3f}", f"{chosen.mean() / without.mean():.2f}", f"{error:.3f}"
-    return {"grocery": [[str(rotation), f"{strength:g}", *figures, *every]]}
+    fitted = turned.where(turned.partition("train") & turned.source("store_a"))
+    verifier = Remembering(GeometricVerifier.fit(fitted.local))
+    asked, shown = stores(turned.where(turned.partition("test")).described(verifier.verifier), most=TESTED_BY)
+    nearest = found(scores_of(asked, shown, NEAREST_PHOTO))
+    without = found(scores_of(asked, shown, WITHOUT)).astype(float)
+    verified = found(scores_of(asked, shown, WITH, verifier)).astype(float)
+    error = clustered_error(verified - without, asked.items)
+    figures = [f"{each.mean():.3f}" for each in (nearest, without, verified)]
+    return {"grocery": [[str(rotation), *figures, f"{verified.mean() / without.mean():.2f}", f"{error:.3f}"]]}
+
+
+def clustered_error(values: np.ndarray, groups: np.ndarray) -> float:
+    """Return the standard error of the mean of values (n,), clustered by group."""
+    _, codes = np.unique(groups, return_inverse=True)
+    sums = np.bincount(codes, weights=values - values.mean())
+    return float(np.sqrt((sums**2).sum() * len(sums) / (len(sums) - 1)) / len(values))
 
 
 def stores(photos: Photos, *, most: int) -> tuple[Photos, Photos]:
