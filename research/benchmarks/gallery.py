@@ -27,6 +27,7 @@ from index.ann.faiss_index import Candidates
 from index.ann.kinds import FLAT
 from index.ann.recall import Probe
 from index.gallery import Gallery
+from index.search.item_distance import ItemDistance
 
 from .tables import Recorder, parser_of
 
@@ -159,20 +160,20 @@ def serve(path: Path) -> dict[str, Any]:
     base = now.base.candidates if now.base is not None else now.tail
     ways: tuple[Callable[[np.ndarray], Any], ...] = (
         bare_search(base),
-        lambda query: gallery.search(query, K, within=THRESHOLD),
+        lambda query: gallery.search(query, K, item_distance=ItemDistance()),
         lambda query: gallery.search(query, K),
     )
-    bare, within, ours = in_turns(ways, np.split(queries, QUERIES))
+    bare, served, ours = in_turns(ways, np.split(queries, QUERIES))
     filtered = [timed(partial(gallery.search, query[None], K, where="brand = 'brand-7'")) for query in queries]
     apart, together = in_turns(ways[:2], np.split(queries, QUERIES // BATCH))
     found |= {
-        "beyond_ms": 1e3 * float(np.median(within - bare)),
+        "beyond_ms": 1e3 * float(np.median(served - bare)),
         "beyond_batch_ms": 1e3 * float(np.median(together - apart)) / BATCH,
         "batch_ms": 1e3 * float(np.median(together)) / BATCH,
         "bare_batch_ms": 1e3 * float(np.median(apart)) / BATCH,
         "bare_ms": 1e3 * float(np.median(bare)),
         "search_ms": 1e3 * float(np.median(ours)),
-        "threshold_search_ms": 1e3 * float(np.median(within)),
+        "threshold_search_ms": 1e3 * float(np.median(served)),
         "first_filtered_ms": 1e3 * filtered[0],
         "filtered_ms": 1e3 * float(np.median(filtered)),
     }

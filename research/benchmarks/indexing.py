@@ -127,7 +127,9 @@ def index(bundle: Bundle, photos: Sequence[Photo], folder: Path, threads: int) -
     """Index photos into a new gallery and remove it; return the time that setting the threshold took."""
     gallery, threshold, anchor = folder / "gallery", list[Spent](), pipeline._anchor
     try:
-        with patch.object(pipeline, "_anchor", lambda *given: threshold.append(Spent.of(lambda: anchor(*given)))):
+        with patch.object(
+            pipeline, "_anchor", lambda *given, again: threshold.append(Spent.of(lambda: anchor(*given, again=again)))
+        ):
             index_catalogue(bundle, photos, gallery, threads=threads, batch_size=BATCH, progress=False)
     finally:
         shutil.rmtree(gallery, ignore_errors=True)

@@ -132,8 +132,8 @@ def search_scores(
             features[0],
         )
         found = ItemSearch(place.snapshot(), item_distance, verifier).draws(asked, lambda *_: False)
-    distances = (np.array([getattr(draw, name) for draw in found]) for name in ("own", "distance"))
-    return SearchScores(labels, *distances, len(items), np.array([draw.wrong for draw in found]))
+    own, impostor = np.array([draw.own for draw in found]), np.array([draw.distance for draw in found])
+    return SearchScores(labels, own, impostor, len(items), np.array([draw.wrong for draw in found]))
 
 
 def _fill(
