@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -126,10 +126,12 @@ def bare_loop(bundle: Bundle, photos: Sequence[Photo], threads: int) -> Spent:
 def index(bundle: Bundle, photos: Sequence[Photo], folder: Path, threads: int) -> Spent:
     """Index photos into a new gallery and remove it; return the time that setting the threshold took."""
     gallery, threshold, anchor = folder / "gallery", list[Spent](), pipeline._anchor
+
+    def timed_anchor(*given: Any, **how: Any) -> None:
+        threshold.append(Spent.of(lambda: anchor(*given, **how)))
+
     try:
-        with patch.object(
-            pipeline, "_anchor", lambda *given, again: threshold.append(Spent.of(lambda: anchor(*given, again=again)))
-        ):
+        with patch.object(pipeline, "_anchor", timed_anchor):
             index_catalogue(bundle, photos, gallery, threads=threads, batch_size=BATCH, progress=False)
     finally:
         shutil.rmtree(gallery, ignore_errors=True)
