@@ -129,15 +129,6 @@ def test_an_index_is_written_over_the_live_photos(tmp_path: Path) -> None:
         assert list((tmp_path / "indexes").iterdir()) == []
 
 
-def test_a_flat_index_and_one_of_nothing_have_no_file(tmp_path: Path) -> None:
-    with filled(tmp_path / "g") as gallery:
-        assert built(gallery, "flat", tmp_path / "indexes") is None
-        gallery.remove(item_ids=[f"i{i}" for i in range(10)])
-        assert built(gallery, "fp16", tmp_path / "indexes") is None
-    assert not (tmp_path / "indexes").exists()
-    remove_unused(tmp_path / "indexes", set(), maintenance.INDEX_ENDINGS)  # a missing folder is no error
-
-
 @pytest.mark.parametrize("kind", ["fp16", "ivf"])
 def test_searches_during_a_rebuild_use_the_index_in_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str

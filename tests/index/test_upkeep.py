@@ -50,16 +50,6 @@ def test_a_base_in_memory_follows_what_comes_and_goes(tmp_path: Path, monkeypatc
         gallery.remove(photo_ids=ids[step : 60 + step])
 
 
-def test_the_index_in_use_is_the_newest(tmp_path: Path) -> None:
-    gallery = filled(tmp_path / "g", count=300)
-    for step in range(3):
-        gallery.add([f"n{step}"], [f"n{step}"], unit(1, 50 + step))
-        gallery.rebuild(kind="fp16")
-        assert gallery.index()["scanned_photos"] == 0
-        assert gallery.snapshot().base.name == gallery._database.index().name
-        assert gallery.search(unit(1, 50 + step), 1)[0][0].photo_id == f"n{step}"
-
-
 def test_a_merge_remembers_the_kind_and_the_memory(tmp_path: Path) -> None:
     gallery = filled(tmp_path / "g", count=300)
     gallery.rebuild(kind="fp16", max_memory=10**9)
@@ -83,21 +73,6 @@ def test_a_merge_forgets_what_it_dropped(tmp_path: Path) -> None:
     assert snapshot.removed_seqs(gallery._database).tolist() == []
     assert len(gallery) == 13
     assert gallery.verify() == []
-
-
-def test_large_segments_are_rewritten_only_where_it_pays(tmp_path: Path) -> None:
-    gallery = filled(tmp_path / "g", count=300)
-    gallery.remove(photo_ids=["p0"])
-    now = gallery.snapshot()
-    assert maintenance.segments_to_rewrite(now, purge=True) == {1}
-    assert maintenance.segments_to_rewrite(now, purge=False) == set()
-    gallery.remove(photo_ids=[f"p{i}" for i in range(1, 40)])  # more than a tenth
-    assert maintenance.segments_to_rewrite(gallery.snapshot(), purge=False) == {1}
-    gallery.rebuild()
-    gallery.add(["a"], ["a"], unit(1, 5))
-    assert maintenance.segments_to_rewrite(gallery.snapshot(), purge=True) == set()  # small ones wait for more of them
-    gallery.add([f"b{i}" for i in range(300)], ["b"] * 300, unit(300, 6))
-    assert len(maintenance.segments_to_rewrite(gallery.snapshot(), purge=True)) == 3
 
 
 @pytest.mark.parametrize(
@@ -168,12 +143,6 @@ def test_a_full_disk_during_a_compaction_loses_nothing(tmp_path: Path, monkeypat
     assert gallery.verify() == []
 
 
-def test_a_reader_cannot_write_to_the_database(tmp_path: Path) -> None:
-    filled(tmp_path / "g").close()
-    with Gallery.open(tmp_path / "g", read_only=True) as reader, pytest.raises(sqlite3.OperationalError):
-        reader._database._connection.execute("DELETE FROM photos")
-
-
 @pytest.mark.parametrize("found", ["1", "4", "6", "two"])
 def test_a_gallery_of_another_format_is_refused(tmp_path: Path, found: str) -> None:
     filled(tmp_path / "g").close()
@@ -238,21 +207,3 @@ def test_what_a_gallery_keeps_is_exported_except_draws_and_replaces_nothing(tmp_
     assert import_photos(tmp_path / "g.parquet", tmp_path / "other").kept == set()
     with Gallery.open(tmp_path / "other") as kept:
         assert (kept.kept(POINT), kept.kept("labelled queries")) == (b"own", None)
-
-
-def test_photos_of_another_model_are_not_imported(tmp_path: Path) -> None:
-    export_photos(filled(tmp_path / "g"), tmp_path / "g.parquet")
-    Gallery.create(tmp_path / "other", dim=DIM, embedding_id="another").close()
-    with pytest.raises(GalleryError, match="another model"):
-        import_photos(tmp_path / "g.parquet", tmp_path / "other")
-
-
-def test_a_photo_that_asks_is_left_out(tmp_path: Path) -> None:
-    """A photo of the gallery that asks is left out of its own answer, and its item counts by its other photos."""
-    gallery = filled(tmp_path / "g", count=40, items=20)
-    now = gallery.snapshot()
-    around = now.densities(PLAIN)
-    own = now.nearest(unit(40), 40, PLAIN, around, skip=np.arange(40))
-    for number, answer in enumerate(own):
-        assert number not in [position for position, _ in answer]
-        assert number % 20 in [position % 20 for position, _ in answer]
