@@ -18,12 +18,6 @@ from serving.launch import ServePlan
 from ..world import draw
 
 
-def test_help_shows_a_worked_example() -> None:
-    told = CliRunner().invoke(serve, ["--help"]).output
-    for word in ("retrieval serve bundles/", "/v1/search", "--host", "--port", "--threads", "--no-page", "--examples"):
-        assert word in told
-
-
 def test_what_cannot_be_served_is_refused_before_it_listens(world: Path, tmp_path: Path) -> None:
     Gallery.create(tmp_path / "other", dim=48, embedding_id="another").close()
     bundle, gallery = str(world / "bundle"), str(world / "gallery")
@@ -77,13 +71,6 @@ def test_a_port_is_taken_before_it_is_announced(world: Path, served: list[tuple[
     done = CliRunner().invoke(serve, [*words, "0"], catch_exceptions=False)
     ((_, port),) = served
     assert f"Search at http://127.0.0.1:{port}/v1/search" in done.output
-
-
-@pytest.mark.parametrize("port", ["99999", "-1", "65536", "web"])
-def test_what_is_no_port_is_a_usage_error(world: Path, port: str) -> None:
-    done = CliRunner().invoke(serve, [str(world / "bundle"), str(world / "gallery"), "--port", port])
-    assert done.exit_code == 2
-    assert "--port" in done.output
 
 
 def test_a_host_of_another_machine_is_refused() -> None:

@@ -9,9 +9,8 @@ import pytest
 import torch
 import transformers  # loads its models where they are named
 
-from retrieval.errors import InvalidParameter
 from retrieval.images import Preprocessing, to_tensor
-from training.backbones import backbone_preprocessing, load_backbone, rebuild_backbone
+from training.backbones import load_backbone, rebuild_backbone
 from training.evaluation.embedding import to_device
 from training.loop.run import LAST
 from training.loop.train import train
@@ -64,17 +63,6 @@ def test_gem_lies_between_the_mean_and_the_maximum() -> None:
     pooled = model.pool(features)
     assert (pooled >= features.mean(dim=(2, 3)) - 1e-6).all()
     assert (pooled <= features.amax(dim=(2, 3)) + 1e-6).all()
-
-
-def test_published_preprocessing_is_used(resnet: Path) -> None:
-    sight = backbone_preprocessing(str(resnet), size=32, crop_ratio=0.9)
-    assert (sight.mean, sight.std, sight.size, sight.view) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), 32, 0.9)
-
-
-def test_an_unknown_backbone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(InvalidParameter, match="backbone"):
-        load_backbone(str(tmp_path / "none"))
 
 
 def test_frozen_batch_norm_keeps_its_statistics(resnet: Path) -> None:

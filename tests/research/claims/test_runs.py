@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 from functools import partial
@@ -17,8 +16,8 @@ from research.claims.intervals import Draws
 from research.claims.measures import anchored_by_class, opis_of, ranked_by_class, utility_by_class, utility_by_half
 from research.claims.plan import TCM, run_claim
 from research.claims.sets import Held, LabelledSet
-from research.claims.store import PAPER_MARGINS, OutOfTime, Runs, key_of, margins_for
-from research.claims.training import Task, train, training_labels, vectors_of
+from research.claims.store import OutOfTime, Runs, key_of
+from research.claims.training import Task, training_labels, vectors_of
 from research.claims.verdicts import Comparison, tcm_rows
 from retrieval.metrics.consistency import opis
 from retrieval.metrics.ranks import map_at_r, recall_at_k
@@ -88,30 +87,6 @@ def test_noise_changes_the_asked_share_of_labels_and_half_of_the_classes_are_lef
     rows, kept = training_labels(labels, Task("smooth_ap", classes=0.5), np.random.default_rng(0))
     assert len(rows) == 1000
     assert set(kept) == set(range(50))
-
-
-@pytest.mark.slow
-def test_a_seed_decides_a_training(small: LabelledSet) -> None:
-    one, again, other = (
-        vectors_of(train(small, Task("proxy_nca", {"scale": 9.0}, seed)), small.test) for seed in (0, 0, 1)
-    )
-    assert np.array_equal(one, again)
-    assert not np.allclose(one, other)
-
-
-@pytest.mark.slow
-def test_a_norm_is_that_of_the_first_embeddings(small: LabelledSet) -> None:
-    still = dataclasses.replace(small, steps=0)
-    model = train(still, Task("vmf_nca", {"norm": 30.0, "samples": 2}))
-    assert model(small.views[0]).norm(dim=1).mean().item() == pytest.approx(30, rel=0.05)
-
-
-def test_margins_lie_in_the_range_of_the_loss() -> None:
-    quantiles = {"negative": np.linspace(-1, 0.5, 101).tolist(), "positive": np.linspace(0, 1, 101).tolist()}
-    first, *others = margins_for({"quantiles": quantiles})
-    assert first == PAPER_MARGINS
-    assert all(-1 <= negative <= positive <= 1 for positive, negative in others)
-    assert {negative for _, negative in others} == {round(quantiles["negative"][n], 3) for n in (90, 99)}
 
 
 @pytest.mark.slow

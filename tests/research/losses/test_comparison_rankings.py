@@ -93,12 +93,6 @@ def test_softbin_is_its_sum_over_bins() -> None:
     assert float(SoftbinAP(bins=bins)(embeddings, labels)) == pytest.approx(1 - np.mean(scores))
 
 
-def test_softbin_by_hand() -> None:
-    two = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
-    assert float(SoftbinAP(bins=2)(two, torch.tensor([0, 0, 1, 1]))) == pytest.approx(0)
-    assert float(SoftbinAP(bins=2)(two, torch.tensor([0, 1, 0, 1]))) == pytest.approx(1 - 1 / 3)
-
-
 def test_roadmap_bounds_the_exact_one_from_above() -> None:
     for seed in range(5):
         embeddings, labels = batch(seed)

@@ -48,16 +48,6 @@ def test_every_item_of_the_papers_has_a_configuration_or_a_reason() -> None:
         assert all(f"research run {entry.name} " in sections[key] for entry in paper.configurations)
 
 
-@pytest.mark.data
-def test_the_list_of_items_is_that_of_the_texts(test_data: Path) -> None:
-    for name, tables, figures in ITEMS.values():
-        path = test_data / "papers" / f"{name}.txt"
-        if not path.exists():
-            pytest.skip(f"RETRIEVAL_TEST_DATA: no {path}")
-        found = set(re.findall(r"\b(Table|Figure)s? (\d+)", path.read_text()))
-        assert found == {("Table", str(n)) for n in tables} | {("Figure", str(n)) for n in figures}
-
-
 def test_the_page_is_made_of_the_configurations() -> None:
     assert (ROOT / "docs" / "papers.md").read_text() == render_page()
 

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from PIL import Image
 
 from research.papers import runs
 from research.papers.configuration import MODERN, Configuration, Variant
 from research.papers.drawings import draw as draw_figure
-from research.papers.labelled_photos import read_labelled_photos, write_labelled_photos
+from research.papers.labelled_photos import read_labelled_photos
 from research.papers.listing import configurations, find
 from research.papers.metrics import find_metric
 from research.papers.modern import concatenated
@@ -24,8 +22,6 @@ from research.papers.runs import Options, PhotoSets, embedded, settings_of
 from research.papers.transformations import transform
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import DataError, InvalidParameter
-from retrieval.images import center_crop_resize
-from training.loop.run import Run
 
 from ...miniature import WRITERS
 from ...world import draw, write_folder
@@ -78,47 +74,6 @@ def test_a_configuration_runs_from_start_to_end(name: str, options: Options) -> 
     assert all(f"| {variant} |" in table for rows in results.cells.values() for variant in rows)
 
 
-@pytest.mark.slow
-def test_figures_differ_by_variant_and_agree_with_an_independent_count(options: Options, data: Path) -> None:
-    entry = find("tcm-table-7")
-    results = run(entry, options)
-    opis = [row["OPIS"][0] for row in results.cells["inat"].values()]
-    assert len({round(value, 6) for value in opis}) == len(opis)
-
-    photo_sets = PhotoSets(options)
-    job = photo_sets.job(entry, entry.variants["SAP + TCM"], "inat", 0)
-    trained = Run.open(job.path)
-    lines = (data / "inat" / "Inat_dataset_splits" / "Inaturalist_test_set1.txt").read_text().split()
-    labels = np.array([line.split("/")[2] for line in lines])
-    model = trained.best_model()
-    by_id = {photo.photo_id: photo for photo in trained.photos()}
-    pixels = np.stack(
-        [
-            center_crop_resize(
-                Image.fromarray(runs.PhotoReader([by_id[line]], trained.preprocessing)[0]), trained.preprocessing
-            )
-            for line in lines
-        ]
-    )
-    sight = trained.preprocessing
-    with torch.no_grad():
-        raw = (torch.from_numpy(pixels).float() / 255 - torch.tensor(sight.mean)) / torch.tensor(sight.std)
-        unit = torch.nn.functional.normalize(model(raw.permute(0, 3, 1, 2)), dim=1).double().numpy()
-    cosines = unit @ unit.T
-    np.fill_diagonal(cosines, -9)
-    for k in (1, 4, 16):
-        order = np.argsort(-cosines, axis=1)[:, :k]
-        recall = 100 * np.mean([(labels[row] == label).any() for row, label in zip(order, labels, strict=True)])
-        assert results.cells["inat"]["SAP + TCM"][f"R@{k}"][0] == pytest.approx(recall, abs=1e-6)
-
-
-@pytest.mark.slow
-def test_what_is_finished_is_not_trained_again(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = run(find("tcm-table-7"), options).cells
-    monkeypatch.setattr(runs, "train", lambda *_, **__: pytest.fail("trained again"))
-    assert run(find("tcm-table-7"), options).cells == first
-
-
 def test_a_run_is_named_after_what_its_photos_show_and_not_after_where_they_lie(data: Path, tmp_path: Path) -> None:
     entry = find("tcm-table-6")
 
@@ -143,20 +98,6 @@ def test_a_run_is_named_after_what_its_photos_show_and_not_after_where_they_lie(
     assert len({first, *(place(catalogue(tmp_path / c, change=c)) for c in ("photo", "label"))}) == 3
     listed = (tmp_path / "out" / "catalogues").glob("grocery-*.jsonl")
     assert len({p.path for file in listed for p in read_catalogue(file) if p.path.exists()}) == 3 * 120
-
-
-@pytest.mark.slow
-def test_the_same_output_with_another_catalogue_gives_other_figures(data: Path, tmp_path: Path) -> None:
-    entry = dataclasses.replace(find("tcm-table-6"), variants={"SAP": Variant({"loss": "smooth_ap"})}, published={})
-    cells = []
-    for items in (range(20), range(40, 60)):
-        catalogue = tmp_path / "photos.csv"  # the same name, other photos
-        shutil.rmtree(tmp_path / "photos", ignore_errors=True)
-        write_folder(tmp_path / "photos", items=items, photos=range(6))
-        rows = [f"{p.path},item-{n // 6}" for n, p in enumerate(read_catalogue(tmp_path / "photos"))]
-        catalogue.write_text("\n".join(["path,item_id", *rows]) + "\n")
-        cells.append(run(entry, Options(catalogue, tmp_path / "out", seeds=1, smoke_test=True)).cells)
-    assert cells[0] != cells[1]
 
 
 @pytest.mark.slow
@@ -241,15 +182,6 @@ def test_the_shared_split_has_every_class_on_both_sides(data: Path) -> None:
     )
     assert len(parts[0]) == list(listed.values()).count("1")
     assert not parts[0] & parts[1]
-
-
-def test_a_world_is_the_same_after_writing(data: Path, tmp_path: Path) -> None:
-    labelled = read_labelled_photos("inshop", data, split="classes")
-    again = read_catalogue(write_labelled_photos(labelled, tmp_path / "world.jsonl"))
-    assert [(p.photo_id, p.item_id, p.role, p.metadata["category"]) for p in again] == [
-        (p.photo_id, p.item_id, p.role, p.metadata["category"]) for p in labelled.photos
-    ]
-    assert again[0].read() == labelled.photos[0].read()
 
 
 def test_transformations_change_training_photos_alone(data: Path) -> None:

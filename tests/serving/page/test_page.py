@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from retrieval.images import MAX_BYTES
 from retrieval.retriever import Retriever
 from serving.page.answers import example_label, labels_html
 from serving.page.page import example_images, gallery_examples
@@ -82,26 +81,9 @@ def test_hostile_files_meet_the_same_gate(page: httpx.Client, image: bytes | Non
 
 
 @pytest.mark.slow
-def test_an_upload_has_the_endpoints_limit(page: httpx.Client) -> None:
-    response = page.post("/gradio_api/upload", files={"files": ("a.jpg", b"x" * (MAX_BYTES + 2**20))})
-    assert response.status_code == 413
-
-
-@pytest.mark.slow
 def test_nothing_is_kept_or_reported(page: httpx.Client) -> None:
     config = page.get("/config").json()
     assert (config["analytics_enabled"], config["run_history"]) == (False, False)
-
-
-@pytest.mark.slow
-def test_progress_is_shown_on_the_answer_and_not_on_the_header(page: httpx.Client) -> None:
-    config = page.get("/config").json()
-    ids = {component["props"].get("elem_id"): component["id"] for component in config["components"]}
-    events = {dependency["api_name"]: dependency for dependency in config["dependencies"]}
-    (header,) = events["header"]["outputs"]
-    for name in ("search_whole", "search_part"):
-        assert header in events[name]["outputs"]
-        assert events[name]["show_progress_on"] == [ids["answer"]]
 
 
 def test_examples_are_spread_over_the_gallery(retriever: Retriever) -> None:

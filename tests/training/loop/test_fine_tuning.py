@@ -101,15 +101,6 @@ def test_patience_ends_a_run_that_gets_no_better(catalogue: Path, tmp_path: Path
     assert again.progress["epoch"] == 3
 
 
-@pytest.mark.parametrize(("select", "figure", "sign"), [("r@1", "R@1", -1), ("map@r", "MAP@R", -1)])
-def test_the_chosen_figure_chooses(select: str, figure: str, sign: int, catalogue: Path, tmp_path: Path) -> None:
-    run = train(tiny_settings(catalogue, epochs=3, select=select, crop_area=0.2, colour=0.9), tmp_path / "run")
-    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
-    best = min(lines, key=lambda line: sign * line[f"validation {figure}"])
-    kept = lines[run.progress["best"]["epoch"]]
-    assert kept[f"validation {figure}"] == best[f"validation {figure}"]
-
-
 def test_without_validation_items_the_last_checkpoint_is_kept(catalogue: Path, tmp_path: Path) -> None:
     from retrieval.catalogue.read import read_catalogue
 

@@ -105,16 +105,6 @@ def test_best_trial_becomes_a_config_of_train(catalogue: Path, tmp_path: Path, c
     assert f"Change from the given settings: {gain:.3g} ± " in text
 
 
-@pytest.mark.slow
-def test_same_seed_draws_the_same_trials(catalogue: Path, tmp_path: Path, cheap: None) -> None:
-    drawn = []
-    for name, seed in (("one", 0), ("same", 0), ("other", 1)):
-        outcome = tune(tiny_settings(catalogue, seed=seed), tmp_path / name)
-        drawn.append([trial.params for trial in outcome.trials])
-    assert drawn[0] == drawn[1]
-    assert drawn[0] != drawn[2]
-
-
 def test_interrupted_study_resumes_up_to_its_number_of_trials(
     catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
