@@ -64,11 +64,7 @@ def empty_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_onnx_fast(
-    model: EmbeddingModel | PretrainedModel,
-    path: Path,
-    *,
-    size: int,
-    whitening: Whitening | None = None,
+    model: EmbeddingModel | PretrainedModel, path: Path, *, size: int, whitening: Whitening | None = None
 ) -> None:
     """Write a model as `training.export.onnx_writer` does, with the TorchScript exporter."""
     import torch
@@ -105,11 +101,7 @@ def onnx_written_once(request: pytest.FixtureRequest) -> Iterator[None]:
     written: dict[tuple[object, ...], bytes] = {}
 
     def write(
-        model: EmbeddingModel | PretrainedModel,
-        path: Path,
-        *,
-        size: int,
-        whitening: Whitening | None = None,
+        model: EmbeddingModel | PretrainedModel, path: Path, *, size: int, whitening: Whitening | None = None
     ) -> None:
         arrays = [tensor.detach().numpy() for tensor in model.state_dict().values()]
         arrays += [] if whitening is None else [whitening.mean, whitening.matrix]

@@ -24,8 +24,7 @@ def base_of(*seqs: int) -> Base:
 
 
 @pytest.mark.parametrize(
-    ("newer", "removed", "outdated"),
-    [(30, 0, False), (31, 0, True), (0, 30, False), (0, 31, True), (30, 30, False)],
+    ("newer", "removed", "outdated"), [(30, 0, False), (31, 0, True), (0, 30, False), (0, 31, True), (30, 30, False)]
 )
 def test_a_base_is_outdated_by_a_quarter(
     newer: int, removed: int, outdated: bool, monkeypatch: pytest.MonkeyPatch

@@ -147,11 +147,7 @@ def test_the_command_writes_a_catalogue(tmp_path: Path, monkeypatch: pytest.Monk
     done = CliRunner().invoke(group, [*command, "--calibration", "0.2"])
     assert done.exit_code == 0
     told = done.output.splitlines()[0].removeprefix("Wrote cub.csv: ").rstrip(".").split(", ")
-    assert sorted(told) == [
-        "calibration 2 photos of 1 items",
-        "test 10 photos of 5 items",
-        "train 8 photos of 4 items",
-    ]
+    assert sorted(told) == ["calibration 2 photos of 1 items", "test 10 photos of 5 items", "train 8 photos of 4 items"]
     assert "retrieval train cub.csv -o runs/cub" in done.output
     assert Counter(p.partition for p in read_catalogue(tmp_path / "cub.csv")) == {
         "train": 8,

@@ -235,8 +235,7 @@ def test_a_search_names_the_fields_that_it_wants(
 
 
 @pytest.mark.parametrize(
-    ("name", "sent"),
-    [(AWKWARD, ENCODED), (".", b"%2E"), ("..", b"%2E%2E"), ("../x", b"..%2Fx"), ("a\n", b"a%0A")],
+    ("name", "sent"), [(AWKWARD, ENCODED), (".", b"%2E"), ("..", b"%2E%2E"), ("../x", b"..%2Fx"), ("a\n", b"a%0A")]
 )
 def test_an_id_never_changes_the_path(ask: Ask, server: Server, name: str, sent: bytes) -> None:
     server.will(REMOVED)

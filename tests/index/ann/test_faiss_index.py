@@ -69,12 +69,7 @@ def test_a_gpu_finds_what_the_cores_find() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "probes", "most", "slack"),
-    [
-        ("flat", 0, 0, 1.1e-5),
-        ("fp16", 0, 0, 5e-4),
-        ("ivf", 8, 15, 5e-4),
-    ],
+    ("kind", "probes", "most", "slack"), [("flat", 0, 0, 1.1e-5), ("fp16", 0, 0, 5e-4), ("ivf", 8, 15, 5e-4)]
 )
 def test_an_index_of_each_kind(
     kind: str, probes: int, most: int, slack: float, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -69,11 +69,7 @@ def test_index_says_what_was_written_and_what_comes_next(
     ],
 )
 def test_a_refusal_is_one_line_that_says_what_to_do(
-    words: list[str],
-    told: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert call(monkeypatch, *words) == 1

@@ -70,11 +70,7 @@ def test_people_read_the_api_without_another_host(client: TestClient, paths: dic
         assert path in text
         for operation in operations.values():
             assert " ".join(operation["description"].split()) in " ".join(text.split())
-    for words in (
-        "top_k",
-        "A filter over columns, such as \"brand = 'x' and price < 10\".",
-        "multipart",
-    ):
+    for words in ("top_k", "A filter over columns, such as \"brand = 'x' and price < 10\".", "multipart"):
         assert words in text
     assert "<script" not in page.text
     assert re.findall(r"""(?:src|href)=["'](?!#|openapi\.json)""", page.text) == []

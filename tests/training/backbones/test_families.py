@@ -54,11 +54,7 @@ FAMILIES: dict[str, tuple[Callable[[], Any], str, int]] = {  # model, readout, l
         VECTOR,
         16,
     ),
-    "siglip": (
-        lambda: t.SiglipModel(t.SiglipConfig(text_config=TEXT, vision_config={**SIZES, **PATCHES})),
-        VECTOR,
-        32,
-    ),
+    "siglip": (lambda: t.SiglipModel(t.SiglipConfig(text_config=TEXT, vision_config={**SIZES, **PATCHES})), VECTOR, 32),
     "siglip, vision": (lambda: t.SiglipVisionModel(t.SiglipVisionConfig(**SIZES, **PATCHES)), VECTOR, 32),
     "swin": (
         lambda: t.SwinModel(

@@ -150,9 +150,7 @@ def test_el_nivmf_golden(test_data: Path, name: str, dtype: torch.dtype) -> None
 def test_released_el_nivmf_is_reached_by_name(test_data: Path, name: str, normalizer: str, suffix: str) -> None:
     case = golden(test_data, "el_nivmf")[name]
     loss = VonMisesFisherNCA(
-        *case["proxy_dirs"].shape,
-        temperature=float(case["temp"].item()),
-        normalizer=normalizer,
+        *case["proxy_dirs"].shape, temperature=float(case["temp"].item()), normalizer=normalizer
     ).double()
     set_rows(loss.proxies, case["proxy_dirs"])
     set_rows(loss.concentrations, case["proxy_K"])
