@@ -44,15 +44,6 @@ def test_a_new_database_has_all_facts_and_no_changes(database: Database) -> None
     assert database.changes(-1) == []
 
 
-def test_facts_are_set_and_counted(database: Database) -> None:
-    database.increase("layout")
-    database.increase("photos", 5)
-    database.increase("photos", -2)
-    database.set_fact("kind", "fp16")
-    database.set_fact("version", 7)
-    assert (database.number("photos"), database.fact("kind"), database.state()) == (3, "fp16", (7, 1))
-
-
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -108,14 +99,6 @@ def test_a_view_inside_a_change_is_part_of_it(database: Database, other: Databas
     assert other.fact("kind") == "ivf"
     with pytest.raises(GalleryError, match="within a transaction"), database.transaction(), database.transaction():
         pass
-
-
-def test_a_view_stays_the_same_while_another_connection_changes(database: Database, other: Database) -> None:
-    with other.transaction("DEFERRED"):
-        assert other.fact("kind") == "auto"
-        database.set_fact("kind", "ivf")
-        assert other.fact("kind") == "auto"
-    assert other.fact("kind") == "ivf"
 
 
 def test_one_changes_at_a_time_and_others_read(database: Database, other: Database) -> None:

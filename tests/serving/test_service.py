@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -268,6 +269,25 @@ def keyed(shop: Path) -> Iterator[tuple[TestClient, dict[str, str], Path]]:
 
 def bearer(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
+
+
+def test_a_key_opens_what_its_scope_covers(keyed: tuple[TestClient, dict[str, str], Path]) -> None:
+    client, keys, file = keyed
+    paths = client.get("/openapi.json", headers=bearer(keys["admin"])).json()["paths"]
+    operations = [(method, re.sub("{.*?}", "x", path)) for path, methods in paths.items() for method in methods]
+    changing = [(m, path) for m, path in operations if m in ("put", "delete") or path.startswith("/v1/admin/")]
+    assert len(changing) >= 4
+    for method, path in changing:
+        assert client.request(method, path, headers=bearer(keys["search"])).status_code == 403
+        assert client.request(method, path, headers=bearer(keys["admin"])).status_code not in (401, 403)
+    for key in keys.values():
+        basic = {"Authorization": "Basic " + base64.b64encode(f"any:{key}".encode()).decode()}
+        for headers in (bearer(key), {"X-API-Key": key}, {"Authorization": f"BEARER {key}"}, basic):
+            assert client.post("/v1/search", content=MINE, headers=headers).status_code == 200
+    for headers in (bearer("rk_wrong"), bearer(""), {"Authorization": "Basic !"}, {"X-API-Key": "é".encode()}):
+        assert client.post("/v1/search", content=MINE, headers=headers).status_code == 401  # type: ignore[arg-type]
+    assert not any(key in file.read_text() for key in keys.values())
+    assert file.stat().st_mode & 0o077 == 0
 
 
 def test_keys_rotate_while_the_server_runs(keyed: tuple[TestClient, dict[str, str], Path]) -> None:

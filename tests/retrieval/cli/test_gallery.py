@@ -216,13 +216,6 @@ def test_columns_are_declared_by_hand(shop: Path) -> None:
         call("gallery", "declare", shop / "g", "depth:metres")
 
 
-@pytest.mark.parametrize(("text", "bytes_"), [("2GiB", 2 * 2**30), ("500 mb", 500 * 10**6), ("1024", 1024)])
-def test_memory_has_units(text: str, bytes_: int) -> None:
-    from retrieval.cli.options import MEMORY
-
-    assert MEMORY.convert(text, None, None) == bytes_
-
-
 def test_columns_of_one_kind_are_offered() -> None:
     photos = [
         Photo("a", Path("a"), "x", group="g", metadata={"price": 1, "mixed": 1, "and": "x", "x y": "z"}),

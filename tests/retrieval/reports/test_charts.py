@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -33,13 +30,3 @@ def test_a_histogram_shows_weighted_shares() -> None:
     line = histogram("", np.array([0.1, 0.9, 5]), np.array([1.0, 1, 2]), np.array([0, 0.5, 1]), "a")
     assert line.y.tolist() == [0.25, 0.25, 0.75, 0.75]
     assert line.x.tolist() == [0, 0.5, 0.5, 1]
-
-
-@pytest.mark.slow
-def test_the_wheel_has_the_templates(tmp_path: Path) -> None:
-    from hatchling.builders.wheel import WheelBuilder
-
-    root = Path(__file__).parents[3]
-    (wheel,) = WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"])
-    names = set(zipfile.ZipFile(wheel).namelist())
-    assert {path.relative_to(root).as_posix() for path in (root / "retrieval").rglob("*.html")} <= names

@@ -94,16 +94,6 @@ def test_a_file_under_two_ids_is_shown_as_a_duplicate(report: GalleryReport) -> 
     assert "another id" in duplicates
 
 
-def test_evidence_that_a_point_may_have_is_shown(report: GalleryReport) -> None:
-    more = {"assumptions": ["One & only"]}
-    page = render_gallery_report(
-        replace(report, point=replace(report.point, evidence={**report.point.evidence, **more}))
-    )
-    assert "One &amp; only" in page
-    assert escaped(report.point.evidence["assumptions"][0]) not in page
-    assert "<script" not in page
-
-
 def test_families_and_items_with_the_most_false_matches_are_listed_with_their_shares(report: GalleryReport) -> None:
     # c, d and e are nearest to each other, x has no draws, and a copy does not count
     items = ["c", "c", "d", "e", "far", "copy"]

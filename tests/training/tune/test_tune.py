@@ -265,21 +265,6 @@ def test_calibration_and_test_photos_are_never_read(catalogue: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_features_of_a_frozen_backbone_are_made_once(catalogue: Path, tmp_path: Path) -> None:
-    base = tiny_settings(catalogue, epochs=1, precompute=1, learning_rate=0)
-    search = {"head_learning_rate": "1e-4..1e-1:log"}
-    outcome = tune(base, tmp_path / "kept", search, trials=2)
-    made = list((tmp_path / "kept" / "features").rglob("*.safetensors"))
-    assert len(made) == 2  # one a fold
-    assert "features" in (tmp_path / "kept/trials/0000/log.txt").read_text()
-    assert "features" not in (tmp_path / "kept/trials/0001/log.txt").read_text()
-    for file in made:
-        file.unlink()
-    again = tune(base, tmp_path / "anew", search, trials=2)
-    assert [trial.values for trial in again.trials] == [trial.values for trial in outcome.trials]
-
-
-@pytest.mark.slow
 def test_one_of_two_processes_finishes_the_study_when_the_other_is_killed(catalogue: Path, tmp_path: Path) -> None:
     study = tmp_path / "study"
     words = ["tune", catalogue, "-o", study, "--search", "learning_rate=1e-4..1e-1:log", "--trials", 5, "--folds", 2]
