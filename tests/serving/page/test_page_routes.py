@@ -131,6 +131,8 @@ def test_other_paths_are_not_there(make: Make) -> None:
         "/assets/a%00b",
         "/assets/a%5c..%5cb",
         "/assets/",
+        "/static/" + "a" * 5000,  # longer than the name of a file may be
+        "/static" + "/a" * 3000,
         "/static",
         "/config/",
         "/gradio_api/run/other",
