@@ -161,7 +161,6 @@ def answering(home: Path, bundle: Path, gallery: Path, folder: Path) -> Iterator
     command = [home / "retrieval", "serve", bundle, gallery, "--port", "0"]
     with (folder / "serve.log").open("w") as log:
         process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=log, text=True, env=alone())
-    assert process.stdout is not None
     try:
         matches = (re.match(r"Search at (http://[\d.:]+)/", line) for line in process.stdout)
         address = next((match[1] for match in matches if match), "")

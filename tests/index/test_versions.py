@@ -48,7 +48,6 @@ def test_a_base_in_memory_holds_live_photos_only_and_small_galleries_have_none(
         gallery.remove(photo_ids=["p2", "p20"])
     with Gallery.open(tmp_path / "g") as gallery:
         base, live = gallery.snapshot().base, [i for i in range(31) if i not in (2, 20)]
-        assert base is not None
         assert base.seqs.tolist() == live
         assert base.candidates.search(unit(1, 9), 1)[0].tolist() == [[28]]
         assert base.candidates.search(unit(30)[21:22], 1)[0].tolist() == [[live.index(21)]]
@@ -123,7 +122,6 @@ def test_a_replaced_index_is_closed_before_the_new_one_is_read(tmp_path: Path, m
         gallery.rebuild(kind="fp16")
         answers = reader.search(unit(3, 2), 4)
         base = reader.snapshot().base
-        assert base is not None
         old = weakref.ref(base.candidates)
         del base
         open_at_read: list[bool] = []

@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from research.claims.intervals import Draws
-from research.claims.measures import anchored_by_class, opis_of, ranked_by_class, utility_by_class, utility_by_half
+from research.claims.measures import anchored_by_class, opis_of, ranked_by_class, utility_by_class
 from research.claims.plan import TCM, run_claim
 from research.claims.sets import Held, LabelledSet
 from research.claims.store import OutOfTime, Runs, key_of
@@ -49,22 +48,6 @@ def test_figures_by_class_average_to_the_metrics(small: LabelledSet) -> None:
     assert found["R@1"].mean() == pytest.approx(recall_at_k(*both, exclude_self=True)[1])
     assert found["MAP@R"].mean() == pytest.approx(map_at_r(*both, exclude_self=True))
     assert opis_of(utility_by_class(vectors, held.labels)) == pytest.approx(opis(vectors, held.labels).value, rel=1e-6)
-
-
-def test_halves_leave_the_inconsistency_of_classes_and_no_noise() -> None:
-    generator = np.random.default_rng(0)
-    centres = generator.normal(size=(100, 1, 2 * WIDTH))
-    centres /= np.linalg.norm(centres, axis=2, keepdims=True)
-    noise = generator.normal(size=(100, 8, 2 * WIDTH))
-    spread = np.where(np.arange(100) % 2, 0.1, 0.3)[:, None, None]
-    alike, unlike = centres + 0.2 * noise, centres + spread * noise
-    labels, draws = np.repeat(np.arange(100), 8), Draws.make(classes=100, seeds=1, replicates=0)
-    shares = []
-    for photos in (alike, unlike):
-        vectors = photos.reshape(800, -1) / np.linalg.norm(photos.reshape(800, -1), axis=1, keepdims=True)
-        without = draws.opis_of_halves(utility_by_half(vectors, labels)[None])[0]
-        shares.append(without / opis_of(utility_by_class(vectors, labels)))
-    assert shares[0] < 0.5 < shares[1]
 
 
 def test_anchored_rates_lie_near_the_target_and_below_the_best(small: LabelledSet) -> None:

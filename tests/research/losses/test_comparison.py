@@ -8,7 +8,6 @@ import torch
 from pytorch_metric_learning import losses
 
 from research.losses import ContextualCorrected, ContextualDetached, EuclideanNCA, FastAP, Margin, NTXent
-from research.losses.comparison import draw_negatives
 from retrieval.errors import InvalidParameter
 from training.losses import Contextual, make_loss
 
@@ -108,20 +107,6 @@ def test_margin_by_hand() -> None:
     assert value == pytest.approx((2 * pull + near) / 3)  # over the terms above zero
     wide = float(Margin(beta=2.0, margin=0.0)(embeddings, torch.tensor([0, 0, 1])))
     assert wide == pytest.approx((4 - chord(40) - chord(110)) / 2)
-
-
-def test_every_positive_pair_gets_a_negative() -> None:
-    """Also where one pair is close: in 512 dimensions its weight is e^300 times that of another."""
-    generator = torch.Generator().manual_seed(0)
-    embeddings = 0.6 + torch.randn(24, 512, generator=generator)
-    embeddings[23] = embeddings[0] + 0.4 * torch.randn(512, generator=generator)
-    labels = torch.tensor([*[0] * 7, *[1] * 2, *[2] * 14, 3])
-    unit = torch.nn.functional.normalize(embeddings, dim=1)
-    a, p, n = draw_negatives(torch.cdist(unit, unit), labels, dim=512, cutoff=0.5, reach=1.4)
-    assert (labels[a] == labels[p]).all()
-    assert (labels[a] != labels[n]).all()
-    assert len(set(zip(a.tolist(), p.tolist(), strict=True))) == len(a) == 7 * 6 + 2 * 1 + 14 * 13
-    assert len({tuple(row) for row in torch.stack([a, n], dim=1).tolist()}) > 23  # not one for all pairs of a photo
 
 
 @pytest.mark.parametrize(

@@ -102,17 +102,3 @@ def test_roadmap_bounds_the_exact_one_from_above() -> None:
     embeddings, labels = batch()
     halves = (float(RoadmapAP()(embeddings, labels)) + float(RoadmapCalibration()(embeddings, labels))) / 2
     assert float(Roadmap()(embeddings, labels)) == pytest.approx(halves)
-
-
-def test_roadmaps_step_by_hand() -> None:
-    """Three photos, one positive at 0.6 and one negative t before it: 1 - AP = 1 - 1 / (1 + H(t))."""
-    angle = torch.tensor([0.0, np.arccos(0.6), -np.arccos(0.62)], dtype=torch.float64)
-    embeddings = torch.stack([angle.cos(), angle.sin()], dim=1)
-    labels = torch.tensor([0, 0, 1])
-    s = cosines_of(embeddings)
-    scores = []
-    for q, p in ((0, 1), (1, 0)):
-        t = s[q, 2] - s[q, p]
-        step = 1 / (1 + np.exp(-t / 0.01))
-        scores.append(1 / (1 + (step + 0.5 if 0 < t <= 0.05 else step)))
-    assert float(RoadmapAP()(embeddings, labels)) == pytest.approx(1 - np.mean(scores))

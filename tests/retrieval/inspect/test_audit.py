@@ -15,7 +15,7 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.cli.main import group
 from retrieval.indexing.worker import CONTENT
-from retrieval.inspect.audit import audit
+from retrieval.inspect.audit import audit, summary
 from retrieval.inspect.duplicates import NEAR, SAME_FILE, SAME_PICTURE, is_copy
 from retrieval.retriever import Retriever
 from retrieval.threshold.gallery_points import pack_points
@@ -106,6 +106,12 @@ def test_it_agrees_with_the_searches(folder: Path) -> None:
         matches = retriever.search(retriever.gallery.thumbnail(photo_id)).matches  # the files themselves
         others = {match.item_id for match in matches} - {item_id}
         assert all(frozenset((item_id, other)) in together for other in others)
+
+
+def test_an_empty_gallery_is_fine(folder: Path, tmp_path: Path) -> None:
+    bundle = Bundle.open(folder / "bundle")
+    with Gallery.create(tmp_path / "empty", dim=DIM, embedding_id=bundle.embedding_id) as gallery:
+        assert "0 photos of 0 items" in summary(audit(bundle, gallery))
 
 
 def test_the_command_line(folder: Path) -> None:

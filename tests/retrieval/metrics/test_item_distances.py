@@ -31,6 +31,15 @@ def gallery(*, ids: list[str] | None = None) -> ItemDistances:
     return ItemDistances(PHOTOS, ITEMS, densities=DENSITIES, ids=ids, distance_form=Sum())
 
 
+def test_photos_are_sorted_by_item_and_keep_their_order_within_it() -> None:
+    side = gallery(ids=IDS)
+    assert side.items.tolist() == ["a", "b", "c"]
+    assert side.order.tolist() == [1, 3, 0, 4, 2]
+    assert side.ids.tolist() == ["p1", "p3", "p0", "p4", "p2"]
+    assert side.densities.tolist() == [10, 30, 0, 40, 20]
+    assert [side.order[side.photos(item)].tolist() for item in range(3)] == [[1, 3], [0, 4], [2]]
+
+
 def test_distances_by_hand() -> None:
     (block,) = gallery().blocks(PHOTOS[:1], ["b"], densities=np.array([2.0]))
     assert block.squared[0].tolist() == pytest.approx([2, 0.8, 0, 0.4, 4], abs=1e-6)  # 2 - 2 cos

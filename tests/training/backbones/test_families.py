@@ -129,7 +129,6 @@ def test_a_family_from_end_to_end(family: str, tmp_path: Path) -> None:
     index_catalogue(bundle, photos, tmp_path / "gallery", progress=False)
     with Retriever.open(bundle.path, tmp_path / "gallery") as retriever:
         result = retriever.search(photos[7].path)
-    assert result.nearest is not None
     assert result.nearest.distance == pytest.approx(0, abs=1e-3)
     assert result.decision in ("match", "ranked")  # vectors of random weights may be too close to tell apart
 
