@@ -68,13 +68,6 @@ def test_cars(devkit: bool, tmp_path: Path) -> None:
         assert {p.photo_id.split("/")[0] for p in shared if p.partition == "test"} == {"cars_test"}
 
 
-def test_sop(tmp_path: Path) -> None:
-    photos = read_dataset("sop", write_sop(tmp_path, classes=2, photos=3))
-    assert parts(photos) == {"train": {"00001", "00002"}, "test": {"11319", "11320"}}
-    assert {p.metadata["category"] for p in photos} == {"bicycle", "cabinet", "chair", "coffee_maker"}
-    assert photos[0].photo_id == "cabinet_final/110000000001_0.JPG"
-
-
 def test_inshop_has_queries_and_a_gallery_in_both_parts(tmp_path: Path) -> None:
     folder = write_inshop(tmp_path, classes=2, photos=5)
     photos = read_dataset("inshop", folder)

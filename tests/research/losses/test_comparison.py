@@ -15,22 +15,6 @@ from ...training.losses.golden import batch, cosines_of, gradient_of
 from ...training.losses.slow_contextual import slow_contextual, squared_distances
 
 
-@pytest.mark.parametrize("n", [1, 12])
-@pytest.mark.parametrize("name", ["blackbox_ap", "fast_ap", "margin", "ntxent", "roadmap_ap", "softbin_ap"])
-def test_photos_without_positives_are_worth_nothing(name: str, n: int) -> None:
-    value, slope = gradient_of(make_loss(name, classes=n, dim=6, arguments={}), batch(n=n)[0], torch.arange(n))
-    assert value == 0
-    assert slope.abs().max() == 0
-
-
-@pytest.mark.parametrize("name", ["margin", "ntxent"])
-def test_photos_without_negatives_are_worth_nothing(name: str) -> None:
-    embeddings, labels = batch()
-    value, slope = gradient_of(make_loss(name, classes=1, dim=6, arguments={}), embeddings, labels * 0)
-    assert value == 0
-    assert slope.abs().max() == 0
-
-
 def test_corrected_cuts_the_gradient_of_loops_by_the_labels() -> None:
     embeddings, labels = batch(n=9)
     value, slope = gradient_of(ContextualCorrected(), embeddings, labels)

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from research.papers import runs
-from research.papers.configuration import MODERN, Configuration, Variant
+from research.papers.configuration import MODERN, Configuration
 from research.papers.drawings import draw as draw_figure
 from research.papers.labelled_photos import read_labelled_photos
 from research.papers.listing import configurations, find
@@ -69,23 +68,6 @@ def test_a_configuration_runs_from_start_to_end(name: str, options: Options) -> 
                 assert stored["results"][dataset][variant][metric]["values"] == values
     table = (folder / "results.md").read_text()
     assert all(f"| {variant} |" in table for rows in results.cells.values() for variant in rows)
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_is_continued(options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = dataclasses.replace(find("tcm-table-8"), variants={"RS@K": Variant()}, published={})
-    whole = run(entry, options).cells
-    other = dataclasses.replace(options, output=tmp_path)
-    real = runs.train
-    monkeypatch.setattr(runs, "train", lambda *a, **k: real(*a, **k, on_epoch=_stop))
-    with pytest.raises(KeyboardInterrupt):
-        run(entry, other)
-    monkeypatch.undo()
-    assert run(entry, other).cells == whole
-
-
-def _stop(epoch: int, figures: object) -> None:
-    raise KeyboardInterrupt
 
 
 def test_settings_losses_and_metrics_are_known(data: Path, tmp_path: Path) -> None:

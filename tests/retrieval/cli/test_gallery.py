@@ -12,11 +12,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from index.gallery import Gallery
-from retrieval.bundle.bundle import Bundle
-from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.catalogue.read import Photo
 from retrieval.cli.main import group
 from retrieval.errors import DataError, GalleryError, InvalidParameter
-from retrieval.indexing.pipeline import columns_of, index_catalogue
+from retrieval.indexing.pipeline import columns_of
 from retrieval.retriever import Retriever
 
 from ...gallery_contents import contents
@@ -222,14 +221,3 @@ def test_columns_of_one_kind_are_offered() -> None:
         Photo("b", Path("b"), "y", metadata={"price": 2.5, "mixed": "one", "sale": True}),
     ]
     assert columns_of(photos) == {"group": "text", "price": "number", "sale": "boolean"}
-
-
-def test_two_galleries_of_the_same_photos_are_equal_whatever_the_batches(shop: Path) -> None:
-    bundle, photos = Bundle.open(shop / "bundle"), read_catalogue(shop / "photos.csv")
-    found = []
-    for size in (1, 5, 64):
-        index_catalogue(bundle, photos, shop / f"g{size}", batch_size=size, progress=False)
-        with Gallery.open(shop / f"g{size}") as gallery:
-            ids, items, vectors = contents(gallery)
-            found.append((ids, items, vectors.tobytes()))
-    assert found[0] == found[1] == found[2]

@@ -80,17 +80,6 @@ def test_a_refusal_is_one_line_that_says_what_to_do(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_gallery_of_another_bundle_is_refused_with_the_way_out(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from index.gallery import Gallery
-
-    Gallery.create(tmp_path / "g", dim=48, embedding_id="another").close()
-    draw(0, 0).save(tmp_path / "q.png")
-    assert call(monkeypatch, "search", world / "bundle", tmp_path / "g", tmp_path / "q.png") == 1
-    assert "Index the photos again: retrieval index" in capsys.readouterr().err
-
-
 def test_usage_errors_keep_clicks_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(monkeypatch, "search") == 2
     assert "Missing argument" in capsys.readouterr().err

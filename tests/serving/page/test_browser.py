@@ -19,7 +19,7 @@ from retrieval.feedback import read_feedback
 from retrieval.indexing.pipeline import index_catalogue
 from tests.serving.live_page import FLAGS
 
-from ...world import SIDE, draw, encode
+from ...world import draw, encode
 from ..conftest import Served, start, stop
 
 expect.set_options(timeout=30_000)  # ms; a busy machine needs seconds for its first search
@@ -90,15 +90,6 @@ def test_a_photo_that_cannot_be_used_says_why_and_the_next_one_works(page: Page)
     expect(page.locator("#answer .r-empty")).to_be_visible()
     send(page, encode(draw(5, 5)))
     expect(page.locator("#answer h2")).to_have_text("This is item-05")
-
-
-def test_an_example_is_one_click(page: Page) -> None:
-    examples = page.locator("button.gallery-item")
-    expect(examples).to_have_count(6)
-    examples.nth(2).click()
-    expect(page.locator("#answer h2")).to_contain_text("This is item-")
-    examples.nth(4).click()
-    expect(page.locator("#answer .r-card").first).to_be_visible()
 
 
 def test_an_example_has_its_file_name_as_a_label(browser: Browser, world: Path, tmp_path: Path) -> None:
@@ -317,17 +308,3 @@ def test_the_report_can_be_read_everywhere(
 def test_a_photo_that_only_the_browser_opens_is_converted(page: Page) -> None:
     send(page, encode(draw(3, 5), "BMP"), "photo.bmp", "image/bmp")
     expect(page.locator("#answer h2")).to_have_text("This is item-03")
-
-
-def test_items_in_parts_of_a_photo_are_ranked(page: Page) -> None:
-    photo = Image.new("RGB", (2 * SIDE, SIDE))
-    for half, item in enumerate((3, 8)):
-        photo.paste(draw(item, 9), (half * SIDE, 0))
-    send(page, encode(photo, "PNG"), "photo.png")
-    expect(page.locator("#answer .r-banner")).to_be_visible()
-    page.locator("#parts").click()
-    expect(page.locator("#answer h2")).to_have_text("The closest items")
-    expect(page.locator(".r-card b", has_text="item-03")).to_be_visible()
-    expect(page.locator(".r-card b", has_text="item-08")).to_be_visible()
-    expect(page.locator("#noted")).to_be_hidden()  # nothing was decided
-    wait_for_thumbnails(page)

@@ -75,20 +75,6 @@ def test_interrupted_anywhere_it_ends_the_same(
     assert same(parts(whole, BEST), parts(resumed, BEST))
 
 
-def test_what_is_frozen_stays_and_the_rest_learns(catalogue: Path, tmp_path: Path) -> None:
-    run = train(tiny_settings(catalogue, learning_rate=0.0, epochs=1), tmp_path / "run")
-    assert same(backbone(parts(run)), backbone(untrained(run), ""))
-    assert not torch.equal(parts(run)["model.head.weight"], untrained(run)["head.weight"])
-
-
-def test_the_projector_is_dropped_at_the_end(catalogue: Path, tmp_path: Path) -> None:
-    run = train(tiny_settings(catalogue, projector=4, loss="proxy_nca", epochs=1), tmp_path / "run")
-    assert parts(run)["loss.proxies"].shape[1] == 4
-    assert parts(run)["projector.weight"].shape == (4, 16)
-    assert run.best_model().head.out_features == 16
-    assert not any("projector" in name for name in parts(run, BEST))
-
-
 def test_without_validation_items_the_last_checkpoint_is_kept(catalogue: Path, tmp_path: Path) -> None:
     from retrieval.catalogue.read import read_catalogue
 
