@@ -118,18 +118,10 @@ def _items_of(photos: dict[str, str], item: str) -> set[str]:
     return {photo for photo, its in photos.items() if its == item}
 
 
-def _add(
-    gallery: Gallery,
-    names: list[str],
-    item: str,
-    seed: int,
-    *,
-    thumbnails: list[bytes] | None = None,
-    upsert: bool = False,
-) -> None:
+def _add(gallery: Gallery, names: list[str], item: str, seed: int, **more: Any) -> None:
     vectors = unit(len(names), seed)
     features = features_of(vectors) if gallery.features_key else None
-    gallery.add(names, [item] * len(names), vectors, features=features, thumbnails=thumbnails, upsert=upsert)
+    gallery.add(names, [item] * len(names), vectors, features=features, **more)
 
 
 def _features_are_right(gallery: Gallery) -> bool:

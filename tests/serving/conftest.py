@@ -125,16 +125,7 @@ def launch(world: Path, folder: Path, *options: str, program: str = PROGRAM) -> 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [
-        sys.executable,
-        "-c",
-        program,
-        "serve",
-        str(world / "bundle"),
-        str(world / "gallery"),
-        "--port",
-        str(port),
-    ]
+    command = [sys.executable, "-c", program, "serve", str(world / "bundle"), str(world / "gallery"), f"--port={port}"]
     log = folder / "serve.log"
     with log.open("wb") as out:
         process = subprocess.Popen([*command, *options], stdout=out, stderr=out)

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -248,14 +248,7 @@ def splice(data: bytes, generator: np.random.Generator) -> bytes:
     return data[: int(generator.integers(len(data)))] + other[int(generator.integers(len(other))) :]
 
 
-MUTATIONS: Sequence[Callable[[bytes, np.random.Generator], bytes]] = (
-    flip_bits,
-    flip_bits,
-    overwrite,
-    truncate,
-    move_chunks,
-    splice,
-)
+MUTATIONS = (flip_bits, flip_bits, overwrite, truncate, move_chunks, splice)
 
 
 def mutants(count: int, seed: int) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from retrieval.catalogue.splits import make_evaluation_protocol, make_splits, ph
 from retrieval.cli.data import data
 from retrieval.errors import DataError, RunError
 from training.loop.distributed import ProcessGroup
-from training.loop.run import BEST, LAST, Run
+from training.loop.run import LAST, Run
 from training.loop.train import begin_run, train
 from training.loop.trainer import Trainer
 
@@ -112,17 +112,6 @@ def test_what_was_in_the_directory_before_stays(
     with pytest.raises(RuntimeError):
         train(tiny_settings(catalogue), tmp_path / "run")
     assert [path.name for path in (tmp_path / "run").rglob("*")] == ["notes", "mine.txt"]
-
-
-def test_a_failure_after_the_first_epoch_can_be_resumed(
-    catalogue: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fail(1, monkeypatch)
-    with pytest.raises(RuntimeError):
-        train(tiny_settings(catalogue), tmp_path / "run")
-    monkeypatch.undo()
-    resumed = train(tiny_settings(catalogue), tmp_path / "run", resume=True)
-    assert equal(weights(run, BEST), weights(resumed, BEST))
 
 
 def test_a_run_that_was_killed_before_its_first_epoch_can_be_resumed(

@@ -10,16 +10,8 @@ from retrieval.metrics import consistency
 from retrieval.metrics.consistency import opis, opis_of_ranges, search_curves, utility_curves
 from retrieval.metrics.identification import SearchScores
 
-CASES = (
-    "hand",
-    "medium_explicit_range",
-    "small",
-    "small_N10",
-    "small_N1000",
-    "small_c2",
-    "small_explicit_range",
-    "with_singleton_class",
-)
+SMALL = ("small", "small_N10", "small_N1000", "small_c2", "small_explicit_range")
+CASES = ("hand", "medium_explicit_range", *SMALL, "with_singleton_class")
 
 
 def golden(folder: Path, case: str) -> dict[str, np.ndarray]:
