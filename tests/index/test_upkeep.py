@@ -95,24 +95,6 @@ def test_an_index_is_refused_by_the_lower_bound(
             gallery.rebuild(kind="ivf", min_recall=least)
 
 
-def test_filters_that_are_kept_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "FILTERS", 3)
-    gallery = filled(tmp_path / "g")
-    gallery.declare({"number": "number"})
-    for number in range(9):
-        gallery.search(unit(1), 1, where=f"number = {number}")
-    assert list(gallery.snapshot()._filters) == [f"number = {number}" for number in (6, 7, 8)]
-
-
-def test_an_answer_is_confirmed_once_per_filter(tmp_path: Path) -> None:
-    gallery, asked = Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e", columns={"brand": "text"}), list[str]()
-    gallery.add(["p0", "p1"], ["i0", "i1"], unit(2), metadata=[{"brand": "a"}] * 2)
-    gallery.search(unit(2), 2, where="brand = 'a'")
-    gallery._database._connection.set_trace_callback(asked.append)
-    gallery.search(unit(2), 2, where="brand = 'a'")
-    assert not any("metadata" in statement for statement in asked)
-
-
 def test_damage_that_a_compaction_meets_is_told(tmp_path: Path) -> None:
     gallery = Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e")
     for i in range(15):

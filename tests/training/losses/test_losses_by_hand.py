@@ -20,7 +20,6 @@ from training.losses import (
     ContextualSum,
     Contrastive,
     CosFace,
-    MeanFieldClassWiseMultiSimilarity,
     MeanFieldContrastive,
     NormalizedSoftmax,
     ProxyAnchor,
@@ -36,19 +35,6 @@ from training.losses import (
 from training.losses.ranking import simix, simix_pairs, smooth_recall
 
 from .golden import F64, agrees, golden, measure, small_batch
-
-
-def kept_by(loss: torch.nn.Module, vectors: Tensor, labels: Tensor) -> int:
-    """Return the number of elements of the largest tensor that a step keeps for its gradient."""
-    kept: list[int] = []
-
-    def note(tensor: Tensor) -> Tensor:
-        kept.append(tensor.numel())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        loss(vectors.requires_grad_(), labels)
-    return max(kept)
 
 
 def same_with_gradient(got: Tensor, want: Tensor, vectors: Tensor) -> None:
@@ -196,14 +182,6 @@ def test_ablations_of_the_contextual_loss_differ(monkeypatch: pytest.MonkeyPatch
     whole = Contextual(conjunction="min")(vectors, labels).item()
     monkeypatch.setattr(contextual, "ROWS", 300)
     assert Contextual(conjunction="min")(vectors, labels).item() == pytest.approx(whole, rel=1e-12)
-
-
-def test_a_step_keeps_small_tensors() -> None:
-    assert kept_by(ThresholdConsistentMargin(), torch.randn(3000, 8), torch.arange(3000) // 4) <= 3000 * 8
-    for loss in (SmoothAP(), RecallAtK()):
-        assert kept_by(loss, torch.randn(480, 8), torch.arange(480) // 4) <= 480 * 480
-    for kind in (MeanFieldContrastive, MeanFieldClassWiseMultiSimilarity):
-        assert kept_by(kind(2000, 8), torch.randn(16, 8), torch.arange(16) // 4) <= 16 * 2000
 
 
 def test_broken_rules_and_labels_without_a_proxy_are_refused() -> None:
