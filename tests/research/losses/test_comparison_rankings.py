@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from research.losses import BlackboxAP, Roadmap, RoadmapAP, RoadmapCalibration, SoftbinAP
-from training.losses import ThresholdConsistentMargin
 
 from ...training.losses.golden import batch, cosines_of
 
@@ -17,16 +16,6 @@ def ordered(n: int = 12) -> tuple[Tensor, Tensor]:
     """Return a batch in which every photo has its own class first."""
     labels = torch.arange(n) // 4
     return torch.nn.functional.one_hot(labels).double() + 0.01 * batch(n=n, d=int(labels.max()) + 1)[0], labels
-
-
-def test_calibration_divides_by_all_pairs() -> None:
-    embeddings, labels = batch()
-    s, y = cosines_of(embeddings), labels.numpy()
-    pull = np.mean([max(0, 0.9 - s[i, j]) for i in range(12) for j in range(12) if i != j and y[i] == y[j]])
-    push = np.mean([max(0, s[i, j] - 0.6) for i in range(12) for j in range(12) if y[i] != y[j]])
-    assert float(RoadmapCalibration()(embeddings, labels)) == pytest.approx(pull + push)
-    hard = ThresholdConsistentMargin(positive_margin=0.9, negative_margin=0.6)
-    assert float(hard(embeddings, labels)) > pull + push
 
 
 def slow_ap(s: np.ndarray, y: np.ndarray) -> float:

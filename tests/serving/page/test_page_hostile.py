@@ -33,7 +33,7 @@ SEARCH = "/v1/search"
 JPEG = {"content-type": "image/jpeg"}
 FUZZ = int(os.environ.get("RETRIEVAL_FUZZ", "1000"))
 MB = 2**20
-LEAK = re.compile(r"Traceback|File \"|site-packages|root:|/tmp/|/home/|/usr/")
+LEAK = re.compile(r"hunter2|TOP SECRET|bundle_id|SQLite|Traceback|File \"|site-packages|root:|/tmp/|/home/|/usr/")
 ROUTES = {  # all that the page answers; each of Gradio's others is 404
     *(("GET", path) for path in ("/", "/config", "/theme.css", "/favicon.ico", "/assets/{path:path}")),
     *(("GET", path) for path in ("/static/{path:path}", "/gradio_api/upload_progress")),
@@ -111,6 +111,7 @@ def secrets(world: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     os.mkfifo(place / "pipe")
     photo = next((world / "photos").rglob("*.png"))
     found = [place / "note", place / "pipe", photo, photo.relative_to("/"), photo.parent]
+    found += [world / "bundle" / "manifest.json", world / "gallery" / "gallery.sqlite"]
     devices = ["/etc/passwd", "/dev/zero", "/dev/stdin", "/proc/self/environ", "/proc/self/fd/0", "/proc/self/fd/5"]
     return [*(str(path) for path in found), *devices]
 
@@ -143,7 +144,8 @@ def test_no_path_that_a_client_names_is_opened(
     token = upload(page, encode(draw(1, 1)))
     up = "/".join([".."] * 10)
     paths = [*secrets, *(f"{folder}/{up}{path}" for path in secrets), *(f"{token}/{up}{path}" for path in secrets)]
-    paths += [str(link), "link", str(folder / token), f"./{token}", f"{token}/", f"{folder}/{up}", ""]
+    paths += [".env", "secret.jpg", str(folder / ".env"), str(link), "link", str(folder / token), f"./{token}"]
+    paths += [f"{token}/", f"{folder}/{up}", ""]
     paths += ["http://example.com/a.jpg", "data:image/png;base64,iVBORw0KGgo=", f"{token}\0", token.upper(), "a" * 5000]
     change = event(page, "change")
     with opening_nothing_outside(server, folder):
