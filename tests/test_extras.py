@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.errors import MODULES, extra_of
+from retrieval.errors import MODULES
 
 from .conftest import ROOT
 from .test_file_errors import CONFIG
@@ -112,24 +112,6 @@ def test_a_missing_extra_is_one_line_from_every_command(places: dict[str, str], 
         assert list(tmp_path.iterdir()) == [], verb
 
 
-@pytest.mark.slow
-def test_a_loss_without_its_library_names_the_extra(places: dict[str, str], tmp_path: Path) -> None:
-    peer = {"pytorch_metric_learning"}
-    listed = blocked(peer, ["losses", "triplet", "margin"], tmp_path)
-    assert listed.returncode == 0, listed.stderr
-    words = ["train", places["PHOTOS"], "--config", places["CONFIG"], "-o", str(tmp_path / "run")]
-    refused = blocked(peer, [*words, "--loss", "triplet"], tmp_path)
-    assert refused.returncode == 1
-    assert refused.stderr.endswith("pip install -c constraints.txt '.[train]'\n"), refused.stderr
-    assert list(tmp_path.iterdir()) == []
-    done = blocked(peer, words, tmp_path)
-    assert done.returncode == 0, done.stderr
-
-
-def test_extra_of() -> None:
-    assert (extra_of("torch"), extra_of("httpx"), extra_of("starlette")) == ("train", "client", "serve")
-
-
 # each extra alone
 
 
@@ -179,7 +161,6 @@ def answering(home: Path, bundle: Path, gallery: Path, folder: Path) -> Iterator
     command = [home / "retrieval", "serve", bundle, gallery, "--port", "0"]
     with (folder / "serve.log").open("w") as log:
         process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=log, text=True, env=alone())
-    assert process.stdout is not None
     try:
         matches = (re.match(r"Search at (http://[\d.:]+)/", line) for line in process.stdout)
         address = next((match[1] for match in matches if match), "")

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import click
 import pytest
-import yaml
 from packaging.requirements import Requirement
 
 from retrieval.cli.main import COMMANDS, LazyGroup, group
@@ -141,17 +140,6 @@ def test_every_module_of_the_reference_exists() -> None:
         assert path.is_dir() or path.with_suffix(".py").exists() or path.parent.with_suffix(".py").exists(), name
 
 
-def test_every_legend_has_a_place() -> None:
-    """Without one matplotlib looks for a free corner, and warns on a slow machine that this takes long."""
-    for path in tracked():
-        if path.suffix != ".py" or "legend(" not in path.read_text():
-            continue
-        for call in ast.walk(ast.parse(path.read_text())):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "legend":
-                places = [ast.unparse(word.value) for word in call.keywords if word.arg == "loc"]
-                assert places not in ([], ["'best'"]), f"{path.name}:{call.lineno}"
-
-
 def test_no_path_of_one_machine_is_in_the_tree() -> None:
     here = (f"{ROOT}/", f"{Path.home()}/", f"{ROOT.parent}/")
     for path in tracked():
@@ -174,32 +162,3 @@ def test_the_image_serves_without_torch_and_without_root() -> None:
     installs = re.findall(r"pip install .*", text)
     assert installs
     assert not any(re.search(r"\btrain\b|torch", line) for line in installs)
-
-
-def test_the_hooks_run_what_lint_runs() -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    recipe = re.search(r"^lint:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
-    assert recipe is not None
-    tools = {
-        " ".join(re.findall(r"\$\(BIN\)/(\S+)(?: (check|format|build))?", line)[0]) for line in recipe[1].splitlines()
-    }
-    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
-    hooks = [hook["entry"].removeprefix(".venv/bin/") for hook in local["hooks"]]
-    assert local["repo"] == "local"
-    assert all(any(hook.startswith(tool.strip()) for hook in hooks) for tool in tools if not tool.startswith("pip"))
-
-
-def test_the_workflow_calls_the_script_that_everybody_can_run() -> None:
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
-    steps = [step.get("run") for job in workflow["jobs"].values() for step in job["steps"]]
-    assert "bash .ci/run" in steps
-
-
-def test_every_target_is_explained_and_listed() -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    call = ["make", "--no-print-directory", "help"]
-    listed = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    (phony,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
-    lines = [line.split() for line in listed.splitlines()]
-    assert {words[1] for words in lines} == set(phony.split())
-    assert all(len(words) > 2 for words in lines)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from index.database import Database, system_user
+from index.database import Database
 from index.errors import GalleryCorrupt, GalleryError
 
 NUMBERS = ("version", "layout", "photos", "items", "next_seq", "live_seqs")
@@ -42,15 +41,6 @@ def test_a_new_database_has_all_facts_and_no_changes(database: Database) -> None
     assert database.facts() == START
     assert database.state() == (0, 0)
     assert database.changes(-1) == []
-
-
-def test_facts_are_set_and_counted(database: Database) -> None:
-    database.increase("layout")
-    database.increase("photos", 5)
-    database.increase("photos", -2)
-    database.set_fact("kind", "fp16")
-    database.set_fact("version", 7)
-    assert (database.number("photos"), database.fact("kind"), database.state()) == (3, "fp16", (7, 1))
 
 
 @pytest.mark.parametrize(
@@ -110,14 +100,6 @@ def test_a_view_inside_a_change_is_part_of_it(database: Database, other: Databas
         pass
 
 
-def test_a_view_stays_the_same_while_another_connection_changes(database: Database, other: Database) -> None:
-    with other.transaction("DEFERRED"):
-        assert other.fact("kind") == "auto"
-        database.set_fact("kind", "ivf")
-        assert other.fact("kind") == "auto"
-    assert other.fact("kind") == "ivf"
-
-
 def test_one_changes_at_a_time_and_others_read(database: Database, other: Database) -> None:
     with database.transaction():
         with pytest.raises(GalleryError, match="cannot be used: database is locked") as told, other.transaction():
@@ -152,29 +134,6 @@ def test_a_database_that_is_not_there_is_named(tmp_path: Path) -> None:
         Database(tmp_path / "shop" / "gallery.sqlite", read_only=False)
     assert told.value.remedy == "Index photos into it first"
     assert not (tmp_path / "shop").exists()
-
-
-def test_long_lists_are_asked_for_in_parts(database: Database) -> None:
-    with database.transaction():
-        database._connection.executemany("INSERT INTO items VALUES (?, ?, 0)", [(i, f"i{i}") for i in range(1203)])
-    asked: list[str] = []
-    database._connection.set_trace_callback(asked.append)
-    names = [f"i{i}" for i in range(1, 1201)]
-    found = [row[0] for row in database.each("SELECT number FROM items WHERE item_id IN", names)]
-    assert sorted(found) == list(range(1, 1201))
-    assert len(asked) == 3
-
-
-def test_the_user_is_named_where_the_system_knows_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(getpass, "getuser", lambda: "ann")
-    assert system_user() == "ann"
-    for error in (KeyError("uid"), OSError("no user")):
-
-        def fail(error: Exception = error) -> str:
-            raise error
-
-        monkeypatch.setattr(getpass, "getuser", fail)
-        assert system_user() == "unknown"
 
 
 def test_the_state_is_read_again_only_after_a_commit(database: Database, other: Database) -> None:

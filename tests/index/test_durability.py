@@ -24,15 +24,6 @@ from ..gallery_contents import contents
 from .vectors import DIM, features_of, filled, unit, with_features
 
 
-def test_the_database_is_durable(tmp_path: Path) -> None:
-    gallery = filled(tmp_path / "g")
-    assert gallery._database._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert gallery._database._connection.execute("PRAGMA synchronous").fetchone() == (2,)
-    with sqlite3.connect(tmp_path / "g" / "gallery.sqlite") as other:
-        assert other.execute("SELECT count(*) FROM photos").fetchone() == (40,)
-    other.close()
-
-
 @pytest.mark.parametrize("ending", [".npy", ".rows", ".features"])
 @pytest.mark.parametrize("position", [0, 9, 200, -1])
 def test_verify_finds_a_changed_byte_and_a_missing_file(tmp_path: Path, position: int, ending: str) -> None:
@@ -127,18 +118,10 @@ def _items_of(photos: dict[str, str], item: str) -> set[str]:
     return {photo for photo, its in photos.items() if its == item}
 
 
-def _add(
-    gallery: Gallery,
-    names: list[str],
-    item: str,
-    seed: int,
-    *,
-    thumbnails: list[bytes] | None = None,
-    upsert: bool = False,
-) -> None:
+def _add(gallery: Gallery, names: list[str], item: str, seed: int, **more: Any) -> None:
     vectors = unit(len(names), seed)
     features = features_of(vectors) if gallery.features_key else None
-    gallery.add(names, [item] * len(names), vectors, features=features, thumbnails=thumbnails, upsert=upsert)
+    gallery.add(names, [item] * len(names), vectors, features=features, **more)
 
 
 def _features_are_right(gallery: Gallery) -> bool:

@@ -84,7 +84,11 @@ def test_a_damaged_index_is_an_error(tmp_path: Path, kind: str, ending: str) -> 
         with pytest.raises(GalleryCorrupt, match="its sha256 differs"):
             gallery.search(vectors[:1], 1)
         assert "its sha256 differs" in gallery.damage[0]
+        assert "sha256" in gallery.verify()[0]
+    file.unlink()
     with Gallery.open(tmp_path / "g") as gallery:
+        with pytest.raises(GalleryCorrupt, match="cannot be read"):
+            gallery.search(vectors[:1], 1)
         gallery.rebuild(kind=kind, probe=Probe(0.5))  # the remedy
         assert gallery.search(vectors[7:8], 1)[0][0].photo_id == "p7"
         assert gallery.verify() == []

@@ -9,11 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from index import snapshot
-from index.ann.kinds import KINDS
 from index.database import Segment
 from index.errors import GalleryError, GalleryLocked, InvalidParameter
 from index.files import load_array, take_lock
@@ -22,91 +19,6 @@ from index.search.distance import accepts, plain_distance
 from index.segments import OpenSegment, open_segment
 
 from .vectors import DIM, filled, unit
-
-
-def brute_force(photos: dict[str, tuple[str, np.ndarray]], query: np.ndarray, k: int) -> list[tuple[str, float]]:
-    """Return (item_id, distance) of the k nearest items, by a loop over photos."""
-    best: dict[str, float] = {}
-    for item, vector in photos.values():
-        a = query.astype(np.float64) / np.linalg.norm(query.astype(np.float64))
-        b = vector.astype(np.float64) / np.linalg.norm(vector.astype(np.float64))
-        best[item] = min(best.get(item, 9.0), float(np.linalg.norm(a - b)))
-    return sorted(best.items(), key=lambda pair: pair[1])[:k]
-
-
-def test_a_photo_finds_itself_at_zero(tmp_path: Path) -> None:
-    gallery = filled(tmp_path / "g")
-    for i, answer in enumerate(gallery.search(unit(40), 1)):
-        assert (answer[0].photo_id, answer[0].distance) == (f"p{i}", 0.0)
-
-
-def test_answers_are_items_by_their_best_photo(tmp_path: Path) -> None:
-    gallery = filled(tmp_path / "g")
-    photos = {f"p{i}": (f"i{i % 10}", vector) for i, vector in enumerate(unit(40))}
-    for query in unit(20, 5):
-        got = [(n.item_id, n.distance) for n in gallery.search(query[None], 4)[0]]
-        want = brute_force(photos, query, 4)
-        assert [g[0] for g in got] == [w[0] for w in want]
-        assert [g[1] for g in got] == pytest.approx([w[1] for w in want], abs=1e-12)
-
-
-def test_an_item_with_very_many_photos_does_not_crowd_out_the_others(tmp_path: Path) -> None:
-    gallery = Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e")
-    centre = unit(1)
-    near = centre + 0.01 * unit(3000, 3)
-    near /= np.linalg.norm(near, axis=1, keepdims=True)
-    gallery.add([f"n{i}" for i in range(3000)], ["crowd"] * 3000, near)
-    gallery.add(["a", "b"], ["a", "b"], unit(2, 7))
-    assert {n.item_id for n in gallery.search(centre, 3)[0]} == {"crowd", "a", "b"}
-
-
-@settings(
-    max_examples=settings.default.max_examples // 4,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(["add", "add", "many", "remove", "item", "reopen", "rebuild"]), st.integers(0, 29)),
-        max_size=14,
-    )
-)
-def test_any_history_equals_brute_force(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]) -> None:
-    path = tmp_path_factory.mktemp("g") / "g"
-    gallery = Gallery.create(path, dim=DIM, embedding_id="e")
-    photos: dict[str, tuple[str, np.ndarray]] = {}
-    pool = unit(30, 11)
-    for serial, (step, number) in enumerate(steps):
-        photo, item = f"p{number}", f"i{number % 5}"
-        if step == "add":
-            vector = np.roll(pool[number], serial)
-            gallery.add([photo], [item], vector[None], upsert=True)
-            photos[photo] = (item, vector)
-        elif step == "remove":
-            assert gallery.remove(photo_ids=[photo]) == (photos.pop(photo, None) is not None)
-        elif step == "item":
-            gone = [p for p, (i, _) in photos.items() if i == item]
-            assert gallery.remove(item_ids=[item]) == len(gone)
-            for p in gone:
-                del photos[p]
-        elif step == "many":
-            names = [f"p{n}" for n in range(number, 30)]
-            vectors = np.roll(pool[number:], serial, axis=1)
-            gallery.add(names, [f"i{n % 5}" for n in range(number, 30)], vectors, upsert=True)
-            photos |= {
-                name: (f"i{number % 5}", v) for number, (name, v) in enumerate(zip(names, vectors, strict=True), number)
-            }
-        elif step == "rebuild":
-            gallery.rebuild(kind=KINDS[number % len(KINDS)])
-        else:
-            gallery.close()
-            gallery = Gallery.open(path)
-    assert {photo[0] for photo in gallery.photos()} == photos.keys()
-    assert gallery.items == len({item for item, _ in photos.values()})
-    for query in unit(3, 12):
-        got = [(n.item_id, n.distance) for n in gallery.search(query[None], 3)[0]]
-        assert [d for _, d in got] == pytest.approx([d for _, d in brute_force(photos, query, 3)], abs=1e-12)
-    assert gallery.verify() == []
-    gallery.close()
 
 
 def test_metadata_filters_before_the_cut_and_thumbnails_are_kept(tmp_path: Path) -> None:
@@ -210,39 +122,6 @@ def test_a_lock_is_readable_by_all_and_a_refused_one_leaves_no_open_file(tmp_pat
     os.close(take_lock(tmp_path / "lock"))
 
 
-def test_search_during_add_is_safe(tmp_path: Path) -> None:
-    gallery = filled(tmp_path / "g")
-    stop, errors = threading.Event(), []
-
-    def read() -> None:
-        reader = Gallery.open(tmp_path / "g", read_only=True)
-        while not stop.is_set():
-            answer = reader.search(unit(1), 3)[0]
-            if answer[0].photo_id != "p0" or answer[0].distance != 0:
-                errors.append(answer)
-        reader.close()
-
-    threads = [threading.Thread(target=read) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for i in range(12):
-        gallery.add([f"n{i}"], [f"x{i}"], unit(1, 100 + i))
-        if i % 6 == 5:
-            gallery.rebuild()
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert not errors
-
-
-def test_no_gallery_is_an_error_and_an_existing_one_is_not_overwritten(tmp_path: Path) -> None:
-    with pytest.raises(GalleryError, match="not a gallery"):
-        Gallery.open(tmp_path / "none")
-    filled(tmp_path / "g").close()
-    with pytest.raises(GalleryError, match="not empty"):
-        Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e")
-
-
 def test_a_photo_exactly_at_the_threshold_is_found_and_accepted(tmp_path: Path) -> None:
     gallery = Gallery.create(tmp_path / "g", dim=4, embedding_id="e")
     gallery.add(["half"], ["item"], [[0.5, 0.5, 0.5, 0.5]])
@@ -284,16 +163,6 @@ def test_many_equal_photos_are_all_compared(tmp_path: Path) -> None:
     gallery = Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e")
     gallery.add([f"p{i}" for i in range(500)], [f"i{i:03}" for i in range(500)], np.repeat(unit(1), 500, axis=0))
     assert [n.item_id for n in gallery.search(unit(1), 3)[0]] == ["i000", "i001", "i002"]  # in the order of adding
-
-
-def test_differences_below_float32_are_told_apart(tmp_path: Path) -> None:
-    """Two hundred photos whose cosines to the query are one number in float32: only exact distances order them."""
-    near = unit(1, 3, 128).astype(np.float64) + np.linspace(2e-4, 1e-4, 200)[:, None] * unit(200, 4, 128)
-    near = (near / np.linalg.norm(near, axis=1, keepdims=True)).astype(np.float32)
-    gallery = Gallery.create(tmp_path / "g", dim=128, embedding_id="e")
-    gallery.add([f"p{i}" for i in range(200)], [f"i{i}" for i in range(200)], near)
-    want = np.argsort(plain_distance(unit(1, 3, 128), near), kind="stable")[:5]
-    assert [n.photo_id for n in gallery.search(unit(1, 3, 128), 5)[0]] == [f"p{i}" for i in want]
 
 
 def test_a_reader_whose_files_are_replaced_meanwhile_looks_again(
@@ -346,18 +215,6 @@ def test_a_merge_of_nothing_live_leaves_nothing_behind(tmp_path: Path) -> None:
     gallery.add(["p"], ["i"], unit(1))
     assert len(gallery) == 1
     assert gallery.verify() == []
-
-
-def test_facts_are_kept(tmp_path: Path) -> None:
-    filled(tmp_path / "g").close()
-    with Gallery.open(tmp_path / "g", read_only=True) as gallery:
-        facts = gallery._database.facts()
-    assert {key: facts[key] for key in ("dim", "embedding_id", "version")} == {
-        "dim": str(DIM),
-        "embedding_id": "e",
-        "version": "1",
-    }
-    assert facts["created"].startswith("20")
 
 
 def test_a_version_is_whole_while_others_read_the_same_gallery(tmp_path: Path) -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from index.errors import GalleryError, InvalidParameter
 from index.milvus import MilvusGallery, exists
-from index.search.distance import plain_distance
 from index.search.filters import Where, parse_where, to_milvus
 
-from ..gallery_contents import contents
 from .search.test_filters import COLUMNS, holds, trees
 from .vectors import DIM, unit
 
@@ -26,52 +23,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # pymilvu
 def address(tmp_path: Path) -> str:
     logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
     return f"milvus+{tmp_path}/lite.db/shop"
-
-
-def brute_force(photos: dict[str, tuple[str, np.ndarray]], query: np.ndarray, k: int) -> list[tuple[str, float]]:
-    best: dict[str, float] = {}
-    for item, vector in photos.values():
-        best[item] = min(best.get(item, 9.0), float(plain_distance(query, vector)))
-    return sorted(best.items(), key=lambda pair: pair[1])[:k]
-
-
-def test_any_history_equals_brute_force(address: str) -> None:
-    gallery = MilvusGallery.create(address, dim=DIM, embedding_id="e")
-    generator, photos = np.random.default_rng(0), dict[str, tuple[str, np.ndarray]]()
-    for step in range(40):
-        numbers = generator.choice(60, size=5, replace=False).tolist()
-        names, items = [f"p{n}" for n in numbers], [f"i{n % 9}" for n in numbers]
-        if step % 4 < 2:
-            vectors = unit(5, step)
-            gallery.add(names, items, vectors, upsert=True)
-            photos |= {name: (item, v) for name, item, v in zip(names, items, vectors, strict=True)}
-        elif step % 4 == 2:
-            there = [name for name in names if name in photos]
-            assert gallery.remove(photo_ids=names) == len(there)
-            for name in there:
-                del photos[name]
-        else:
-            gone = [name for name, (item, _) in photos.items() if item == items[0]]
-            assert gallery.remove(item_ids=[items[0]]) == len(gone)
-            for name in gone:
-                del photos[name]
-        if step % 10 == 9:
-            gallery.close()
-            gallery = MilvusGallery.open(address)
-        assert len(gallery) == len(photos)
-        for query in unit(2, 100 + step):
-            answer = gallery.search([query], 4)[0]
-            want = brute_force(photos, query, 4)
-            assert [n.distance for n in answer] == pytest.approx([d for _, d in want], abs=1e-12)
-            assert [n.item_id for n in answer] == [item for item, _ in want]
-    assert {photo[0] for photo in gallery.photos()} == photos.keys()
-    assert gallery.items == len({item for item, _ in photos.values()})
-    assert gallery.verify() == []
-    ids, items, vectors = contents(gallery)
-    assert all(
-        photos[p][0] == i and np.array_equal(photos[p][1], v) for p, i, v in zip(ids, items, vectors, strict=True)
-    )
-    gallery.close()
 
 
 def test_what_is_kept_and_what_is_refused(address: str) -> None:

@@ -8,29 +8,6 @@ from index.gallery import Gallery
 from .vectors import filled
 
 
-def test_files_are_checked_beside_searches(tmp_path: Path) -> None:
-    filled(tmp_path / "g").close()
-    with Gallery.open(tmp_path / "g", read_only=True) as good:
-        good.verify(rows=False)
-        assert good.damage == []
-    file = next((tmp_path / "g" / "segments").glob("*.npy"))
-    data = bytearray(file.read_bytes())
-    data[-1] ^= 1
-    file.write_bytes(data)
-    with Gallery.open(tmp_path / "g", read_only=True) as bad:
-        bad.verify(rows=False)
-        assert "sha256 differs" in bad.damage[0]
-
-
-def test_a_missing_file_is_damage(tmp_path: Path) -> None:
-    gallery = filled(tmp_path / "g")
-    for file in (tmp_path / "g" / "segments").iterdir():
-        file.unlink()
-    gallery.verify(rows=False)
-    assert "missing" in gallery.damage[0]
-    gallery.close()
-
-
 def test_a_gallery_is_verified_while_another_process_replaces_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,7 +39,6 @@ def test_a_base_in_memory_follows_what_comes_and_goes(tmp_path: Path, monkeypatc
             (found,) = gallery.search(query[None], 1)[0]
             assert found.photo_id == nearest(ids, vectors, query)
         now = gallery.snapshot()
-        assert now.base is not None
         assert now.base.name == ""
         assert len(now.seqs) - now.tail_start <= 100
         assert now.live[now.base_positions[now.base_positions >= 0]].sum() >= 3 / 4 * len(now.base.seqs)
@@ -48,16 +47,6 @@ def test_a_base_in_memory_follows_what_comes_and_goes(tmp_path: Path, monkeypatc
             gallery = Gallery.open(tmp_path / "g")
         gallery.add([f"n{step}-{i}" for i in range(60)], [f"n{step}-{i}" for i in range(60)], unit(60, 10 + step))
         gallery.remove(photo_ids=ids[step : 60 + step])
-
-
-def test_the_index_in_use_is_the_newest(tmp_path: Path) -> None:
-    gallery = filled(tmp_path / "g", count=300)
-    for step in range(3):
-        gallery.add([f"n{step}"], [f"n{step}"], unit(1, 50 + step))
-        gallery.rebuild(kind="fp16")
-        assert gallery.index()["scanned_photos"] == 0
-        assert gallery.snapshot().base.name == gallery._database.index().name
-        assert gallery.search(unit(1, 50 + step), 1)[0][0].photo_id == f"n{step}"
 
 
 def test_a_merge_remembers_the_kind_and_the_memory(tmp_path: Path) -> None:
@@ -85,21 +74,6 @@ def test_a_merge_forgets_what_it_dropped(tmp_path: Path) -> None:
     assert gallery.verify() == []
 
 
-def test_large_segments_are_rewritten_only_where_it_pays(tmp_path: Path) -> None:
-    gallery = filled(tmp_path / "g", count=300)
-    gallery.remove(photo_ids=["p0"])
-    now = gallery.snapshot()
-    assert maintenance.segments_to_rewrite(now, purge=True) == {1}
-    assert maintenance.segments_to_rewrite(now, purge=False) == set()
-    gallery.remove(photo_ids=[f"p{i}" for i in range(1, 40)])  # more than a tenth
-    assert maintenance.segments_to_rewrite(gallery.snapshot(), purge=False) == {1}
-    gallery.rebuild()
-    gallery.add(["a"], ["a"], unit(1, 5))
-    assert maintenance.segments_to_rewrite(gallery.snapshot(), purge=True) == set()  # small ones wait for more of them
-    gallery.add([f"b{i}" for i in range(300)], ["b"] * 300, unit(300, 6))
-    assert len(maintenance.segments_to_rewrite(gallery.snapshot(), purge=True)) == 3
-
-
 @pytest.mark.parametrize(
     ("recall", "least", "accepted"),
     [
@@ -119,24 +93,6 @@ def test_an_index_is_refused_by_the_lower_bound(
     else:
         with pytest.raises(GalleryError, match="less than"):
             gallery.rebuild(kind="ivf", min_recall=least)
-
-
-def test_filters_that_are_kept_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "FILTERS", 3)
-    gallery = filled(tmp_path / "g")
-    gallery.declare({"number": "number"})
-    for number in range(9):
-        gallery.search(unit(1), 1, where=f"number = {number}")
-    assert list(gallery.snapshot()._filters) == [f"number = {number}" for number in (6, 7, 8)]
-
-
-def test_an_answer_is_confirmed_once_per_filter(tmp_path: Path) -> None:
-    gallery, asked = Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e", columns={"brand": "text"}), list[str]()
-    gallery.add(["p0", "p1"], ["i0", "i1"], unit(2), metadata=[{"brand": "a"}] * 2)
-    gallery.search(unit(2), 2, where="brand = 'a'")
-    gallery._database._connection.set_trace_callback(asked.append)
-    gallery.search(unit(2), 2, where="brand = 'a'")
-    assert not any("metadata" in statement for statement in asked)
 
 
 def test_damage_that_a_compaction_meets_is_told(tmp_path: Path) -> None:
@@ -166,12 +122,6 @@ def test_a_full_disk_during_a_compaction_loses_nothing(tmp_path: Path, monkeypat
     gallery.add(["p16"], ["i16"], unit(1, 16))
     assert len(gallery._database.segments()) == 1
     assert gallery.verify() == []
-
-
-def test_a_reader_cannot_write_to_the_database(tmp_path: Path) -> None:
-    filled(tmp_path / "g").close()
-    with Gallery.open(tmp_path / "g", read_only=True) as reader, pytest.raises(sqlite3.OperationalError):
-        reader._database._connection.execute("DELETE FROM photos")
 
 
 @pytest.mark.parametrize("found", ["1", "4", "6", "two"])
@@ -216,10 +166,3 @@ def test_what_a_gallery_keeps_is_exported_except_draws_and_replaces_nothing(tmp_
     assert import_photos(tmp_path / "g.parquet", tmp_path / "other").kept == set()
     with Gallery.open(tmp_path / "other") as kept:
         assert (kept.kept(POINT), kept.kept("labelled queries")) == (b"own", None)
-
-
-def test_photos_of_another_model_are_not_imported(tmp_path: Path) -> None:
-    export_photos(filled(tmp_path / "g"), tmp_path / "g.parquet")
-    Gallery.create(tmp_path / "other", dim=DIM, embedding_id="another").close()
-    with pytest.raises(GalleryError, match="another model"):
-        import_photos(tmp_path / "g.parquet", tmp_path / "other")

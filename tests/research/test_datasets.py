@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from research import datasets
 from research.datasets import read_dataset, set_aside
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.catalogue.tables import write_catalogue
 from retrieval.cli.main import group
-from retrieval.errors import DataError, InvalidParameter, MissingDependency
+from retrieval.errors import DataError, InvalidParameter
 from retrieval.images import open_image
 
 from ..miniature import WRITERS, write_cars, write_cub, write_inat, write_inshop, write_sop
@@ -70,44 +68,6 @@ def test_cars(devkit: bool, tmp_path: Path) -> None:
         assert {p.photo_id.split("/")[0] for p in shared if p.partition == "test"} == {"cars_test"}
 
 
-def test_cars_of_the_devkit_does_without_names_but_not_without_labels(tmp_path: Path) -> None:
-    folder = write_cars(tmp_path, classes=1, photos=2, devkit=True)
-    (folder / "devkit" / "cars_meta.mat").unlink()
-    (photo, *_) = read_dataset("cars", folder)
-    assert (photo.item_id, photo.metadata) == ("001", {})
-    (folder / "devkit" / "cars_test_annos_withlabels.mat").unlink()
-    with pytest.raises(DataError, match=r"cars_test_annos\.mat has no classes"):
-        read_dataset("cars", folder)
-
-
-def test_cars_of_another_form_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from scipy.io import savemat
-
-    with pytest.raises(DataError, match=r"contains neither cars_annos\.mat nor"):
-        read_dataset("cars", tmp_path)
-    (tmp_path / "cars_annos.mat").write_bytes(b"not a MATLAB file, and rather longer than its head of 128 bytes" * 4)
-    with pytest.raises(DataError, match="is not a MATLAB file"):
-        read_dataset("cars", tmp_path)
-    savemat(tmp_path / "cars_annos.mat", {"other": np.zeros(300)}, do_compression=True)
-    whole = (tmp_path / "cars_annos.mat").read_bytes()
-    (tmp_path / "cars_annos.mat").write_bytes(whole[:-8] + bytes(8))  # zlib raises an error of its own
-    with pytest.raises(DataError, match="is not a MATLAB file"):
-        read_dataset("cars", tmp_path)
-    savemat(tmp_path / "cars_annos.mat", {"other": np.zeros(3)})
-    with pytest.raises(DataError, match="annotations have no field relative_im_path"):
-        read_dataset("cars", tmp_path)
-    monkeypatch.setitem(__import__("sys").modules, "scipy.io", None)
-    with pytest.raises(MissingDependency, match="pip install"):
-        read_dataset("cars", tmp_path)
-
-
-def test_sop(tmp_path: Path) -> None:
-    photos = read_dataset("sop", write_sop(tmp_path, classes=2, photos=3))
-    assert parts(photos) == {"train": {"00001", "00002"}, "test": {"11319", "11320"}}
-    assert {p.metadata["category"] for p in photos} == {"bicycle", "cabinet", "chair", "coffee_maker"}
-    assert photos[0].photo_id == "cabinet_final/110000000001_0.JPG"
-
-
 def test_inshop_has_queries_and_a_gallery_in_both_parts(tmp_path: Path) -> None:
     folder = write_inshop(tmp_path, classes=2, photos=5)
     photos = read_dataset("inshop", folder)
@@ -148,59 +108,6 @@ def test_missing_photos_are_counted_and_the_first_is_named(name: str, tmp_path: 
     assert "Unpack" in refusal.value.remedy
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_an_empty_or_absent_folder_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="contain"):
-        read_dataset(name, tmp_path)
-    with pytest.raises(DataError, match="is not a folder"):
-        read_dataset(name, tmp_path / "nowhere")
-
-
-def test_lists_of_another_form_are_refused_by_their_line(tmp_path: Path) -> None:
-    sop = write_sop(tmp_path / "sop", classes=1, photos=2) / "Ebay_test.txt"
-    sop.write_text(sop.read_text() + "7 11319 1\n")
-    with pytest.raises(DataError, match=r"Ebay_test.txt, line 4 .*3 words"):
-        read_dataset("sop", sop.parent)
-    sop.write_text("image_id class_id super_class_id path\n")
-    with pytest.raises(DataError, match="is empty"):
-        read_dataset("sop", sop.parent)
-    sop.unlink()
-    with pytest.raises(DataError, match="cannot be read"):
-        read_dataset("sop", sop.parent)
-    shop = write_inshop(tmp_path / "shop", classes=1, photos=2) / "Eval" / "list_eval_partition.txt"
-    shop.write_text(shop.read_text().replace("gallery", "galery"))
-    with pytest.raises(DataError, match=r"line 6 .*galery"):
-        read_dataset("inshop", shop.parent.parent)
-    inat = write_inat(tmp_path / "inat", classes=1, photos=2) / "Inat_dataset_splits" / "Inaturalist_train_set1.txt"
-    inat.write_text("Plantae/photo.jpg\n")
-    with pytest.raises(DataError, match="SUPER-CATEGORY"):
-        read_dataset("inat", inat.parent.parent)
-
-
-def test_lists_of_cub_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
-    folder = write_cub(tmp_path, classes=1, photos=2)
-    labels = folder / "image_class_labels.txt"
-    whole = labels.read_text()
-    labels.write_text("1 1\n2 1\n3 101\n")
-    with pytest.raises(DataError, match="image 4 has no class"):
-        read_dataset("cub", folder)
-    labels.write_text(whole + "4 101\n")
-    with pytest.raises(DataError, match="contains the id 4 twice"):
-        read_dataset("cub", folder)
-    labels.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DataError, match="UTF-8"):
-        read_dataset("cub", folder)
-
-
-def test_unknown_names_and_protocols_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidParameter, match="cub, cars, sop, inshop, inat"):
-        read_dataset("flowers", tmp_path)
-    with pytest.raises(InvalidParameter, match="open, shared"):
-        read_dataset("cub", tmp_path, protocol="closed")
-    with pytest.raises(InvalidParameter, match="no split of shared items"):
-        read_dataset("sop", tmp_path, protocol="shared")
-
-
 def test_set_aside_takes_whole_training_items(tmp_path: Path) -> None:
     photos = read_dataset("sop", write_sop(tmp_path, classes=5, photos=2))
     made = set_aside(photos, share=0.4, seed=1)
@@ -233,11 +140,7 @@ def test_the_command_writes_a_catalogue(tmp_path: Path, monkeypatch: pytest.Monk
     done = CliRunner().invoke(group, [*command, "--calibration", "0.2"])
     assert done.exit_code == 0
     told = done.output.splitlines()[0].removeprefix("Wrote cub.csv: ").rstrip(".").split(", ")
-    assert sorted(told) == [
-        "calibration 2 photos of 1 items",
-        "test 10 photos of 5 items",
-        "train 8 photos of 4 items",
-    ]
+    assert sorted(told) == ["calibration 2 photos of 1 items", "test 10 photos of 5 items", "train 8 photos of 4 items"]
     assert "retrieval train cub.csv -o runs/cub" in done.output
     assert Counter(p.partition for p in read_catalogue(tmp_path / "cub.csv")) == {
         "train": 8,
@@ -248,9 +151,3 @@ def test_the_command_writes_a_catalogue(tmp_path: Path, monkeypatch: pytest.Monk
     shared = CliRunner().invoke(group, [*command, "--protocol", "shared"])
     assert "refuses this catalogue" in shared.output
     assert Counter(p.partition for p in read_catalogue(tmp_path / "cub.csv")) == {"train": 10, "test": 10}
-
-
-def test_the_public_names_are_those_that_are_there() -> None:
-    assert sorted(datasets.__all__) == datasets.__all__
-    assert all(hasattr(datasets, name) for name in datasets.__all__)
-    assert list(datasets.DATASETS) == list(WRITERS)

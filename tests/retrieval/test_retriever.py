@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
-import retrieval
 from index.database import POINT
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
@@ -40,7 +38,6 @@ def test_another_photo_of_an_item_matches_and_a_stranger_does_not(retriever: Ret
     assert (known.decision, known.matches[0].item_id) == ("match", "item-03")
     stranger = retriever.search(encode(draw(77, 0)))
     assert (stranger.decision, stranger.matches) == ("no_match", ())
-    assert stranger.nearest is not None
     assert stranger.nearest.distance == stranger.nearest_distance > stranger.threshold
     assert stranger.certainty > 0
 
@@ -56,23 +53,6 @@ def test_exactly_at_the_threshold_is_a_match(retriever: Retriever, world: Path, 
     assert Retriever(below, gallery).search(image).decision == "no_match"
 
 
-def test_ten_items_are_returned_unless_told_otherwise(tmp_path: Path) -> None:
-    bundle = make_bundle(tmp_path, threshold=2.0)  # everything matches
-    photos = read_catalogue(write_folder(tmp_path / "photos", items=range(12), photos=range(1)))
-    index_catalogue(bundle, photos, tmp_path / "gallery", progress=False)
-    with Retriever.open(bundle.path, tmp_path / "gallery") as retriever:
-        image = encode(draw(3, 3))
-        assert len(retriever.search(image).matches) == 10
-        assert len(retriever.search(image, top_k=12).matches) == 12
-
-
-def test_timings_are_those_of_the_stages(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrieval.retriever.time", SimpleNamespace(perf_counter=iter([0, 1, 3, 6]).__next__))
-    (answer,) = retriever.search_batch([encode(draw(3, 3))])
-    assert not isinstance(answer, ImageRefused)
-    assert answer.timings_ms == {"decode": 1000, "embed": 2000, "search": 3000}
-
-
 def test_a_long_filter_is_not_repeated_in_its_refusal(retriever: Retriever) -> None:
     with pytest.raises(
         InvalidParameter, match=r"where must be a text of at most \d+ characters, got '50000 characters'"
@@ -80,28 +60,6 @@ def test_a_long_filter_is_not_repeated_in_its_refusal(retriever: Retriever) -> N
         retriever.search(encode(draw(3, 3)), where="x" * 50_000)
     with pytest.raises(InvalidParameter, match=r"where must be a text of at most \d+ characters, got 5"):
         retriever.search(encode(draw(3, 3)), where=5)  # type: ignore[arg-type]
-
-
-def test_answers_hold_one_match_an_item_best_first(retriever: Retriever) -> None:
-    wide = retriever.search(encode(draw(3, 3)), top_k=5)
-    items = [match.item_id for match in wide.matches]
-    assert len(items) == len(set(items))
-    distances = [match.distance for match in wide.matches]
-    assert distances == sorted(distances)
-    assert all(d <= wide.threshold for d in distances)
-
-
-def test_the_gallery_of_another_model_is_refused(world: Path, tmp_path: Path) -> None:
-    Gallery.create(tmp_path / "g", dim=48, embedding_id="another").close()
-    with pytest.raises(BundleMismatch, match="retrieval index"):
-        Retriever.open(world / "bundle", tmp_path / "g")
-
-
-def test_bad_input_is_refused(retriever: Retriever) -> None:
-    with pytest.raises(ImageRefused):
-        retriever.search(b"no image")
-    with pytest.raises(InvalidParameter, match="top_k"):
-        retriever.search(encode(draw(0, 0)), top_k=0)
 
 
 def test_a_batch_has_the_answers_of_single_searches_and_a_bad_photo_loses_no_other(retriever: Retriever) -> None:
@@ -116,8 +74,6 @@ def test_a_batch_has_the_answers_of_single_searches_and_a_bad_photo_loses_no_oth
                 retriever.search(image)
             continue
         alone = retriever.search(image, top_k=3)
-        assert answer.nearest is not None
-        assert alone.nearest is not None
         assert (answer.decision, answer.reason, answer.nearest.photo_id) == (
             *(alone.decision, alone.reason),
             alone.nearest.photo_id,
@@ -141,10 +97,6 @@ def test_a_batch_explains_each_photo_and_filters_for_all(retriever: Retriever) -
     near, far = retriever.search_batch([encode(draw(3, 3)), encode(draw(4, 3))], explain=True)
     assert not isinstance(near, ImageRefused)
     assert not isinstance(far, ImageRefused)
-    assert near.explanation is not None
-    assert far.explanation is not None
-    assert near.explanation.plain_nearest is not None
-    assert far.explanation.plain_nearest is not None
     assert near.explanation.plain_nearest.item_id == "item-03"
     assert far.explanation.plain_nearest.item_id == "item-04"
 
@@ -244,14 +196,6 @@ def test_a_whole_index_equals_one_in_pieces(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "pieces")
 
 
-def test_the_public_names_are_what_they_say() -> None:
-    assert sorted(retrieval.__all__) == retrieval.__all__
-    for name in retrieval.__all__:
-        assert getattr(retrieval, name).__name__ == name
-    with pytest.raises(AttributeError):
-        _ = retrieval.nonsense
-
-
 def test_a_no_match_says_why(world: Path, tmp_path: Path) -> None:
     gallery, image = Gallery.open(world / "gallery", read_only=True), encode(draw(3, 3))
     retriever = Retriever(make_bundle(tmp_path / "plain"), gallery)
@@ -287,24 +231,10 @@ def test_a_threshold_that_another_process_sets_decides_the_next_search(world: Pa
             assert result.threshold_status == "estimated"
 
 
-def test_an_answer_says_what_gave_it(retriever: Retriever) -> None:
-    result = retriever.search(encode(draw(3, 3)))
-    assert result.bundle_id == retriever.bundle.bundle_id
-    assert result.gallery_version == retriever.gallery.version
-    assert result.threshold == retriever.bundle.threshold
-    assert set(result.timings_ms) == {"decode", "embed", "search"}
-    assert all(value >= 0 for value in result.timings_ms.values())
-    assert result.nearest == result.matches[0]
-    assert result.nearest_distance == result.nearest.distance
-    assert result.explanation is None
-
-
 def test_an_answer_can_be_explained(retriever: Retriever, world: Path, tmp_path: Path) -> None:
     image = encode(draw(3, 3))
     told = retriever.search(image, explain=True).explanation
-    assert told is not None
     assert (told.distance_form, told.density) == ("plain", 0.0)
-    assert told.plain_nearest is not None
     assert told.plain_nearest.item_id == "item-03"
     plain = make_bundle(tmp_path / "plain")
     vectors = plain.embedder().embed([encode(draw(item, 0)) for item in range(20)]).vectors
@@ -312,16 +242,13 @@ def test_an_answer_can_be_explained(retriever: Retriever, world: Path, tmp_path:
     scaled = Retriever(
         make_bundle(tmp_path / "scaled", distance_form=distance_form), Gallery.open(world / "gallery", read_only=True)
     ).search(image, explain=True)
-    assert scaled.explanation is not None
     assert scaled.explanation.distance_form == LOCAL_SCALING
     density = distance_form.densities(plain.embedder().embed([image]).vectors)[0]
     assert scaled.explanation.density == pytest.approx(density, abs=1e-6)
-    assert scaled.explanation.plain_nearest is not None
     distance = scaled.explanation.plain_nearest.distance
     assert distance == pytest.approx(retriever.search(image).nearest_distance, abs=1e-6) != scaled.nearest_distance
     with Gallery.create(tmp_path / "empty", dim=plain.dim, embedding_id=plain.embedding_id) as empty:
         nothing = Retriever(plain, empty).search(image, explain=True)
-    assert nothing.explanation is not None
     assert nothing.explanation.plain_nearest is None
     assert (nothing.nearest, nothing.nearest_distance, nothing.matches) == (None, None, ())
 

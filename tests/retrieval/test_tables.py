@@ -8,12 +8,7 @@ ROWS = [("unseen", "0.9", ""), ("mixed", "0.85", "slow")]
 
 
 def test_a_text_table_aligns_names_left_and_numbers_right() -> None:
-    assert text_table(HEAD, ROWS) == [
-        "split    R@1  note",
-        "------  ----  ----",
-        "unseen   0.9",
-        "mixed   0.85  slow",
-    ]
+    assert text_table(HEAD, ROWS) == ["split    R@1  note", "------  ----  ----", "unseen   0.9", "mixed   0.85  slow"]
     assert text_table(HEAD, ROWS[:1], left=3)[2] == "unseen  0.9"
 
 

@@ -66,7 +66,6 @@ def test_a_cover_is_found_by_its_print_and_an_unknown_one_is_not(shop: Path, ret
 
 def test_an_explanation_counts_the_details_that_agree(retriever: Retriever) -> None:
     told = retriever.search(encode(draw_cover(3, 5)), explain=True).explanation
-    assert told is not None
     assert told.verified is not None
     first, second, *_ = told.verified
     assert first.item_id == "cover-03"
@@ -152,7 +151,6 @@ def test_the_features_of_a_batch_stay_with_their_photos(shop: Path) -> None:
 
 def test_features_that_the_bundle_cannot_read_are_not_added(shop: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(shop / "bundle")
-    assert bundle.verifier is not None
     whole = bundle.verifier.describe(draw_cover(3, 0))
     local = LocalFeatures.unpack(whole)
     words = len(bundle.verifier.vocabulary.weights)
@@ -219,12 +217,10 @@ def test_labelled_queries_are_kept_with_their_features(shop: Path, tmp_path: Pat
         assert proposal.after.evidence["tpir"] > 0.9
         proposal.write(gallery)
         kept = read_queries(gallery, bundle.features_key)
-        assert kept is not None
         assert list(kept.features) == [bundle.embedder().describe(draw_cover(item, 7)) for item in ITEMS]
         assert propose(bundle, gallery).after.threshold == proposal.after.threshold
         assert read_queries(gallery, "another vocabulary") is None
         plain = read_queries(gallery)
-        assert plain is not None
         assert not plain.features
 
 

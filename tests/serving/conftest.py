@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import socket
 import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,16 +125,7 @@ def launch(world: Path, folder: Path, *options: str, program: str = PROGRAM) -> 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [
-        sys.executable,
-        "-c",
-        program,
-        "serve",
-        str(world / "bundle"),
-        str(world / "gallery"),
-        "--port",
-        str(port),
-    ]
+    command = [sys.executable, "-c", program, "serve", str(world / "bundle"), str(world / "gallery"), f"--port={port}"]
     log = folder / "serve.log"
     with log.open("wb") as out:
         process = subprocess.Popen([*command, *options], stdout=out, stderr=out)
@@ -143,6 +136,37 @@ def stop(served: Served, how: signal.Signals = signal.SIGTERM) -> int:
     """Ask the server to end, and return its exit status."""
     served.process.send_signal(how)
     return served.process.wait(timeout=60)
+
+
+def until(true: Callable[[], bool], seconds: float = 600.0) -> None:
+    """Wait until something holds, far longer than it takes."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def connected(served: Served) -> socket.socket:
+    """Return a connection to a server, without HTTP."""
+    host, port = served.address.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=60)
+
+
+def received(connection: socket.socket) -> bytes:
+    """Return what comes until the server hangs up."""
+    answer = b""
+    with suppress(ConnectionError):
+        while piece := connection.recv(65_536):
+            answer += piece
+    return answer
+
+
+@pytest.fixture
+def shop(world: Path, tmp_path: Path) -> Path:
+    """Return a copy of the world that may be changed."""
+    for name in ("bundle", "gallery"):
+        shutil.copytree(world / name, tmp_path / name)
+    return tmp_path
 
 
 def bearer(key: str) -> dict[str, str]:

@@ -39,7 +39,7 @@ class Case:
 @cache
 def corpus() -> tuple[Case, ...]:
     """Return all cases; their names are unique."""
-    return (*_accepted(), *_oriented(), *_bombs(), *_lying(), *_damaged(), *_foreign(), *_shapes(), *_animated())
+    return (*_accepted(), *_bombs(), *_lying(), *_damaged(), *_foreign(), *_shapes(), *_animated())
 
 
 def picture(side: int = 160) -> Image.Image:
@@ -143,29 +143,6 @@ def _accepted() -> list[Case]:
         Case("8 pixels", encode(plain.resize((8, 8)), "PNG")),
         Case("50 times as long", encode(plain.resize((500, 10)), "PNG")),
     ]
-
-
-def _oriented() -> list[Case]:
-    """Return a picture that is stored turned, and says how."""
-    turn = Image.Transpose
-    turns = [
-        None,
-        turn.FLIP_LEFT_RIGHT,
-        turn.ROTATE_180,
-        turn.FLIP_TOP_BOTTOM,
-        turn.TRANSPOSE,
-        turn.ROTATE_90,
-        turn.TRANSVERSE,
-        turn.ROTATE_270,
-    ]
-    cases = []
-    for orientation, turned in enumerate(turns, start=1):
-        exif = Image.Exif()
-        exif[0x0112] = orientation
-        stored = picture() if turned is None else picture().transpose(turned)
-        data = saved(stored, "JPEG", exif=exif, quality=95)
-        cases.append(Case(f"orientation {orientation}", data, like=encode(picture(), "PNG")))
-    return cases
 
 
 def _bombs() -> list[Case]:

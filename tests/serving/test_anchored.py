@@ -159,24 +159,6 @@ def test_bundle_and_threshold_move_together_in_a_reload_and_a_rollback(retriever
         assert state(client) == before
 
 
-def test_a_reload_to_another_gallery_takes_its_threshold(retriever: Retriever, tmp_path: Path) -> None:
-    photos = read_catalogue(write_folder(tmp_path / "more", items=range(40), photos=range(2)))
-    index_catalogue(retriever.bundle, photos, tmp_path / "larger", progress=False)
-    link = tmp_path / "galleries"
-    link.symlink_to(tmp_path / "gallery")
-    places = Places(retriever.bundle.path, link)
-    with TestClient(create_app(places.open(), page=False, places=places)) as client:
-        link.unlink()
-        link.symlink_to(tmp_path / "larger")
-        told = client.post("/v1/admin/reload").json()
-        info = client.get("/v1/info").json()
-    larger = Retriever.open(retriever.bundle.path, tmp_path / "larger")
-    assert told["threshold"] == {"before": retriever.point.threshold, "after": larger.point.threshold}
-    assert told["gallery_version"] == {"before": retriever.gallery.version, "after": larger.gallery.version}
-    assert (info["threshold"], info["gallery"]["version"]) == (larger.point.threshold, larger.gallery.version)
-    assert larger.point.threshold != retriever.point.threshold
-
-
 def put(client: TestClient, items: range) -> None:
     for item in items:
         path = f"/v1/photos/new-{item}?item_id=item-{item}"

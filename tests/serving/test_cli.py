@@ -12,16 +12,8 @@ from index.gallery import Gallery
 from retrieval.errors import BundleError, BundleMismatch, GalleryError, InvalidParameter
 from retrieval.process import bind, cores, port_of
 from serving.access.keys import add_key
-from serving.cli import EXAMPLES, example_files, keys, serve
+from serving.cli import keys, serve
 from serving.launch import ServePlan
-
-from ..world import draw
-
-
-def test_help_shows_a_worked_example() -> None:
-    told = CliRunner().invoke(serve, ["--help"]).output
-    for word in ("retrieval serve bundles/", "/v1/search", "--host", "--port", "--threads", "--no-page", "--examples"):
-        assert word in told
 
 
 def test_what_cannot_be_served_is_refused_before_it_listens(world: Path, tmp_path: Path) -> None:
@@ -36,17 +28,6 @@ def test_what_cannot_be_served_is_refused_before_it_listens(world: Path, tmp_pat
     ):
         with pytest.raises(kind):
             CliRunner().invoke(serve, arguments, catch_exceptions=False)
-
-
-def test_examples_are_picked_evenly(tmp_path: Path) -> None:
-    assert example_files([]) == []
-    for number in range(30):
-        draw(0, number).save(tmp_path / f"{number:02d}.png")
-    (tmp_path / "notes.txt").write_text("no photo")
-    found = example_files([tmp_path])
-    assert len(set(found)) == EXAMPLES
-    assert (found[0].name, found[-1].name) == ("00.png", "29.png")
-    assert example_files([tmp_path / "07.png"]) == [tmp_path / "07.png"]
 
 
 @pytest.fixture
@@ -77,13 +58,6 @@ def test_a_port_is_taken_before_it_is_announced(world: Path, served: list[tuple[
     done = CliRunner().invoke(serve, [*words, "0"], catch_exceptions=False)
     ((_, port),) = served
     assert f"Search at http://127.0.0.1:{port}/v1/search" in done.output
-
-
-@pytest.mark.parametrize("port", ["99999", "-1", "65536", "web"])
-def test_what_is_no_port_is_a_usage_error(world: Path, port: str) -> None:
-    done = CliRunner().invoke(serve, [str(world / "bundle"), str(world / "gallery"), "--port", port])
-    assert done.exit_code == 2
-    assert "--port" in done.output
 
 
 def test_a_host_of_another_machine_is_refused() -> None:

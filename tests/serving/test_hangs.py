@@ -7,8 +7,7 @@ import signal
 import socket
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,7 +20,7 @@ from PIL import Image
 from serving.launch import EXIT_S, GRACE_S
 
 from ..world import encode
-from .conftest import PROGRAM, Served, launch
+from .conftest import PROGRAM, Served, launch, until
 
 WHITE = encode(Image.new("RGB", (40, 40), "white"), "PNG")  # the photo that hangs
 SOON = 60.0  # s that a slow machine may take for what is a matter of one
@@ -101,14 +100,6 @@ def status(served: Served, path: str) -> int:
     except httpx.ConnectError:
         assert served.process.poll() is None, served.log.read_text()
         return 0
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait until something holds, far longer than it takes."""
-    end = time.monotonic() + SOON
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def send(served: Served, path: str = "/v1/search", **parts: Any) -> None:

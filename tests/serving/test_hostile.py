@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,7 +31,7 @@ from serving.api.problems import MEDIA_TYPE
 
 from ..conftest import ROOT
 from ..world import draw, encode, make_bundle
-from .conftest import ENCRYPTION, Served, start, stop
+from .conftest import ENCRYPTION, Served, connected, received, start, stop
 from .corpus import Case, corpus, picture, png_chunks, png_of, saved
 
 pytestmark = pytest.mark.slow  # these tests start a server of their own
@@ -231,11 +231,6 @@ def truncate(data: bytes, generator: np.random.Generator) -> bytes:
     return data[: int(generator.integers(0, len(data)))]
 
 
-def insert(data: bytes, generator: np.random.Generator) -> bytes:
-    at = int(generator.integers(0, len(data)))
-    return data[:at] + generator.bytes(int(generator.integers(1, 5000))) + data[at:]
-
-
 def move_chunks(data: bytes, generator: np.random.Generator) -> bytes:
     """Leave a part out, or write it twice: a chunk of a PNG, else any."""
     if data.startswith(b"\x89PNG"):
@@ -253,21 +248,7 @@ def splice(data: bytes, generator: np.random.Generator) -> bytes:
     return data[: int(generator.integers(len(data)))] + other[int(generator.integers(len(other))) :]
 
 
-def noise(data: bytes, generator: np.random.Generator) -> bytes:
-    """Keep the first bytes alone, by which a kind is known."""
-    return data[: int(generator.integers(0, 16))] + generator.bytes(int(generator.integers(0, 5000)))
-
-
-MUTATIONS: Sequence[Callable[[bytes, np.random.Generator], bytes]] = (
-    flip_bits,
-    flip_bits,
-    overwrite,
-    truncate,
-    insert,
-    move_chunks,
-    splice,
-    noise,
-)
+MUTATIONS = (flip_bits, flip_bits, overwrite, truncate, move_chunks, splice)
 
 
 def mutants(count: int, seed: int) -> Iterator[bytes]:
@@ -503,51 +484,30 @@ def flood(server: Served, path: str, kind: str, head: bytes, *, chunked: bool) -
         return received(connection), sent
 
 
-def connected(server: Served) -> socket.socket:
-    host, port = server.address.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=PATIENCE)
-
-
-def received(connection: socket.socket) -> bytes:
-    """Return what comes until the server hangs up."""
-    answer = b""
-    with suppress(ConnectionError):
-        while piece := connection.recv(65_536):
-            answer += piece
-    return answer
-
-
-IMAGE = encode(draw(3, 5))
-LENGTH = b"Content-Length: %d\r\n" % len(IMAGE)
+HOST = b" HTTP/1.1\r\nHost: localhost\r\n"
+POST, GET, CLOSE = b"POST /v1/search" + HOST, b"GET /v1/info" + HOST, b"Connection: close\r\n\r\n"
 HEADS: dict[str, bytes] = {
-    "length is a word": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: abc\r\n\r\n",
-    "length below zero": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
-    "length with a sign": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: +5\r\n\r\nabcde",
-    "length of 30 digits": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 30 + b"\r\n\r\n",
-    "length of 18 digits": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 18 + b"\r\n\r\n",
-    "length of 5,000 zeros": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: "
-    + b"0" * 5000
-    + b"\r\n\r\n",
-    "host without its bracket": b"GET /v1/items HTTP/1.1\r\nHost: [::1\r\nConnection: close\r\n\r\n",
-    "two lengths": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",  # noqa: E501
-    "length and chunks": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\n"
-    + LENGTH
-    + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "chunk of no size": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc\r\n",  # noqa: E501
-    "chunk of a huge size": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-    + b"f" * 20,
-    "unknown coding": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: bogus\r\n\r\n",
-    "unknown method": b"BREW /v1/search HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "length is a word": POST + b"Content-Length: abc\r\n\r\n",
+    "length below zero": POST + b"Content-Length: -1\r\n\r\n",
+    "length with a sign": POST + b"Content-Length: +5\r\n\r\nabcde",
+    "length of 30 digits": POST + b"Content-Length: " + b"9" * 30 + b"\r\n\r\n",
+    "length of 18 digits": POST + b"Content-Length: " + b"9" * 18 + b"\r\n\r\n",
+    "length of 5,000 zeros": POST + b"Content-Length: " + b"0" * 5000 + b"\r\n" + CLOSE,
+    "host without its bracket": b"GET /v1/items HTTP/1.1\r\nHost: [::1\r\n" + CLOSE,
+    "two lengths": POST + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
+    "length and chunks": POST + b"Content-Length: 900\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunk of no size": POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nabc\r\n",
+    "chunk of a huge size": POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 20,
+    "unknown coding": POST + b"Transfer-Encoding: bogus\r\n\r\n",
+    "unknown method": b"BREW /v1/search" + HOST + b"\r\n",
     "unknown version": b"GET /v1/search HTTP/9.9\r\nHost: localhost\r\n\r\n",
     "not HTTP": b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + bytes(300),
-    "bytes in the path": b"GET /v1/items/\xff\xfe HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-    "NUL in a header": b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\nX: a\0b\r\n\r\n",
+    "bytes in the path": b"GET /v1/items/\xff\xfe" + HOST + CLOSE,
+    "NUL in a header": GET + b"X: a\0b\r\n\r\n",
     "space before a colon": b"GET /v1/info HTTP/1.1\r\nHost : x\r\n\r\n",
-    "path of 100 kB": b"GET /v1/items/" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-    "header of 1 MB": b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * MB + b"\r\nConnection: close\r\n\r\n",
-    "100,000 headers": b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\n"
-    + b"X: y\r\n" * 100_000
-    + b"Connection: close\r\n\r\n",
+    "path of 100 kB": b"GET /v1/items/" + b"a" * 100_000 + HOST + CLOSE,
+    "header of 1 MB": GET + b"X: " + b"a" * MB + b"\r\n" + CLOSE,
+    "100,000 headers": GET + b"X: y\r\n" * 100_000 + CLOSE,
 }
 
 
@@ -559,20 +519,6 @@ def test_odd_heads_are_refused(server: Served, name: str) -> None:
         answer = received(connection)
     assert not answer or re.match(rb"HTTP/1\.1 4\d\d ", answer), answer[:300]
     assert not LEAK.search(answer.decode("latin-1"))
-
-
-def test_a_header_of_64_kilobytes_does_no_harm(server: Served) -> None:
-    head = (
-        b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: "
-        + b"a" * 65_536
-        + b"\r\n"
-        + LENGTH
-        + b"\r\n"
-    )
-    with connected(server) as connection:
-        connection.sendall(head + IMAGE)
-        answer = received(connection)
-    assert re.match(rb"HTTP/1\.1 (200|400|431) ", answer), answer[:300]
 
 
 def test_an_endless_header_is_not_kept(server: Served) -> None:
@@ -601,21 +547,6 @@ def test_requests_that_are_sent_ahead_are_answered_in_order_but_not_piled_up(ser
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
         answers.result()
-
-
-@pytest.mark.parametrize(
-    "told", ["\r\nSet-Cookie: a=b", "<script>", "a" * 500, "a b", "../../x", "{{7*7}}", "%0d%0aX-Evil: 1"]
-)
-def test_a_request_id_is_taken_over_only_where_it_is_sane(server: Served, told: str) -> None:
-    with connected(server) as connection:
-        head = f"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Request-ID: {told}\r\n\r\n"
-        connection.sendall(head.encode())
-        answer = received(connection).decode("latin-1").lower()
-    found = re.search(r"x-request-id: (.*)\r\n", answer)
-    assert found
-    assert re.fullmatch(r"[0-9a-f]{16}", found[1])
-    assert "set-cookie" not in answer
-    assert "x-evil" not in answer
 
 
 def test_no_address_is_ever_fetched(client: httpx.Client) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,14 +22,6 @@ from serving.settings import ServeSettings
 from ..world import draw, encode
 
 STRANGER = encode(draw(77, 0))
-
-
-@pytest.fixture
-def shop(world: Path, tmp_path: Path) -> Path:
-    """Return a copy of the world that may be changed."""
-    for name in ("bundle", "gallery"):
-        shutil.copytree(world / name, tmp_path / name)
-    return tmp_path
 
 
 @pytest.fixture(params=["local", "keyed"])

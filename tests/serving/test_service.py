@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import shutil
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,9 +19,7 @@ from fastapi.testclient import TestClient
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
-from retrieval.feedback import read_feedback
 from retrieval.images import Appearance
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.worker import FILE
@@ -41,14 +39,6 @@ from ..world import draw, encode, make_bundle
 
 MINE = encode(draw(3, 5))
 STRANGER = encode(draw(77, 0))
-
-
-@pytest.fixture
-def shop(world: Path, tmp_path: Path) -> Path:
-    """Return a copy of the world that may be changed."""
-    for name in ("bundle", "gallery"):
-        shutil.copytree(world / name, tmp_path / name)
-    return tmp_path
 
 
 @pytest.fixture
@@ -218,17 +208,11 @@ def test_a_filter_and_an_explanation(client: TestClient, shop: Path) -> None:
     assert search(client)["explanation"] is None
 
 
-def test_feedback_is_appended(client: TestClient, shop: Path) -> None:
-    request_id = search(client)["request_id"]
-    assert client.post("/v1/feedback", json={"request_id": request_id, "verdict": "wrong"}).json() == {"recorded": True}
-    assert client.post("/v1/feedback", json={"request_id": "other", "verdict": "wrong"}).status_code == 404
-    assert client.post("/v1/feedback", json={"request_id": request_id, "verdict": "nice"}).status_code == 422
-    (line,) = read_feedback(shop / "feedback.jsonl")
-    assert (line.verdict, line.decision, line.item_id, line.photo) == ("wrong", "match", "item-03", "")
-
-
 def test_the_clients_own_request_id_is_taken_over_where_it_is_sane(client: TestClient) -> None:
-    for told, kept in (("abc-1.2_3", True), ("a b", False), ("x" * 65, False)):
+    for told, kept in (
+        ("abc-1.2_3", True),
+        *((odd, False) for odd in ("a b", "x" * 65, "<script>", "../../x", "{{7*7}}", "%0d%0aX-Evil: 1", "a\r\nX: 1")),
+    ):
         answer = client.post("/v1/search", content=MINE, headers={"X-Request-ID": told})
         assert (answer.headers["x-request-id"] == told) is kept
         assert answer.json()["request_id"] == answer.headers["x-request-id"]
@@ -252,15 +236,6 @@ def changing(shop: Path) -> Iterator[tuple[TestClient, Path]]:
 def lead(link: Path, to: str) -> None:
     link.unlink()
     link.symlink_to(link.parent / to)
-
-
-def test_a_reload_opens_what_the_link_leads_to(changing: tuple[TestClient, Path]) -> None:
-    client, link = changing
-    lead(link, "strict")
-    assert client.post("/v1/admin/reload").json()["threshold"] == {"before": 0.5, "after": 0.01}
-    now = search(client)
-    assert (now["threshold"], now["decision"]) == (0.01, "no_match")
-    assert now["bundle_id"] == client.get("/v1/info").json()["bundle_id"]
 
 
 def test_what_does_not_verify_never_takes_over(
@@ -296,31 +271,22 @@ def bearer(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-def test_every_route_but_the_probes_asks_for_a_key(keyed: tuple[TestClient, dict[str, str], Path]) -> None:
-    client, keys, _ = keyed
-    routes = client.get("/openapi.json", headers=bearer(keys["search"])).json()["paths"]
-    asked = 0
-    for path, methods in routes.items():
-        for method in methods:
-            answer = client.request(method, path.replace("{", "").replace("}", ""))
-            assert (answer.status_code == 401) is (path not in ("/healthz", "/readyz")), path
-            asked += 1
-    assert asked > 15
-    for path in ("/openapi.json", "/metrics", "/", "/nothing"):
-        assert client.get(path).status_code == 401
-
-
 def test_a_key_opens_what_its_scope_covers(keyed: tuple[TestClient, dict[str, str], Path]) -> None:
     client, keys, file = keyed
-    basic = base64.b64encode(f"any:{keys['search']}".encode()).decode()
-    for headers in (bearer(keys["search"]), {"X-API-Key": keys["search"]}, {"Authorization": f"Basic {basic}"}):
-        assert client.post("/v1/search", content=MINE, headers=headers).status_code == 200
+    paths = client.get("/openapi.json", headers=bearer(keys["admin"])).json()["paths"]
+    operations = [(method, re.sub("{.*?}", "x", path)) for path, methods in paths.items() for method in methods]
+    changing = [(m, path) for m, path in operations if m in ("put", "delete") or path.startswith("/v1/admin/")]
+    assert len(changing) >= 4
+    for method, path in changing:
+        assert client.request(method, path, headers=bearer(keys["search"])).status_code == 403
+        assert client.request(method, path, headers=bearer(keys["admin"])).status_code not in (401, 403)
+    for key in keys.values():
+        basic = {"Authorization": "Basic " + base64.b64encode(f"any:{key}".encode()).decode()}
+        for headers in (bearer(key), {"X-API-Key": key}, {"Authorization": f"BEARER {key}"}, basic):
+            assert client.post("/v1/search", content=MINE, headers=headers).status_code == 200
     for headers in (bearer("rk_wrong"), bearer(""), {"Authorization": "Basic !"}, {"X-API-Key": "é".encode()}):
         assert client.post("/v1/search", content=MINE, headers=headers).status_code == 401  # type: ignore[arg-type]
-    for method, path in (("DELETE", "/v1/items/item-01"), ("PUT", "/v1/photos/p"), ("POST", "/v1/admin/reload")):
-        assert client.request(method, path, headers=bearer(keys["search"])).status_code == 403
-    assert client.delete("/v1/items/item-01", headers=bearer(keys["admin"])).status_code == 200
-    assert keys["search"] not in file.read_text()
+    assert not any(key in file.read_text() for key in keys.values())
     assert file.stat().st_mode & 0o077 == 0
 
 
@@ -506,10 +472,3 @@ def test_settings_and_thresholds_are_no_parameters(client: TestClient, monkeypat
     assert client.post("/v1/search", json=body).status_code == 422
     with pytest.raises(TypeError):
         ServeSettings(threshold=9)  # type: ignore[call-arg]
-
-
-def test_a_certain_bundle_says_so(shop: Path) -> None:
-    make_bundle(shop, name="certain", point=OperatingPoint(0.4, "certified", 0.01, {"fpir": 0.002}), files={})
-    with TestClient(create_app(Retriever.open(shop / "certain", shop / "gallery"), page=False)) as client:
-        info = client.get("/v1/info").json()
-    assert (info["status"], info["target_fpir"], info["evidence"]) == ("certified", 0.01, {"fpir": 0.002})

@@ -38,13 +38,6 @@ def retriever(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
         yield opened
 
 
-def test_a_point_without_a_threshold_accepts_nothing_and_survives_json() -> None:
-    point = OperatingPoint.uncalibrated(0.1)
-    assert OperatingPoint.from_dict(point.to_dict()) == point
-    assert (point.to_dict()["threshold"], point.threshold_or_none) == (None, None)
-    assert "no threshold" in point.describe()
-
-
 def test_even_a_photo_of_the_gallery_is_no_match(retriever: Retriever, tmp_path: Path) -> None:
     (result,) = retriever.search_batch([draw(2, 0)], top_k=4)
     assert not isinstance(result, Exception)

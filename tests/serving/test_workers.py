@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from retrieval.feedback import read_feedback
 
 from ..conftest import ROOT
 from ..world import draw, encode, make_bundle
-from .conftest import Served, launch, stop
+from .conftest import Served, launch, stop, until
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 PATIENCE = 60.0
@@ -45,13 +45,6 @@ def lead(link: Path, to: str) -> None:
     """Let a link lead elsewhere, at once."""
     link.with_name("next").symlink_to(to)
     link.with_name("next").replace(link)
-
-
-def until(true: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def is_ready(address: str) -> bool:

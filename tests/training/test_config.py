@@ -1,7 +1,3 @@
-import dataclasses
-import re
-from pathlib import Path
-
 import pytest
 
 from retrieval.errors import InvalidParameter
@@ -41,30 +37,3 @@ def test_a_broken_rule_is_refused(name: str, value: object) -> None:
 )
 def test_the_input_size_depends_on_the_backbone(values: dict[str, object], side: int) -> None:
     assert Settings.from_dict({"catalogue": "x.csv", **values}).input_size == side
-
-
-def test_the_training_page_names_settings_that_exist() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
-    named = set(re.findall(r"(?<![\w-])--([a-z][a-z_-]+)", page)) - {
-        "config",
-        "from",
-        "resume",
-        "help",
-    }
-    named -= {
-        "allow",
-        "search",
-        "share",
-        "trials",
-        "jobs",
-        "objective",
-        "set",
-        "calibration",
-        "metrics",
-        "provider",
-        "pretrained",
-        "fit",
-    }  # of other commands
-    known = {field.name.replace("_", "-") for field in dataclasses.fields(Settings)}
-    assert named - known <= {"multi_gpu", "num_processes"}  # of accelerate's launcher
-    assert len(named & known) > 20

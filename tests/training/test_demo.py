@@ -92,11 +92,6 @@ def test_examples_are_the_first_of_their_kind() -> None:
     assert describe_examples(examples)[0].endswith("there is no unknown variant.")
 
 
-def test_later_queries_are_no_examples() -> None:
-    late = answers(*[(UNKNOWN, "x", "a", 0.5)] * FIRST, (KNOWN, "a", "a", 0.5), (SIBLING, "ax", "a", 2.0))
-    assert choose_examples(late) == []
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished demo, as the command writes it."""

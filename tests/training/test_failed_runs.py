@@ -16,7 +16,7 @@ from retrieval.catalogue.splits import make_evaluation_protocol, make_splits, ph
 from retrieval.cli.data import data
 from retrieval.errors import DataError, RunError
 from training.loop.distributed import ProcessGroup
-from training.loop.run import BEST, LAST, Run
+from training.loop.run import LAST, Run
 from training.loop.train import begin_run, train
 from training.loop.trainer import Trainer
 
@@ -64,15 +64,6 @@ def test_damaged_photos_are_counted_and_named_before_anything_is_written(copied:
     for path, content in whole.items():
         path.write_bytes(content)
     assert train(tiny_settings(copied, epochs=1), tmp_path / "run").progress["epoch"] == 1
-
-
-def test_a_damaged_validation_photo_is_found_too(copied: Path, tmp_path: Path) -> None:
-    photos = read_catalogue(copied)
-    item = make_splits(photos, seed=0).validation[0]
-    next(photo.path for photo in photos if photo.item_id == item).write_bytes(b"no image")
-    with pytest.raises(DataError, match="1 of the "):
-        train(tiny_settings(copied), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def test_items_of_one_photo_are_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -123,17 +114,6 @@ def test_what_was_in_the_directory_before_stays(
     assert [path.name for path in (tmp_path / "run").rglob("*")] == ["notes", "mine.txt"]
 
 
-def test_a_failure_after_the_first_epoch_can_be_resumed(
-    catalogue: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fail(1, monkeypatch)
-    with pytest.raises(RuntimeError):
-        train(tiny_settings(catalogue), tmp_path / "run")
-    monkeypatch.undo()
-    resumed = train(tiny_settings(catalogue), tmp_path / "run", resume=True)
-    assert equal(weights(run, BEST), weights(resumed, BEST))
-
-
 def test_a_run_that_was_killed_before_its_first_epoch_can_be_resumed(
     catalogue: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,22 +152,6 @@ def test_a_run_that_was_killed_while_it_was_begun_is_begun_again(catalogue: Path
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / "splits.json").write_text("{")
     assert train(tiny_settings(catalogue, epochs=1), tmp_path / "run").progress["epoch"] == 1
-
-
-def test_a_directory_that_cannot_be_written_is_one_refusal(
-    catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("no folder")
-    with pytest.raises(RunError, match="cannot be written: Not a directory"):
-        begin_run(tiny_settings(catalogue), tmp_path / "file" / "run", ProcessGroup.join())
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Run, "_write_json", full)
-    with pytest.raises(RunError, match="No space left on device"):
-        train(tiny_settings(catalogue), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(("photos_of_each", "batches"), [(8, 2), (5, 1)])

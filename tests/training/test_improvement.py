@@ -81,7 +81,6 @@ def test_reviewed_photos_calibrate_a_gallery_and_train_the_next_model(trained: R
 
     cli("export", folder / "run-2", "-o", folder / "bundle-2", "--allow-estimate")
     better = Bundle.open(folder / "bundle-2")
-    assert better.fitted is not None
     assert all(better.fitted.contains(item, None) for item in (*trained.splits.fit, "new"))
     assert not any(better.fitted.contains(item, None) for item in (*trained.splits.test, *trained.splits.calibration))
     cli("index", better.path, catalogue, "-o", folder / "gallery-2")

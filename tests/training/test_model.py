@@ -9,16 +9,10 @@ import pytest
 import torch
 import transformers  # loads its models where they are named
 
-from retrieval.errors import InvalidParameter
 from retrieval.images import Preprocessing, to_tensor
-from training.backbones import backbone_preprocessing, load_backbone, rebuild_backbone
+from training.backbones import load_backbone, rebuild_backbone
 from training.evaluation.embedding import to_device
-from training.loop.run import LAST
-from training.loop.train import train
-from training.loop.trainer import Trainer
 from training.model import EmbeddingModel, freeze_batch_norm
-
-from .conftest import tiny_settings
 
 
 @pytest.fixture(scope="module")
@@ -66,17 +60,6 @@ def test_gem_lies_between_the_mean_and_the_maximum() -> None:
     assert (pooled <= features.amax(dim=(2, 3)) + 1e-6).all()
 
 
-def test_published_preprocessing_is_used(resnet: Path) -> None:
-    sight = backbone_preprocessing(str(resnet), size=32, crop_ratio=0.9)
-    assert (sight.mean, sight.std, sight.size, sight.view) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), 32, 0.9)
-
-
-def test_an_unknown_backbone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(InvalidParameter, match="backbone"):
-        load_backbone(str(tmp_path / "none"))
-
-
 def test_frozen_batch_norm_keeps_its_statistics(resnet: Path) -> None:
     model = EmbeddingModel(load_backbone(str(resnet))[0], dim=5, pooling="average").train()
     freeze_batch_norm(model)
@@ -84,24 +67,6 @@ def test_frozen_batch_norm_keeps_its_statistics(resnet: Path) -> None:
     model(torch.randn(4, 3, 32, 32))
     assert before
     assert all(torch.equal(before[k], model.state_dict()[k]) for k in before)
-
-
-def test_a_run_that_died_in_its_first_epoch_resumes_from_the_pretrained_weights(
-    resnet: Path, catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = tiny_settings(catalogue, backbone=str(resnet), epochs=1, loss="proxy_anchor")
-    whole = train(settings, tmp_path / "whole")
-
-    def dies(self: Trainer, epoch: int) -> dict[str, float]:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_epoch", dies)
-        with pytest.raises(KeyboardInterrupt):
-            train(settings, tmp_path / "run")
-    resumed = train(settings, tmp_path / "run", resume=True)
-    one, other = whole.load(LAST)[0], resumed.load(LAST)[0]
-    assert all(torch.equal(one[key], other[key]) for key in one)
 
 
 def test_training_scales_pixels_as_serving_does() -> None:

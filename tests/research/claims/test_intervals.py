@@ -25,20 +25,6 @@ def test_a_constant_difference_has_no_width_although_classes_differ() -> None:
     assert (paired.low, paired.high) == (pytest.approx(0.1), pytest.approx(0.1))
 
 
-def test_the_interval_has_the_width_of_the_classes_however_many_seeds() -> None:
-    by_class = np.random.default_rng(2).normal(size=200)
-    expected = 2 * 1.96 * by_class.std() / np.sqrt(200)
-    for seeds in (2, 20):  # equal seeds add nothing, and take nothing away
-        found = effect(Draws.make(classes=200, seeds=seeds).mean(np.tile(by_class, (seeds, 1))))
-        assert found.high - found.low == pytest.approx(expected, rel=0.1)
-
-
-def test_the_interval_has_the_width_of_the_seeds_where_classes_are_alike() -> None:
-    by_seed = np.array([0.0, 0.0, 0.0, 1.0])
-    found = effect(Draws.make(classes=30, seeds=4).mean(np.tile(by_seed[:, None], (1, 30))))
-    assert (found.low, found.value, found.high) == pytest.approx((0, 0.25, 0.75))
-
-
 def test_log_opis_is_that_of_the_measure() -> None:
     utility = np.random.default_rng(3).random((2, 9, 5))
     draws = Draws.make(classes=9, seeds=2, replicates=10)
@@ -70,10 +56,3 @@ def test_a_goal_is_reached_between_checkpoints_or_at_the_end() -> None:
 )
 def test_the_verdict_follows_the_whole_intervals(intervals: list[tuple[float, float]], expected: str) -> None:
     assert verdict(*((Effect((low + high) / 2, low, high), 0.0) for low, high in intervals)) == expected
-
-
-def test_effects_are_shown_with_their_intervals() -> None:
-    value = Effect(-0.1234, -0.2, 0.05)
-    assert value.shown() == "-0.123 [-0.200, +0.050]"
-    assert value.percent() == "-12% [-20%, +5%]"
-    assert value.plain(2) == "-0.12 [-0.20, 0.05]"

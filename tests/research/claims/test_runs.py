@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 from functools import partial
@@ -13,12 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from research.claims.intervals import Draws
-from research.claims.measures import anchored_by_class, opis_of, ranked_by_class, utility_by_class, utility_by_half
+from research.claims.measures import anchored_by_class, opis_of, ranked_by_class, utility_by_class
 from research.claims.plan import TCM, run_claim
 from research.claims.sets import Held, LabelledSet
-from research.claims.store import PAPER_MARGINS, OutOfTime, Runs, key_of, margins_for
-from research.claims.training import Task, train, training_labels, vectors_of
+from research.claims.store import OutOfTime, Runs, key_of
+from research.claims.training import Task, training_labels, vectors_of
 from research.claims.verdicts import Comparison, tcm_rows
 from retrieval.metrics.consistency import opis
 from retrieval.metrics.ranks import map_at_r, recall_at_k
@@ -52,22 +50,6 @@ def test_figures_by_class_average_to_the_metrics(small: LabelledSet) -> None:
     assert opis_of(utility_by_class(vectors, held.labels)) == pytest.approx(opis(vectors, held.labels).value, rel=1e-6)
 
 
-def test_halves_leave_the_inconsistency_of_classes_and_no_noise() -> None:
-    generator = np.random.default_rng(0)
-    centres = generator.normal(size=(100, 1, 2 * WIDTH))
-    centres /= np.linalg.norm(centres, axis=2, keepdims=True)
-    noise = generator.normal(size=(100, 8, 2 * WIDTH))
-    spread = np.where(np.arange(100) % 2, 0.1, 0.3)[:, None, None]
-    alike, unlike = centres + 0.2 * noise, centres + spread * noise
-    labels, draws = np.repeat(np.arange(100), 8), Draws.make(classes=100, seeds=1, replicates=0)
-    shares = []
-    for photos in (alike, unlike):
-        vectors = photos.reshape(800, -1) / np.linalg.norm(photos.reshape(800, -1), axis=1, keepdims=True)
-        without = draws.opis_of_halves(utility_by_half(vectors, labels)[None])[0]
-        shares.append(without / opis_of(utility_by_class(vectors, labels)))
-    assert shares[0] < 0.5 < shares[1]
-
-
 def test_anchored_rates_lie_near_the_target_and_below_the_best(small: LabelledSet) -> None:
     held = small.test
     rates = anchored_by_class(vectors_of(nn.Identity(), held), held.labels, held.in_gallery)
@@ -88,30 +70,6 @@ def test_noise_changes_the_asked_share_of_labels_and_half_of_the_classes_are_lef
     rows, kept = training_labels(labels, Task("smooth_ap", classes=0.5), np.random.default_rng(0))
     assert len(rows) == 1000
     assert set(kept) == set(range(50))
-
-
-@pytest.mark.slow
-def test_a_seed_decides_a_training(small: LabelledSet) -> None:
-    one, again, other = (
-        vectors_of(train(small, Task("proxy_nca", {"scale": 9.0}, seed)), small.test) for seed in (0, 0, 1)
-    )
-    assert np.array_equal(one, again)
-    assert not np.allclose(one, other)
-
-
-@pytest.mark.slow
-def test_a_norm_is_that_of_the_first_embeddings(small: LabelledSet) -> None:
-    still = dataclasses.replace(small, steps=0)
-    model = train(still, Task("vmf_nca", {"norm": 30.0, "samples": 2}))
-    assert model(small.views[0]).norm(dim=1).mean().item() == pytest.approx(30, rel=0.05)
-
-
-def test_margins_lie_in_the_range_of_the_loss() -> None:
-    quantiles = {"negative": np.linspace(-1, 0.5, 101).tolist(), "positive": np.linspace(0, 1, 101).tolist()}
-    first, *others = margins_for({"quantiles": quantiles})
-    assert first == PAPER_MARGINS
-    assert all(-1 <= negative <= positive <= 1 for positive, negative in others)
-    assert {negative for _, negative in others} == {round(quantiles["negative"][n], 3) for n in (90, 99)}
 
 
 @pytest.mark.slow

@@ -8,28 +8,11 @@ import torch
 from pytorch_metric_learning import losses
 
 from research.losses import ContextualCorrected, ContextualDetached, EuclideanNCA, FastAP, Margin, NTXent
-from research.losses.comparison import Corrected, draw_negatives
 from retrieval.errors import InvalidParameter
 from training.losses import Contextual, make_loss
 
 from ...training.losses.golden import batch, cosines_of, gradient_of
 from ...training.losses.slow_contextual import slow_contextual, squared_distances
-
-
-@pytest.mark.parametrize("n", [1, 12])
-@pytest.mark.parametrize("name", ["blackbox_ap", "fast_ap", "margin", "ntxent", "roadmap_ap", "softbin_ap"])
-def test_photos_without_positives_are_worth_nothing(name: str, n: int) -> None:
-    value, slope = gradient_of(make_loss(name, classes=n, dim=6, arguments={}), batch(n=n)[0], torch.arange(n))
-    assert value == 0
-    assert slope.abs().max() == 0
-
-
-@pytest.mark.parametrize("name", ["margin", "ntxent"])
-def test_photos_without_negatives_are_worth_nothing(name: str) -> None:
-    embeddings, labels = batch()
-    value, slope = gradient_of(make_loss(name, classes=1, dim=6, arguments={}), embeddings, labels * 0)
-    assert value == 0
-    assert slope.abs().max() == 0
 
 
 def test_corrected_cuts_the_gradient_of_loops_by_the_labels() -> None:
@@ -47,16 +30,6 @@ def test_corrected_cuts_the_gradient_of_loops_by_the_labels() -> None:
     assert not torch.allclose(slope, gradient_of(Contextual(), embeddings, labels)[1])
 
 
-def test_the_correction_cuts_distances_by_their_labels() -> None:
-    """Eq. 10: a positive pair's distance never gets a negative gradient, a negative pair's never a positive one."""
-    squared = torch.zeros(2, 2, dtype=torch.float64, requires_grad=True)
-    alike = torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
-    weights = torch.tensor([[-1.0, -2.0], [3.0, 4.0]], dtype=torch.float64)
-    (Corrected.apply(squared, alike) * weights).sum().backward()
-    assert squared.grad is not None
-    assert squared.grad.tolist() == [[0.0, -2.0], [3.0, 0.0]]
-
-
 def test_detached_is_the_loops_with_a_constant_count() -> None:
     embeddings, labels = batch(n=9)
     value, slope = gradient_of(ContextualDetached(), embeddings, labels)
@@ -67,14 +40,6 @@ def test_detached_is_the_loops_with_a_constant_count() -> None:
     plain, other = gradient_of(Contextual(), embeddings, labels)
     assert plain == pytest.approx(value)
     assert not torch.allclose(slope, other)
-
-
-def test_euclidean_nca_by_hand() -> None:
-    loss = EuclideanNCA(2, 2, temperature=2.0, norm=3.0).double()
-    with torch.no_grad():
-        loss.proxies.copy_(torch.tensor([[3.0, 0.0], [0.0, 3.0]]))
-    value = float(loss(torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([0])).detach())
-    assert value == pytest.approx(np.log(1 + np.exp(-(10 - 4) / 2)))
 
 
 def test_euclidean_nca_is_the_cross_entropy_of_squared_distances() -> None:
@@ -126,45 +91,6 @@ def test_margin_by_hand() -> None:
     assert value == pytest.approx((2 * pull + near) / 3)  # over the terms above zero
     wide = float(Margin(beta=2.0, margin=0.0)(embeddings, torch.tensor([0, 0, 1])))
     assert wide == pytest.approx((4 - chord(40) - chord(110)) / 2)
-
-
-@pytest.mark.slow
-def test_negatives_are_drawn_by_the_inverse_of_how_often_their_distance_occurs() -> None:
-    """The first photo draws among 0.3, which counts as 0.5, 0.6 and 0.9; the second has none within reach."""
-    labels = torch.tensor([7, 7, 1, 2, 3, 4])
-    distances = torch.full((6, 6), 1.5, dtype=torch.float64)
-    distances[0] = torch.tensor([0.0, 0.1, 0.3, 0.6, 0.9, 1.45])
-    torch.manual_seed(0)
-    drawn = np.zeros((2, 6))
-    rounds = 4000
-    for _ in range(rounds):
-        anchors, positives, negatives = draw_negatives(distances, labels, dim=6, cutoff=0.5, reach=1.4)
-        assert (anchors.tolist(), positives.tolist()) == ([0, 1], [1, 0])
-        drawn[[0, 1], negatives] += 1 / rounds
-    odds = np.array([1 / (x**4 * (1 - x * x / 4) ** 1.5) for x in (0.5, 0.6, 0.9)])
-    expected = np.array([[0, 0, *(odds / odds.sum()), 0], [0, 0, 0.25, 0.25, 0.25, 0.25]])
-    assert np.abs(drawn - expected).max() < 4 * np.sqrt(0.25 / rounds)
-    assert (drawn[expected == 0] == 0).all()
-
-
-def test_every_positive_pair_gets_a_negative() -> None:
-    """Also where one pair is close: in 512 dimensions its weight is e^300 times that of another."""
-    generator = torch.Generator().manual_seed(0)
-    embeddings = 0.6 + torch.randn(24, 512, generator=generator)
-    embeddings[23] = embeddings[0] + 0.4 * torch.randn(512, generator=generator)
-    labels = torch.tensor([*[0] * 7, *[1] * 2, *[2] * 14, 3])
-    unit = torch.nn.functional.normalize(embeddings, dim=1)
-    a, p, n = draw_negatives(torch.cdist(unit, unit), labels, dim=512, cutoff=0.5, reach=1.4)
-    assert (labels[a] == labels[p]).all()
-    assert (labels[a] != labels[n]).all()
-    assert len(set(zip(a.tolist(), p.tolist(), strict=True))) == len(a) == 7 * 6 + 2 * 1 + 14 * 13
-    assert len({tuple(row) for row in torch.stack([a, n], dim=1).tolist()}) > 23  # not one for all pairs of a photo
-
-
-def test_margin_of_what_is_no_number_is_none() -> None:
-    embeddings, labels = batch()
-    embeddings[3] = torch.nan
-    assert Margin()(embeddings, labels).isnan()
 
 
 @pytest.mark.parametrize(

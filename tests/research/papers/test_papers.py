@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from PIL import Image
 
-from research.papers import runs
-from research.papers.configuration import MODERN, Configuration, Variant
+from research.papers.configuration import MODERN, Configuration
 from research.papers.drawings import draw as draw_figure
-from research.papers.labelled_photos import read_labelled_photos, write_labelled_photos
+from research.papers.labelled_photos import read_labelled_photos
 from research.papers.listing import configurations, find
-from research.papers.metrics import find_metric
-from research.papers.modern import concatenated
 from research.papers.runner import check, run
-from research.papers.runs import Options, PhotoSets, embedded, settings_of
+from research.papers.runs import Options, settings_of
 from research.papers.transformations import transform
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import DataError, InvalidParameter
-from retrieval.images import center_crop_resize
-from training.loop.run import Run
 
 from ...miniature import WRITERS
-from ...world import draw, write_folder
+from ...world import write_folder
 
 ALL = configurations()
 
@@ -78,119 +70,6 @@ def test_a_configuration_runs_from_start_to_end(name: str, options: Options) -> 
     assert all(f"| {variant} |" in table for rows in results.cells.values() for variant in rows)
 
 
-@pytest.mark.slow
-def test_figures_differ_by_variant_and_agree_with_an_independent_count(options: Options, data: Path) -> None:
-    entry = find("tcm-table-7")
-    results = run(entry, options)
-    opis = [row["OPIS"][0] for row in results.cells["inat"].values()]
-    assert len({round(value, 6) for value in opis}) == len(opis)
-
-    photo_sets = PhotoSets(options)
-    job = photo_sets.job(entry, entry.variants["SAP + TCM"], "inat", 0)
-    trained = Run.open(job.path)
-    lines = (data / "inat" / "Inat_dataset_splits" / "Inaturalist_test_set1.txt").read_text().split()
-    labels = np.array([line.split("/")[2] for line in lines])
-    model = trained.best_model()
-    by_id = {photo.photo_id: photo for photo in trained.photos()}
-    pixels = np.stack(
-        [
-            center_crop_resize(
-                Image.fromarray(runs.PhotoReader([by_id[line]], trained.preprocessing)[0]), trained.preprocessing
-            )
-            for line in lines
-        ]
-    )
-    sight = trained.preprocessing
-    with torch.no_grad():
-        raw = (torch.from_numpy(pixels).float() / 255 - torch.tensor(sight.mean)) / torch.tensor(sight.std)
-        unit = torch.nn.functional.normalize(model(raw.permute(0, 3, 1, 2)), dim=1).double().numpy()
-    cosines = unit @ unit.T
-    np.fill_diagonal(cosines, -9)
-    for k in (1, 4, 16):
-        order = np.argsort(-cosines, axis=1)[:, :k]
-        recall = 100 * np.mean([(labels[row] == label).any() for row, label in zip(order, labels, strict=True)])
-        assert results.cells["inat"]["SAP + TCM"][f"R@{k}"][0] == pytest.approx(recall, abs=1e-6)
-
-
-@pytest.mark.slow
-def test_what_is_finished_is_not_trained_again(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = run(find("tcm-table-7"), options).cells
-    monkeypatch.setattr(runs, "train", lambda *_, **__: pytest.fail("trained again"))
-    assert run(find("tcm-table-7"), options).cells == first
-
-
-def test_a_run_is_named_after_what_its_photos_show_and_not_after_where_they_lie(data: Path, tmp_path: Path) -> None:
-    entry = find("tcm-table-6")
-
-    def place(source: Path) -> Path:
-        photo_sets = PhotoSets(Options(source, tmp_path / "out", seeds=1, smoke_test=True))
-        return photo_sets.job(entry, entry.variants["SAP"], "grocery", 0).path
-
-    def catalogue(folder: Path, *, change: str = "") -> Path:
-        folder.mkdir()
-        shutil.copytree(data / "grocery", folder / "photos")
-        photos = read_catalogue(folder / "photos")
-        if change == "photo":
-            draw(99, 0).save(photos[0].path)
-        rows = [f"{p.path.relative_to(folder)},{p.item_id},{p.photo_id}" for p in photos]
-        if change == "label":
-            rows[0] = rows[0].replace(f",{photos[0].item_id},", ",another,")
-        (folder / "c.csv").write_text("\n".join(["path,item_id,photo_id", *rows]) + "\n")
-        return folder / "c.csv"
-
-    first = place(catalogue(tmp_path / "a"))
-    assert place(catalogue(tmp_path / "moved")) == first
-    assert len({first, *(place(catalogue(tmp_path / c, change=c)) for c in ("photo", "label"))}) == 3
-    listed = (tmp_path / "out" / "catalogues").glob("grocery-*.jsonl")
-    assert len({p.path for file in listed for p in read_catalogue(file) if p.path.exists()}) == 3 * 120
-
-
-@pytest.mark.slow
-def test_the_same_output_with_another_catalogue_gives_other_figures(data: Path, tmp_path: Path) -> None:
-    entry = dataclasses.replace(find("tcm-table-6"), variants={"SAP": Variant({"loss": "smooth_ap"})}, published={})
-    cells = []
-    for items in (range(20), range(40, 60)):
-        catalogue = tmp_path / "photos.csv"  # the same name, other photos
-        shutil.rmtree(tmp_path / "photos", ignore_errors=True)
-        write_folder(tmp_path / "photos", items=items, photos=range(6))
-        rows = [f"{p.path},item-{n // 6}" for n, p in enumerate(read_catalogue(tmp_path / "photos"))]
-        catalogue.write_text("\n".join(["path,item_id", *rows]) + "\n")
-        cells.append(run(entry, Options(catalogue, tmp_path / "out", seeds=1, smoke_test=True)).cells)
-    assert cells[0] != cells[1]
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_is_continued(options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = dataclasses.replace(find("tcm-table-8"), variants={"RS@K": Variant()}, published={})
-    whole = run(entry, options).cells
-    other = dataclasses.replace(options, output=tmp_path)
-    real = runs.train
-    monkeypatch.setattr(runs, "train", lambda *a, **k: real(*a, **k, on_epoch=_stop))
-    with pytest.raises(KeyboardInterrupt):
-        run(entry, other)
-    monkeypatch.undo()
-    assert run(entry, other).cells == whole
-
-
-def _stop(epoch: int, figures: object) -> None:
-    raise KeyboardInterrupt
-
-
-@pytest.mark.slow
-def test_two_seeds_give_an_interval_and_one_own_catalogue_takes_every_set(options: Options, data: Path) -> None:
-    catalogue = data / "grocery.csv"
-    rows = [f"{p.path},{p.item_id}" for p in read_catalogue(data / "grocery")]
-    catalogue.write_text("\n".join(["path,item_id", *rows]) + "\n")
-    entry = dataclasses.replace(find("tcm-table-6"), variants={"SAP": Variant({"loss": "smooth_ap"})}, published={})
-    results = run(entry, dataclasses.replace(options, data=catalogue, seeds=2))
-    values = results.to_dict()["results"]["grocery"]["SAP"]["OPIS"]
-    first, second = values["values"]
-    assert first != second
-    assert values["mean"] == pytest.approx((first + second) / 2)
-    assert values["half_width"] == pytest.approx(12.7062 * abs(first - second) / 2, rel=1e-4)
-    assert "±" in results.to_markdown()
-
-
 def test_settings_losses_and_metrics_are_known(data: Path, tmp_path: Path) -> None:
     for name, entry in ALL.items():
         check(find(name), Options(data, tmp_path), entry.datasets)
@@ -230,28 +109,6 @@ def test_settings_of_a_variant_win_over_those_of_the_configuration_and_given_one
     assert other.loss_arguments == {}
 
 
-def test_the_shared_split_has_every_class_on_both_sides(data: Path) -> None:
-    labelled = read_labelled_photos("cub", data, split="shared")
-    assert {item.removeprefix("test:") for item in labelled.test} == set(labelled.train)
-    parts = [
-        {p.photo_id for p in labelled.photos if p.item_id in set(items)} for items in (labelled.train, labelled.test)
-    ]
-    listed = dict(
-        line.split() for line in (data / "cub" / "CUB_200_2011" / "train_test_split.txt").read_text().splitlines()
-    )
-    assert len(parts[0]) == list(listed.values()).count("1")
-    assert not parts[0] & parts[1]
-
-
-def test_a_world_is_the_same_after_writing(data: Path, tmp_path: Path) -> None:
-    labelled = read_labelled_photos("inshop", data, split="classes")
-    again = read_catalogue(write_labelled_photos(labelled, tmp_path / "world.jsonl"))
-    assert [(p.photo_id, p.item_id, p.role, p.metadata["category"]) for p in again] == [
-        (p.photo_id, p.item_id, p.role, p.metadata["category"]) for p in labelled.photos
-    ]
-    assert again[0].read() == labelled.photos[0].read()
-
-
 def test_transformations_change_training_photos_alone(data: Path) -> None:
     labelled = read_labelled_photos("cub", data, split="classes")
     strangers = read_catalogue(data / "strangers")
@@ -275,35 +132,3 @@ def test_transformations_change_training_photos_alone(data: Path) -> None:
     fewer = transform(labelled.photos, labelled.train, ("first classes", 0.5), seed=0)
     assert {p.item_id for p in fewer} == {*sorted(labelled.train)[: len(labelled.train) // 2], *labelled.test}
     assert {p.role for p in transform(labelled.photos, labelled.train, ("one set", 1.0), seed=0)} == {""}
-
-
-@pytest.mark.slow
-def test_concatenated_vectors_have_the_mean_of_the_cosines(options: Options) -> None:
-    entry = find("tcm-table-6")
-    photo_sets = PhotoSets(options)
-    models = [embedded(_trained(photo_sets.job(entry, variant, "inat", 0))) for variant in entry.variants.values()]
-    side_by_side = concatenated(models)
-    assert side_by_side.unit.shape[1] == sum(model.unit.shape[1] for model in models)
-    mean = sum(model.unit @ model.unit.T for model in models) / len(models)
-    np.testing.assert_allclose(side_by_side.unit @ side_by_side.unit.T, mean, atol=1e-5)
-
-
-def _trained(job: runs.Job) -> runs.Job:
-    runs.trained(job)
-    return job
-
-
-@pytest.mark.slow
-def test_metrics_of_norms_and_distances(options: Options) -> None:
-    entry = find("tcm-table-6")
-    part = embedded(_trained(PhotoSets(options).job(entry, entry.variants["SAP"], "inat", 0)))
-    raw = part.unit.astype(np.float64) * part.norms[:, None]
-    distances = np.linalg.norm(raw[:, None] - raw[None], axis=2)
-    np.fill_diagonal(distances, np.inf)
-    right = part.labels[distances.argmin(axis=1)] == part.labels
-    assert find_metric("L2 R@1")[0].measure(part, ()) == pytest.approx(right.mean())
-    cosines = part.unit @ part.unit.T
-    np.fill_diagonal(cosines, -9)
-    right = part.labels[cosines.argmax(axis=1)] == part.labels
-    assert find_metric("norm where right")[0].measure(part, ()) == pytest.approx(part.norms[right].mean(), rel=1e-5)
-    assert find_metric("error")[0].measure(part, ()) == pytest.approx(1 - right.mean())

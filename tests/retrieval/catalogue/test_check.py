@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from retrieval.catalogue.check import batches_per_epoch, readiness
+from retrieval.catalogue.check import readiness
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.cli.data import data
 
@@ -70,11 +70,6 @@ def test_a_catalogue_without_calibration_items_is_told_who_needs_them() -> None:
     assert test.startswith("the test part has 0 items, and `evaluate` needs at least two")
 
 
-def test_batches_of_an_epoch() -> None:
-    assert [batches_per_epoch(photos, 64) for photos in (3, 127, 128, 640)] == [1, 1, 2, 10]
-    assert batches_per_epoch(640, 64, steps=3) == 3
-
-
 def test_data_check_says_how_it_read_the_folders_and_the_remedy_it_prints_works(tmp_path: Path) -> None:
     for item in range(15):
         folder = tmp_path / "photos" / f"group {item % 3}" / f"item-{item:02d}"
@@ -108,9 +103,3 @@ def test_a_table_keeps_all_that_was_read(tmp_path: Path) -> None:
         assert [(p.photo_id, p.item_id, p.group, p.source, p.bbox, p.metadata, p.read()) for p in read] == [
             (p.photo_id, p.item_id, p.group, p.source, p.bbox, p.metadata, p.read()) for p in before
         ]
-
-
-def test_paths_in_printed_commands_are_quoted(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "my photos", items=range(20))
-    told = CliRunner().invoke(data, ["check", str(folder)])
-    assert f"Next: retrieval train '{folder}' -o 'runs/my photos'" in told.output

@@ -15,12 +15,6 @@ from retrieval.errors import DataError
 from ...world import draw, encode, write_folder
 
 
-def test_a_folder_holds_one_folder_an_item(tmp_path: Path) -> None:
-    photos = read_catalogue(write_folder(tmp_path / "c", items=range(2)))
-    assert [(p.photo_id, p.item_id) for p in photos[:2]] == [("item-00/0.png", "item-00"), ("item-00/1.png", "item-00")]
-    assert all(p.path.exists() for p in photos)
-
-
 def test_csv_and_parquet_say_the_same(tmp_path: Path) -> None:
     rows = [
         {"path": "a.jpg", "label": "x", "group": "g", "source": "s", "bbox": "1 2 30 40", "brand": "b"},
@@ -149,16 +143,6 @@ def test_short_and_long_rows_are_read_as_far_as_they_go(tmp_path: Path) -> None:
         ("a.jpg", "x", "", {}),
         ("b.jpg", "y", "g", {"brand": "b"}),
     ]
-
-
-def test_photos_that_say_the_same_share_it_and_no_others(tmp_path: Path) -> None:
-    lines = ['{"path": "a.jpg", "label": "x", "n": 1}', '{"path": "b.jpg", "label": "x", "n": 1}']
-    lines += ['{"path": "c.jpg", "label": "x", "n": true}', '{"path": "d.jpg", "label": "x"}']
-    (tmp_path / "c.jsonl").write_text("\n".join(lines))
-    one, other, third, fourth = read_catalogue(tmp_path / "c.jsonl")
-    assert one.metadata is other.metadata
-    assert one.item_id is third.item_id
-    assert [repr(dict(p.metadata)) for p in (one, third, fourth)] == ["{'n': 1}", "{'n': True}", "{}"]
 
 
 def test_what_is_no_shard_is_refused(tmp_path: Path) -> None:

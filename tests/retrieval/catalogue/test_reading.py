@@ -13,7 +13,7 @@ import pytest
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue import reading
-from retrieval.catalogue.photos import Photo, UploadedPhoto
+from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.reading import READERS, ReadBatch, in_order, read_ahead
 from retrieval.errors import ImageUnreadable
@@ -108,13 +108,6 @@ def test_indexing_reads_ahead(world: Path, tmp_path: Path) -> None:
     assert report.added == 6
     with Gallery.open(tmp_path / "g", read_only=True) as gallery:
         assert [name for name, _, _ in gallery.photos()] == names
-
-
-def test_what_is_in_memory_is_not_read_ahead() -> None:
-    photo = UploadedPhoto("a", Path(), "item", content=b"photo")
-    (batch,) = read_ahead([photo], size=1)
-    assert list(batch._reads) == [photo]
-    assert list(batch.contents()) == [b"photo"]
 
 
 def test_a_photo_that_cannot_be_read_gives_its_reason(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -69,11 +68,7 @@ def test_index_says_what_was_written_and_what_comes_next(
     ],
 )
 def test_a_refusal_is_one_line_that_says_what_to_do(
-    words: list[str],
-    told: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert call(monkeypatch, *words) == 1
@@ -82,17 +77,6 @@ def test_a_refusal_is_one_line_that_says_what_to_do(
     assert err.count("\n") == 1
     assert told in err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_gallery_of_another_bundle_is_refused_with_the_way_out(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from index.gallery import Gallery
-
-    Gallery.create(tmp_path / "g", dim=48, embedding_id="another").close()
-    draw(0, 0).save(tmp_path / "q.png")
-    assert call(monkeypatch, "search", world / "bundle", tmp_path / "g", tmp_path / "q.png") == 1
-    assert "Index the photos again: retrieval index" in capsys.readouterr().err
 
 
 def test_usage_errors_keep_clicks_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,16 +115,6 @@ def test_data_check_and_synthetic(
     (folder / "item-00" / "bad.jpg").write_bytes(b"no image")
     assert call(monkeypatch, "data", "check", folder) == 1
     assert "1 unreadable" in capsys.readouterr().out
-
-
-def test_help_is_quick_because_nothing_is_imported() -> None:
-    script = (
-        "import sys; from retrieval.cli.main import main; sys.argv = ['retrieval', '--help']\n"
-        "try: main()\nfinally: print(len(sys.modules))"
-    )
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert "demo" in result.stdout
-    assert int(result.stdout.split()[-1]) < 400
 
 
 @pytest.mark.end_to_end

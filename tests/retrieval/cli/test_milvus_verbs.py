@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +12,9 @@ from click.testing import CliRunner, Result
 
 from index.errors import GalleryError
 from index.location import open_gallery
-from index.transfer import export_photos, import_photos
-from retrieval.bundle.bundle import Bundle
-from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
 from retrieval.indexing.pipeline import index_catalogue
-from retrieval.retriever import Retriever
-from retrieval.threshold.anchor import propose
 
 from ...world import draw, write_folder
 from ..threshold.test_gallery_anchor import bundle_of
@@ -81,49 +75,6 @@ def test_every_verb_takes_an_address(tmp_path: Path) -> None:
     assert len(many.read_text().splitlines()) == 48
     run("gallery", "export", address, tmp_path / "table.csv")
     assert len((tmp_path / "table.csv").read_text().splitlines()) == 48
-
-
-def test_a_gallery_that_went_to_milvus_and_back_answers_alike(tmp_path: Path, test_data: Path) -> None:
-    """The features are those of a pretrained model, of real photos."""
-    from training.export.pretrained import Pretrained, export_pretrained
-
-    bundle = export_pretrained(
-        Pretrained.load(str(test_data / "weights" / "mobilenet_v1_0.75_224"), size=96), tmp_path / "bundle"
-    )
-    by_item: dict[str, list[Photo]] = {}
-    for photo in read_catalogue(test_data / "data" / "covers" / "covers.csv"):
-        by_item.setdefault(photo.item_id, []).append(photo)
-    items = [photos for photos in by_item.values() if len(photos) > 1][:60]
-    shown = [photo for photos in items[:40] for photo in photos[:2]]
-    queries = [photos[-1].path for photos in items[::4]]
-    places: tuple[Path | str, ...] = (tmp_path / "local", f"milvus+{tmp_path}/lite.db/shop", tmp_path / "back")
-    index_catalogue(bundle, shown, places[0], progress=False)
-    for number, (source, target) in enumerate(pairwise(places)):
-        file = tmp_path / f"{number}.parquet"
-        with open_gallery(source, read_only=True) as gallery:
-            assert export_photos(gallery, file) == len(shown)
-        assert import_photos(file, target).photos == len(shown)
-    answers, contents = [], []
-    for place in places:
-        with open_gallery(place) as gallery:
-            propose(Bundle.open(bundle.path), gallery).write(gallery)  # draws are not exported
-            stored = sorted(gallery.photos(), key=lambda photo: photo[0])
-            contents.append((stored, [gallery.thumbnail(photo_id) for photo_id, *_ in stored]))
-        with Retriever.open(bundle.path, place) as retriever:
-            answers.append(retriever.search_batch(queries))
-    assert contents[0] == contents[1] == contents[2]
-    first = [result.to_dict() for result in answers[0]]  # type: ignore[union-attr]
-    for other in answers[1:]:
-        for one, two in zip(first, other, strict=True):
-            after = two.to_dict()  # type: ignore[union-attr]
-            assert after["decision"] == one["decision"]
-            assert after["threshold"] == pytest.approx(one["threshold"], abs=1e-6)
-            for name in ("matches", "review"):
-                assert [match["item_id"] for match in after[name]] == [match["item_id"] for match in one[name]]
-                for a, b in zip(after[name], one[name], strict=True):
-                    assert (a["distance"], a["p_value"]) == pytest.approx((b["distance"], b["p_value"]), abs=1e-6)
-            assert after["nearest"]["p_value"] == pytest.approx(one["nearest"]["p_value"], abs=1e-6)
-    assert len({answer["nearest"]["p_value"] for answer in first}) > 2
 
 
 def test_a_noisy_photo_has_a_thumbnail_that_milvus_can_hold(tmp_path: Path) -> None:

@@ -114,25 +114,6 @@ def test_under_twenty_items_the_search_ranks(output: Path, tmp_path: Path) -> No
     assert (answer.decision, answer.matches) == ("ranked", ())
 
 
-@pytest.mark.parametrize(("items", "suggested"), [(30, True), (29, False)])
-def test_training_is_suggested_from_thirty_items_with_four_photos(
-    output: Path, tmp_path: Path, items: int, suggested: bool
-) -> None:
-    done = run(write_folder(tmp_path / "photos", items=range(items), photos=range(4)), output)
-    assert done.exit_code == 0, done.output
-    assert ("Train it with: retrieval train" in done.output) == suggested
-    assert ("a head" in done.output) == suggested
-
-
-def test_labelled_photos_are_measured(output: Path, tmp_path: Path) -> None:
-    photos = write_folder(tmp_path / "photos", items=range(30), photos=range(2))
-    users = write_folder(tmp_path / "users", items=range(30), photos=range(2, 3))
-    done = run(photos, output, "--queries", str(users))
-    assert done.exit_code == 0, done.output
-    assert commands(done) == ["index", "calibrate"]
-    assert "of labelled queries find their item" in done.output
-
-
 def test_labelled_photos_of_unknown_items_are_measured(output: Path, tmp_path: Path) -> None:
     photos = write_folder(tmp_path / "photos", items=range(22), photos=range(2))
     draw(100, 0).save(tmp_path / "unknown.png")

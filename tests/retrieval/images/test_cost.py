@@ -20,7 +20,7 @@ from PIL import Image
 
 from retrieval.errors import ImageRefused, ImageTooLarge, ImageUnreadable, ImageUnsupported
 from retrieval.images import MAX_BYTES, isolated, open_image
-from retrieval.images.formats import FORMATS, format_of
+from retrieval.images.formats import FORMATS
 from retrieval.images.guards import MAX_BLOCKS, MAX_SEGMENTS, plain_file
 
 from ...world import draw, encode
@@ -283,10 +283,3 @@ def test_a_heic_without_its_package_names_the_extra(tmp_path: Path, monkeypatch:
         open_image(encode(draw(1, 1), "HEIF"))
     assert refused.value.remedy == "Install it: pip install -c constraints.txt '.[sources]'"
     isolated._end()
-
-
-def test_every_case_has_the_format_that_it_is_about() -> None:
-    for name, made in CASES.items():
-        form = format_of(made()[:100])
-        assert form is not None
-        assert form.shown.lower() == name.partition(" ")[0]

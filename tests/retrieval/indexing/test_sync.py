@@ -106,15 +106,6 @@ def test_other_pixels_are_embedded_again(shop: Shop) -> None:
     assert shop.stored()["0.png"] == before["0.png"]
 
 
-def test_a_touched_file_of_a_changed_row_is_read_and_updated(shop: Shop) -> None:
-    os.utime(shop.folder / "2.png", ns=(1, 1))
-    shop.rows["2.png"][1] = "other"
-    report = shop.sync()
-    assert (report.added, report.updated, report.skipped) == (0, 1, 5)
-    assert shop.stored()["2.png"][0] == "other"
-    assert shop.plan().read == []
-
-
 def test_a_file_of_the_same_size_and_time_is_read_only_with_a_checksum(shop: Shop) -> None:
     state = (shop.folder / "1.png").stat()
     data = bytearray((shop.folder / "1.png").read_bytes())

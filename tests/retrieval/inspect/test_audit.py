@@ -5,7 +5,6 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 from PIL import Image, ImageDraw
@@ -13,7 +12,6 @@ from PIL import Image, ImageDraw
 from index.database import POINT
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
-from retrieval.bundle.density import ADDITIVE, Cohort, LocalDensity
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.cli.main import group
 from retrieval.indexing.worker import CONTENT
@@ -110,22 +108,10 @@ def test_it_agrees_with_the_searches(folder: Path) -> None:
         assert all(frozenset((item_id, other)) in together for other in others)
 
 
-def test_a_corrected_distance_is_used(folder: Path, tmp_path: Path) -> None:
-    with Gallery.open(folder / "gallery", read_only=True) as gallery:
-        plain = Bundle.open(folder / "bundle")
-        _, item_ids, vectors = contents(gallery)
-        plain.distance_form = LocalDensity.fit(ADDITIVE, 4, Cohort.of(vectors, item_ids))
-        corrected = audit(plain, gallery)
-        plain = audit(Bundle.open(folder / "bundle"), gallery)
-    assert np.mean([c.distance for c in corrected.crowds]) > np.mean([c.distance for c in plain.crowds])
-    assert corrected.duplicates == plain.duplicates
-
-
 def test_an_empty_gallery_is_fine(folder: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(folder / "bundle")
     with Gallery.create(tmp_path / "empty", dim=DIM, embedding_id=bundle.embedding_id) as gallery:
-        found = audit(bundle, gallery)
-    assert "0 photos of 0 items" in summary(found)
+        assert "0 photos of 0 items" in summary(audit(bundle, gallery))
 
 
 def test_the_command_line(folder: Path) -> None:

@@ -35,7 +35,6 @@ def test_photos_are_sorted_by_item_and_keep_their_order_within_it() -> None:
     side = gallery(ids=IDS)
     assert side.items.tolist() == ["a", "b", "c"]
     assert side.order.tolist() == [1, 3, 0, 4, 2]
-    assert side.ids is not None
     assert side.ids.tolist() == ["p1", "p3", "p0", "p4", "p2"]
     assert side.densities.tolist() == [10, 30, 0, 40, 20]
     assert [side.order[side.photos(item)].tolist() for item in range(3)] == [[1, 3], [0, 4], [2]]

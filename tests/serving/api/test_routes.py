@@ -2,13 +2,10 @@ from __future__ import annotations
 
 import base64
 import http.client
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -241,14 +238,3 @@ def test_info_states_the_promise(client: TestClient, retriever: Retriever) -> No
 def test_settings_are_checked() -> None:
     with pytest.raises(InvalidParameter, match="queue"):
         ServeSettings(queue=0)
-
-
-@pytest.mark.end_to_end
-def test_the_endpoint_alone_needs_neither_gradio_nor_torch(world: Path) -> None:
-    program = (
-        "import sys, serving.app, serving.cli, serving.page.page\n"
-        "from retrieval.retriever import Retriever\n"
-        f"serving.app.create_app(Retriever.open({str(world / 'bundle')!r}, {str(world / 'gallery')!r}), page=False)\n"
-        "assert not {'gradio', 'torch'} & set(sys.modules), 'imported too much'\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)

@@ -33,7 +33,7 @@ SEARCH = "/v1/search"
 JPEG = {"content-type": "image/jpeg"}
 FUZZ = int(os.environ.get("RETRIEVAL_FUZZ", "1000"))
 MB = 2**20
-LEAK = re.compile(r"Traceback|File \"|site-packages|root:|/tmp/|/home/|/usr/")
+LEAK = re.compile(r"hunter2|TOP SECRET|bundle_id|SQLite|Traceback|File \"|site-packages|root:|/tmp/|/home/|/usr/")
 ROUTES = {  # all that the page answers; each of Gradio's others is 404
     *(("GET", path) for path in ("/", "/config", "/theme.css", "/favicon.ico", "/assets/{path:path}")),
     *(("GET", path) for path in ("/static/{path:path}", "/gradio_api/upload_progress")),
@@ -111,6 +111,7 @@ def secrets(world: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     os.mkfifo(place / "pipe")
     photo = next((world / "photos").rglob("*.png"))
     found = [place / "note", place / "pipe", photo, photo.relative_to("/"), photo.parent]
+    found += [world / "bundle" / "manifest.json", world / "gallery" / "gallery.sqlite"]
     devices = ["/etc/passwd", "/dev/zero", "/dev/stdin", "/proc/self/environ", "/proc/self/fd/0", "/proc/self/fd/5"]
     return [*(str(path) for path in found), *devices]
 
@@ -137,36 +138,37 @@ def forged(path: str) -> list[Any]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["each form of some", "every form of each"]
-)
 def test_no_path_that_a_client_names_is_opened(
-    server: Served, page: httpx.Client, folder: Path, secrets: list[str], link: Path, every: bool
+    server: Served, page: httpx.Client, folder: Path, secrets: list[str], link: Path
 ) -> None:
     token = upload(page, encode(draw(1, 1)))
     up = "/".join([".."] * 10)
     paths = [*secrets, *(f"{folder}/{up}{path}" for path in secrets), *(f"{token}/{up}{path}" for path in secrets)]
-    paths += [str(link), "link", str(folder / token), f"./{token}", f"{token}/", f"{folder}/{up}", ""]
+    paths += [".env", "secret.jpg", str(folder / ".env"), str(link), "link", str(folder / token), f"./{token}"]
+    paths += [f"{token}/", f"{folder}/{up}", ""]
     paths += ["http://example.com/a.jpg", "data:image/png;base64,iVBORw0KGgo=", f"{token}\0", token.upper(), "a" * 5000]
     change = event(page, "change")
     with opening_nothing_outside(server, folder):
-        for number, path in enumerate(paths):
-            forms = forged(path)
-            for value in forms if every else (forms[number % len(forms)], {"path": path}):
+        for path in paths:
+            for value in forged(path):
                 answer = run(page, change, value)
                 assert answer.status_code in (404, 422), (value, answer.text)
                 assert LEAK.search(answer.text) is None, value
-            assert page.get(f"/gradio_api/file={quote(path, safe='')}").status_code == 404, path
+            for route in ("/gradio_api/file=", "/file=", "/gradio_api/stream/", "/static/", "/assets/", "/proxy="):
+                for told in (quote(path, safe=""), f"%2e%2e%2f{quote(path, safe='')}"):
+                    answer = page.get(route + told)
+                    assert answer.status_code in (403, 404, 405, 422), (route, told)
+                    assert LEAK.search(answer.text) is None, (route, told)
     assert "This is item-01" in ask(page, path=token, url="http://example.com/a.jpg")  # the token is what counts
-    assert answer.headers["content-type"] == MEDIA_TYPE
-    assert answer.json()["error"]  # which the page's script shows
+    refused = run(page, change, {"path": "/etc/passwd"})
+    assert refused.headers["content-type"] == MEDIA_TYPE
+    assert refused.json()["error"]  # which the page's script shows
 
 
 def test_each_route_of_gradio_that_the_page_does_not_need_is_not_there(
     server: Served, page: httpx.Client, folder: Path
 ) -> None:
     spec = find_spec("gradio")  # which imports nothing
-    assert spec is not None
     assert spec.origin is not None
     source = Path(spec.origin).with_name("routes.py").read_text()
     found = re.findall(r'@(app|router)\.(\w+)\(\s*f?"(/[^"]*)"', source)
@@ -324,33 +326,6 @@ def test_another_key_sees_neither_photo_nor_answer_of_a_session(two: tuple[Serve
 
 
 # what a browser is told
-
-
-def test_the_page_gives_no_file_away(server: Served, page: httpx.Client, world: Path) -> None:
-    folder = server.log.parent
-    model = next((world / "bundle").glob("*.onnx"))
-    secrets = {
-        "/etc/passwd": "root:",
-        str(model): model.read_bytes().decode("latin-1")[:40],
-        str(world / "bundle" / "manifest.json"): "bundle_id",
-        str(folder / ".env"): "hunter2",
-        str(folder / "secret.jpg"): "hunter2",
-        ".env": "hunter2",
-        "secret.jpg": "hunter2",
-        str(next((world / "gallery").glob("*.*"))): "SQLite",
-    }
-    routes = ("/gradio_api/file=", "/file=", "/gradio_api/file/", "/gradio_api/stream/", "/static/", "/assets/")
-    for path, content in secrets.items():
-        for route in routes:
-            for told in (path, f"../../../../../..{path}", path.replace("/", "%2F"), f"%2e%2e%2f{path}"):
-                response = page.get(route + told)
-                assert response.status_code in (403, 404, 405, 422), (route, told, response.status_code)
-                assert content not in response.text, (route, told)
-    bait = f"{server.address}/healthz"
-    for route in ("/gradio_api/proxy=", "/gradio_api/file=", "/proxy="):
-        assert page.get(route + bait).status_code in (403, 404), route
-    assert page.get("/").status_code == 200  # and not only because there is no page
-    assert server.strangers() == []
 
 
 def test_every_answer_says_what_a_browser_may_do(server: Served, page: httpx.Client) -> None:

@@ -136,11 +136,3 @@ def test_the_header_has_one_rate_in_a_sentence_and_a_link_to_the_report(retrieve
     ):
         assert told in page
     assert page.count("%") == 1
-
-
-def test_stand_ins_are_what_the_retriever_answers(retriever: Retriever) -> None:
-    photo = next(iter({photo[0] for photo in retriever.gallery.photos()}))
-    thumbnail = retriever.gallery.thumbnail(photo)
-    assert thumbnail is not None
-    real = retriever.search(thumbnail)
-    assert answer_html(replace(real, matches=real.matches[:1])).count("<figure") == 1

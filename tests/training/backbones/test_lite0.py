@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from retrieval.bundle.embedder import golden_pixels
 from retrieval.errors import MissingDependency
 from training.backbones import load_backbone, rebuild_backbone
-from training.backbones.lite0 import PREPROCESSING, EfficientNetLite0, SameConv2d
+from training.backbones.lite0 import PREPROCESSING, EfficientNetLite0
 from training.evaluation.embedding import to_device
 
 
@@ -20,24 +20,6 @@ from training.evaluation.embedding import to_device
 def lite0() -> EfficientNetLite0:
     backbone = EfficientNetLite0.pretrained()
     return backbone.eval()
-
-
-@pytest.mark.parametrize(("side", "kernel", "stride"), [(8, 3, 2), (7, 3, 2), (8, 5, 2), (9, 5, 1), (5, 1, 1)])
-def test_padding_is_that_of_tensorflow(side: int, kernel: int, stride: int) -> None:
-    layer = SameConv2d(1, 1, kernel, stride, bias=False)
-    pixels = torch.randn(1, 1, side, side)
-    found = layer(pixels)
-    outputs = -(-side // stride)
-    total = max((outputs - 1) * stride + kernel - side, 0)
-    padded = np.zeros((side + total, side + total))
-    padded[total // 2 : total // 2 + side, total // 2 : total // 2 + side] = pixels[0, 0].numpy()
-    weights = layer.weight[0, 0].detach().numpy()
-    expected = [
-        [(padded[y : y + kernel, x : x + kernel] * weights).sum() for x in range(0, outputs * stride, stride)]
-        for y in range(0, outputs * stride, stride)
-    ]
-    assert found.shape == (1, 1, outputs, outputs)
-    assert np.allclose(found[0, 0].detach().numpy(), expected, atol=1e-5)
 
 
 def test_its_input_is_the_value_less_127_by_128() -> None:

@@ -28,58 +28,31 @@ def folder(
     return str(path)
 
 
+def square(side: int, **more: Any) -> dict[str, Any]:
+    return {"size": {"height": side, "width": side}, **more}
+
+
+def shortest(edge: int, kind: str, **more: Any) -> dict[str, Any]:
+    return {"size": {"shortest_edge": edge}, "image_processor_type": kind, **more}
+
+
+CROPPED = {"do_center_crop": True, "crop_size": {"height": 224, "width": 224}}
+OLD_CLIP = {"size": 256, "do_center_crop": True, "crop_size": 224, "feature_extractor_type": "CLIPFeatureExtractor"}
+EFFICIENT = {"crop_size": {"height": 256, "width": 256}, "image_processor_type": "EfficientNetImageProcessor"}
+
+
 @pytest.mark.parametrize(
     ("values", "size", "view", "squash"),
     [
-        ({"size": {"height": 224, "width": 224}}, 224, 1.0, True),
+        (square(224), 224, 1.0, True),
         ({"size": 224, "image_processor_type": "ViTImageProcessor"}, 224, 1.0, True),
         ({"size": 224, "feature_extractor_type": "ViTFeatureExtractor"}, 224, 1.0, True),
-        (
-            {
-                "size": {"shortest_edge": 256},
-                "do_center_crop": True,
-                "crop_size": {"height": 224, "width": 224},
-                "image_processor_type": "BitImageProcessor",
-            },
-            224,
-            0.875,
-            False,
-        ),
-        (
-            {"size": 256, "do_center_crop": True, "crop_size": 224, "feature_extractor_type": "CLIPFeatureExtractor"},
-            224,
-            0.875,
-            False,
-        ),
-        (
-            {"size": {"shortest_edge": 192}, "image_processor_type": "BitImageProcessor", "do_center_crop": False},
-            192,
-            1.0,
-            False,
-        ),
-        (
-            {"size": {"shortest_edge": 224}, "crop_pct": 0.875, "image_processor_type": "ConvNextImageProcessor"},
-            224,
-            0.875,
-            False,
-        ),
-        (
-            {"size": {"shortest_edge": 384}, "crop_pct": 1.0, "image_processor_type": "ConvNextImageProcessorFast"},
-            384,
-            1.0,
-            True,
-        ),
-        (
-            {
-                "size": {"height": 320, "width": 320},
-                "do_center_crop": True,
-                "crop_size": {"height": 256, "width": 256},
-                "image_processor_type": "EfficientNetImageProcessor",
-            },
-            256,
-            0.8,
-            True,
-        ),
+        (shortest(256, "BitImageProcessor", **CROPPED), 224, 0.875, False),
+        (OLD_CLIP, 224, 0.875, False),
+        (shortest(192, "BitImageProcessor", do_center_crop=False), 192, 1.0, False),
+        (shortest(224, "ConvNextImageProcessor", crop_pct=0.875), 224, 0.875, False),
+        (shortest(384, "ConvNextImageProcessorFast", crop_pct=1.0), 384, 1.0, True),
+        (square(320, do_center_crop=True, **EFFICIENT), 256, 0.8, True),
     ],
 )
 def test_sizes_and_crops(tmp_path: Path, values: dict[str, Any], size: int, view: float, squash: bool) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from retrieval.errors import InvalidParameter
 from training.config import Settings
-from training.data.augmentation import Augmentation, default_pipeline
+from training.data.augmentation import Augmentation
 
 NO_NETWORK = """
 import socket
@@ -49,18 +49,6 @@ def test_what_is_switched_off_does_nothing() -> None:
     crops = [mirrored.crop(square, seed) for seed in range(60)]
     assert any(np.array_equal(crop, square[:, ::-1]) for crop in crops)
     assert not any(np.array_equal(still.crop(square, seed), square[:, ::-1]) for seed in range(60))
-
-
-def test_the_settings_decide_the_built_in_pipeline() -> None:
-    settings = Settings(catalogue="", size=20, crop_area=0.5, flip=True, colour=0.3)
-    crop, mirror, colour = default_pipeline(settings)["transform"]["transforms"]
-    assert (crop["size"], crop["scale"], mirror["p"]) == ((20, 20), (0.5, 1.0), 0.5)
-    assert (crop["ratio"], crop["area_for_downscale"]) == ((0.75, 4 / 3), "image")
-    for name in ("brightness", "contrast", "saturation"):
-        assert colour[name] == pytest.approx((0.7, 1.3))
-    assert colour["hue"] == pytest.approx((-0.03, 0.03))
-    plain = default_pipeline(Settings(catalogue="", flip=False, colour=0.0))
-    assert len(plain["transform"]["transforms"]) == 1
 
 
 def test_a_crop_of_a_gray_photo_stays_within_the_jitter() -> None:

@@ -8,17 +8,8 @@ from retrieval.errors import DataError
 
 
 def photo(item: str, *, group: str = "", source: str = "", partition: str = "", role: str = "", n: int = 0) -> Photo:
-    return Photo(
-        photo_id=f"{item}-{source}-{role}-{n}",
-        path=Path("x.jpg"),
-        item_id=item,
-        group=group,
-        source=source,
-        partition=partition,
-        role=role,
-        bbox=None,
-        metadata={},
-    )
+    name = f"{item}-{source}-{role}-{n}"
+    return Photo(name, Path("x.jpg"), item, group=group, source=source, partition=partition, role=role)
 
 
 def catalogue() -> list[Photo]:

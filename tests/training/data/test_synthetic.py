@@ -16,9 +16,7 @@ from retrieval.catalogue.check import check_catalogue
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import InvalidParameter
 from training.data.synthetic import make_catalogue
-from training.data.synthetic.designs import draw_line
 from training.data.synthetic.families import FAMILIES, OTHER_FAMILIES
-from training.data.synthetic.photos import STORES, Studio, turns
 from training.data.synthetic.population import SyntheticItem, draw_population
 from training.data.synthetic.queries import BLANK, KINDS, KNOWN, NOISE, OBJECT, PLACE, SIBLING, UNKNOWN
 
@@ -122,41 +120,6 @@ def test_only_known_queries_show_items_of_the_catalogue(catalogue: Path) -> None
     assert not names & {row["name"] for row in by_kind[SIBLING]}
     assert {row["name"].split(" ", 2)[2] for row in by_kind[OBJECT]} <= set(OTHER_FAMILIES)
     assert not set(OTHER_FAMILIES) & set(FAMILIES)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_shows_what_its_products_differ_in(family: str) -> None:
-    shape = FAMILIES[family]
-    designs = draw_line(6, np.random.default_rng(0))
-    sprites = [np.asarray(shape.render(design, [0.0])[0], int) for design in designs]
-    assert all(sprite[..., 3].mean() > 12 for sprite in sprites)  # there is something to see
-    for i, one in enumerate(sprites):
-        for other in sprites[:i]:
-            assert np.abs(one - other)[..., :3].max() > 60
-
-
-def test_variants_share_brand_and_pattern_only() -> None:
-    designs = draw_line(20, np.random.default_rng(1))
-    assert len(set(designs)) == 20
-    assert len({(d.body, d.pattern, d.repeats, d.brand, d.layout) for d in designs}) == 1
-    assert all(d.emblem != designs[0].emblem and d.flavour != designs[0].flavour for d in designs[1:])
-
-
-def spread(variation: float) -> float:
-    """Return how far apart a product's photos are: the mean standard deviation of a pixel over 12 photos."""
-    design = draw_line(1, np.random.default_rng(5))[0]
-    views = FAMILIES["mug"].render(design, turns(variation))
-    studio, generator = Studio(48, np.random.default_rng(6)), np.random.default_rng(7)
-    photos = [
-        studio.take(views, [], place=0, variation=variation, store=STORES[1], generator=generator) for _ in range(12)
-    ]
-    return float(np.stack([np.asarray(photo, float) for photo in photos]).std(axis=0).mean())
-
-
-@pytest.mark.slow
-def test_variation_is_how_much_photos_differ() -> None:
-    calm, lively, wild = (spread(variation) for variation in (0.05, 0.4, 1.0))
-    assert calm < 0.5 * lively < 0.5 * wild
 
 
 @pytest.mark.parametrize(("parameter", "value"), [("items", 9), ("photos", 3), ("photos", 0), ("size", 31)])

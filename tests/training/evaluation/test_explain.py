@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from retrieval.cli.main import group
-from retrieval.errors import DataError, InvalidParameter, RunError
-from training.evaluation.errors import KINDS, UNMATED
+from retrieval.errors import InvalidParameter, RunError
+from training.evaluation.errors import KINDS
 from training.evaluation.explain import Explanation, explain_run
 from training.evaluation.report import evaluate_run
 from training.loop.run import Run
@@ -108,32 +108,6 @@ def test_unreadable_photo_is_left_out_and_named(run: Run, tmp_path: Path) -> Non
     ((photo_id, _),) = explained.unreadable.items()
     assert photo_id.endswith("_1.png")
     assert f"{photo_id} cannot be read" in explained.sheet().html()
-
-
-def test_no_readable_query_is_an_error(run: Run, tmp_path: Path) -> None:
-    tests = set(run.splits.test)
-    odd = changed_run(run, tmp_path, broken=lambda row: row["item_id"] in tests)
-    with pytest.raises(DataError, match=r"no query photo of the unseen items can be read"):
-        explain_run(odd, progress=False)
-
-
-def test_items_of_one_photo_have_no_rates_of_misses(run: Run, tmp_path: Path) -> None:
-    tests = set(run.splits.test)
-    single = changed_run(run, tmp_path, keep=lambda row: row["item_id"] not in tests or "_0." in row["path"])
-    splits = json.loads((single.path / "splits.json").read_text())
-    splits["protocol"] = {"gallery_source": "a", "query_source": "a"}  # each photo asks all the others
-    (single.path / "splits.json").write_text(json.dumps(splits))
-    told = explain_run(single, progress=False).to_dict()
-    assert told["outcomes"][UNMATED] == told["queries"] == len(tests)
-    assert told["rates"]["TPIR"] is None
-    json.dumps(told, allow_nan=False)
-
-
-def test_unknown_split_and_number_are_refused(copy: Run) -> None:
-    with pytest.raises(InvalidParameter, match="unseen, trained, mixed"):
-        explain_run(copy, split="all", progress=False)
-    with pytest.raises(InvalidParameter, match="between 1 and 50"):
-        explain_run(copy, worst=0, progress=False)
 
 
 def test_command_writes_the_sheet_and_json(copy: Run, tmp_path: Path) -> None:

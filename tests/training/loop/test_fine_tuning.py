@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -77,39 +75,6 @@ def test_interrupted_anywhere_it_ends_the_same(
     assert same(parts(whole, BEST), parts(resumed, BEST))
 
 
-def test_what_is_frozen_stays_and_the_rest_learns(catalogue: Path, tmp_path: Path) -> None:
-    run = train(tiny_settings(catalogue, learning_rate=0.0, epochs=1), tmp_path / "run")
-    assert same(backbone(parts(run)), backbone(untrained(run), ""))
-    assert not torch.equal(parts(run)["model.head.weight"], untrained(run)["head.weight"])
-
-
-def test_the_projector_is_dropped_at_the_end(catalogue: Path, tmp_path: Path) -> None:
-    run = train(tiny_settings(catalogue, projector=4, loss="proxy_nca", epochs=1), tmp_path / "run")
-    assert parts(run)["loss.proxies"].shape[1] == 4
-    assert parts(run)["projector.weight"].shape == (4, 16)
-    assert run.best_model().head.out_features == 16
-    assert not any("projector" in name for name in parts(run, BEST))
-
-
-def test_patience_ends_a_run_that_gets_no_better(catalogue: Path, tmp_path: Path) -> None:
-    settings = tiny_settings(catalogue, epochs=9, patience=2, learning_rate=0.0, head_learning_rate=1e-9,
-                             select="r@1")  # fmt: skip
-    run = train(settings, tmp_path / "run")
-    assert run.progress["best_trained"]["epoch"] == 1
-    assert run.progress["epoch"] == 3
-    again = train(settings, tmp_path / "run", resume=True)  # there is nothing left to do
-    assert again.progress["epoch"] == 3
-
-
-@pytest.mark.parametrize(("select", "figure", "sign"), [("r@1", "R@1", -1), ("map@r", "MAP@R", -1)])
-def test_the_chosen_figure_chooses(select: str, figure: str, sign: int, catalogue: Path, tmp_path: Path) -> None:
-    run = train(tiny_settings(catalogue, epochs=3, select=select, crop_area=0.2, colour=0.9), tmp_path / "run")
-    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
-    best = min(lines, key=lambda line: sign * line[f"validation {figure}"])
-    kept = lines[run.progress["best"]["epoch"]]
-    assert kept[f"validation {figure}"] == best[f"validation {figure}"]
-
-
 def test_without_validation_items_the_last_checkpoint_is_kept(catalogue: Path, tmp_path: Path) -> None:
     from retrieval.catalogue.read import read_catalogue
 
@@ -138,18 +103,6 @@ def test_a_head_on_features_is_a_whole_model_in_the_end(catalogue: Path, tmp_pat
     assert bundle.dim == 16
 
 
-def test_views_of_features_differ_and_the_first_is_the_plain_one(catalogue: Path, tmp_path: Path) -> None:
-    run = train(tiny_settings(catalogue, precompute=3, epochs=1), tmp_path / "run")
-    source = Trainer(run).source
-    views = source._fit
-    assert views.shape[0] == 3
-    assert not np.allclose(views[1], views[2])
-    planned = [np.arange(8), np.arange(8)]
-    first, second = source.inputs(planned, 0)
-    assert not np.array_equal(first, second)
-    assert all(any(np.array_equal(row, views[v, i]) for v in range(3)) for i, row in enumerate(first))
-
-
 def test_fp16_needs_a_gpu_and_an_unknown_logger_is_refused(catalogue: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match="without a GPU"):
         train(tiny_settings(catalogue, precision="fp16"), tmp_path / "run")
@@ -164,39 +117,3 @@ def test_a_logger_that_is_not_installed_is_named(
     monkeypatch.setattr("training.loop.loggers.find_spec", lambda name: None if name == "wandb" else name)
     with pytest.raises(MissingDependency, match="wandb"):
         train(tiny_settings(catalogue, loggers="tensorboard,wandb"), tmp_path / "run")
-
-
-def test_weights_and_biases_gets_the_figures_and_one_run_for_both_halves(
-    catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun: list[dict[str, Any]] = []
-    logged: list[tuple[int, dict[str, float]]] = []
-    config: dict[str, Any] = {}
-
-    def init(**options: Any) -> SimpleNamespace:
-        begun.append(options)
-        return SimpleNamespace(
-            log=lambda figures, step: logged.append((step, figures)), finish=lambda: begun.append({})
-        )
-
-    module = ModuleType("wandb")
-    module.init = init  # type: ignore[attr-defined]
-    module.config = SimpleNamespace(update=lambda values, **_: config.update(values))  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "wandb", module)
-    monkeypatch.setattr("training.loop.loggers.find_spec", lambda name: name)
-    settings = tiny_settings(catalogue, loggers="wandb")
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(settings, tmp_path / "run", on_epoch=stop)
-    train(settings, tmp_path / "run", resume=True)
-    first, second = (one["id"] for one in begun if one)
-    assert first == second
-    assert config["loss"] == settings.loss
-    assert begun[1] == {} == begun[3]  # closed, also when interrupted
-    steps = [step for step, _ in logged]
-    assert steps == [0, steps[1], 2 * steps[1]]
-    assert all("validation_R_at_1" in values for _, values in logged)
-    assert not (tmp_path / "run" / "tensorboard").exists()

@@ -8,7 +8,7 @@ from torch import nn
 
 from training.export.projection import fit_projection, found_by_item
 from training.loop.distributed import ProcessGroup
-from training.loop.head_start import MOST_PHOTOS, SHRINKAGE, photos_to_fit, start_head, starts_fitted
+from training.loop.head_start import SHRINKAGE, start_head, starts_fitted
 from training.loop.recipe import initial_model
 from training.loop.run import Run
 from training.loop.train import begin_run
@@ -60,12 +60,6 @@ def test_items_with_one_photo_leave_the_layer_as_it_is() -> None:
     before = head.weight.clone()
     start_head(head, np.ones((5, WIDTH)), np.arange(5))
     assert torch.equal(before, head.weight)
-
-
-def test_it_is_fitted_to_some_photos_of_each_item() -> None:
-    labels = np.repeat(np.arange(3), [2, 40, 5])
-    chosen = photos_to_fit(labels, seed=0)
-    assert np.bincount(labels[chosen]).tolist() == [2, MOST_PHOTOS, 5]
 
 
 def test_a_backbone_without_pretraining_starts_at_random(catalogue: Path) -> None:

@@ -1,25 +1,17 @@
-import dataclasses
 import itertools
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from retrieval.errors import DataError, InvalidParameter, RunError
-from retrieval.images import Preprocessing
-from training.data.augmentation import Augmentation
-from training.data.reader import PhotoReader
-from training.loop.optimizer import WARMUP, learning_rate_factor, make_optimizer
-from training.loop.recipe import build_loss
+from retrieval.errors import InvalidParameter, RunError
+from training.loop.optimizer import WARMUP, learning_rate_factor
 from training.loop.run import BEST, LAST, Run
 from training.loop.train import train
 from training.loop.trainer import Trainer
 
 from ..conftest import tiny_settings
-
-SIGHT = Preprocessing(size=32)
 
 
 def weights(run: Run, name: str) -> dict[str, torch.Tensor]:
@@ -83,28 +75,10 @@ def test_a_run_is_never_overwritten(catalogue: Path, run: Run) -> None:
         train(tiny_settings(catalogue), run.path)
 
 
-@pytest.mark.parametrize(
-    "loss", ["proxy_anchor", *(pytest.param(loss, marks=pytest.mark.slow) for loss in ("smooth_ap", "arcface"))]
-)
-def test_every_base_loss_trains_with_the_regularizer(catalogue: Path, tmp_path: Path, loss: str) -> None:
-    run = train(tiny_settings(catalogue, epochs=1, loss=loss, regularizer="tcm"), tmp_path / loss)
-    assert np.isfinite(run.progress["best_trained"]["metrics"]["loss"])
-
-
 def test_an_unknown_loss_is_refused_before_anything_is_written(catalogue: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match="smooth_ap"):
         train(tiny_settings(catalogue, loss="smoothap"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_proxies_have_their_own_learning_rate(catalogue: Path, run: Run) -> None:
-    trainer = Trainer(run)
-    settings = tiny_settings(catalogue, loss="proxy_anchor", proxy_learning_rate=0.5)
-    loss = build_loss(settings, classes=5)
-    groups = make_optimizer(trainer.model, loss, settings).param_groups
-    proxies = [group for group in groups if group["lr"] == 0.5]
-    assert [p.shape for p in proxies[0]["params"]] == [(5, 16)]
-    assert proxies[0]["weight_decay"] == 0
 
 
 def test_the_learning_rate_rises_and_then_falls_to_nothing() -> None:
@@ -113,35 +87,3 @@ def test_the_learning_rate_rises_and_then_falls_to_nothing() -> None:
     assert max(factors) == pytest.approx(1.0)
     assert all(a >= b for a, b in itertools.pairwise(factors[10:]))
     assert factors[-1] < 0.01
-
-
-def test_augmentation_depends_on_its_generator_alone(catalogue: Path) -> None:
-    settings = tiny_settings(catalogue, flip=True, colour=0.3)
-    image = PhotoReader(_photos(catalogue), SIGHT)[0]
-    augment = Augmentation(settings)
-    first = augment(image, np.random.default_rng(1))
-    augment(image, np.random.default_rng(2))
-    assert np.array_equal(first, augment(image, np.random.default_rng(1)))
-    assert not np.array_equal(first, augment(image, np.random.default_rng(2)))
-    assert first.shape == (32, 32, 3)
-
-
-def test_the_cache_changes_nothing(catalogue: Path) -> None:
-    photos = _photos(catalogue)
-    kept, read = PhotoReader(photos, SIGHT), PhotoReader(photos, SIGHT, cache_bytes=0)
-    for _ in range(2):
-        assert np.array_equal(kept.pixels([0, 5]), read.pixels([0, 5]))
-
-
-def test_an_unreadable_training_photo_is_named(catalogue: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.png"
-    broken.write_bytes(b"no image")
-    photo = _photos(catalogue)[0]
-    with pytest.raises(DataError, match=r"broken\.png"):
-        PhotoReader([dataclasses.replace(photo, path=broken)], SIGHT)[0]
-
-
-def _photos(catalogue: Path) -> list:
-    from retrieval.catalogue.read import read_catalogue
-
-    return read_catalogue(catalogue)

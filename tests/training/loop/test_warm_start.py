@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from click.testing import CliRunner
 
-from retrieval.bundle.fitted import Fitted, content_hash
+from retrieval.bundle.fitted import content_hash
 from retrieval.cli.main import group
 from retrieval.errors import InvalidParameter, RunError
 from training.config import Settings
@@ -130,15 +130,6 @@ def test_what_was_ever_fitted_on_stays_known(earlier: Run, later: Run, more: Pat
     assert not any(fitted.contains(item, None) for item in (*earlier.splits.test, *earlier.splits.calibration))
     photo = next(photo for photo in earlier.photos() if photo.item_id == gone)
     assert fitted.contains("renamed", content_hash(photo.read(), photo.bbox))
-
-
-def test_the_union_of_two_lists(tmp_path: Path) -> None:
-    one, other = Fitted.of(["a", "b"], ["x"]), Fitted.of(["b", "c"], [])
-    both = one.union(other)
-    assert all(both.contains(item, None) for item in "abc")
-    assert both.contains("new", "x")
-    assert one.union(None) is one
-    assert Fitted.unpack(both.pack()).items.tolist() == both.items.tolist()
 
 
 def test_a_run_that_dies_in_its_first_epoch_begins_again_the_same(

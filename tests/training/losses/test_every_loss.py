@@ -121,8 +121,6 @@ def test_half_precision_embeddings_get_the_gradient_of_float32(name: str, kind: 
     with torch.autocast("cpu", dtype=getattr(torch, kind)):
         seeded(loss, halves, labels).backward()
     seeded(loss, exact, labels).backward()
-    assert halves.grad is not None
-    assert exact.grad is not None
     scale = exact.grad.abs().max()
     assert scale > 0
     assert (halves.grad.float() - exact.grad).abs().max() < 0.01 * scale
@@ -175,7 +173,6 @@ def test_any_labels_give_a_finite_loss_and_gradient(name: str, labels: list[int]
     value = make(name, dtype=F32)(vectors, torch.tensor(labels))
     value.backward()
     assert value.isfinite()
-    assert vectors.grad is not None
     assert vectors.grad.isfinite().all()
 
 

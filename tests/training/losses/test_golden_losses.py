@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,9 @@ from training.losses import (
 
 from .golden import F32, F64, Case, agrees, golden, gradient_agrees, measure, set_rows
 
+FIELDS, PROXIES = ("fields", "mean_fields"), ("proxies", "proxies")
+WHOLE_NUMBERS = {"neighbours"}
+
 
 @dataclass(frozen=True)
 class Golden:
@@ -46,6 +50,16 @@ def number(case: Case, key: str) -> float:
     return float(case[key])
 
 
+def of_case(kind: Callable[..., nn.Module], rows: str = "", **keys: str) -> Callable[[Case], nn.Module]:
+    """Return a function that makes the loss of a case: the shape of its rows, and arguments by the case's keys."""
+
+    def make(case: Case) -> nn.Module:
+        given = {name: int(case[key]) if name in WHOLE_NUMBERS else number(case, key) for name, key in keys.items()}
+        return kind(*(case[rows].shape if rows else ()), **given)
+
+    return make
+
+
 def recall(case: Case, count_query: bool) -> RecallAtK:
     return RecallAtK(
         ks=tuple(case["k_vals"].tolist()),
@@ -55,59 +69,43 @@ def recall(case: Case, count_query: bool) -> RecallAtK:
     )
 
 
-def tcm(case: Case) -> ThresholdConsistentMargin:
-    return ThresholdConsistentMargin(
-        positive_margin=number(case, "margin_plus"),
-        negative_margin=number(case, "margin_minus"),
-        positive_weight=number(case, "lambda_plus"),
-        negative_weight=number(case, "lambda_minus"),
-    )
-
-
-def contextual_sum(case: Case) -> ContextualSum:
-    return ContextualSum(
-        contextual_weight=number(case, "lam"),
-        similarity_weight=number(case, "gamma"),
-        neighbours=int(case["k"]),
-        margin=number(case, "eps"),
-        positive_margin=number(case, "pos_margin"),
-        negative_margin=number(case, "neg_margin"),
-        target=number(case, "s_tilde"),
-    )
-
-
-def mean_field_contrastive(case: Case, reduction: str) -> MeanFieldContrastive:
-    return MeanFieldContrastive(
-        *case["mean_fields"].shape,
-        positive_margin=number(case, "pos_margin"),
-        negative_margin=number(case, "neg_margin"),
-        regularization=number(case, "mf_reg"),
-        reduction=reduction,
-    )
-
-
 def mean_field_similarity(case: Case) -> MeanFieldClassWiseMultiSimilarity:
     return MeanFieldClassWiseMultiSimilarity(
         *case["mean_fields"].shape,
-        alpha=number(case, "alpha"),
-        beta=number(case, "beta"),
+        **{name: number(case, name) for name in ("alpha", "beta")},
         delta=number(case, "delta_distance"),
         regularization=number(case, "mf_reg") / number(case, "beta") ** 2,  # the released code divides by beta
     )
 
 
-def multi_similarity(case: Case, epsilon: float) -> MultiSimilarity:
-    scales = {name: number(case, name) for name in ("alpha", "beta", "base")}
-    return MultiSimilarity(**scales, epsilon=epsilon)
+def mean_field_contrastive(reduction: str) -> Callable[[Case], nn.Module]:
+    return of_case(
+        partial(MeanFieldContrastive, reduction=reduction), "mean_fields", regularization="mf_reg", **MARGINS
+    )
 
 
-FIELDS, PROXIES = ("fields", "mean_fields"), ("proxies", "proxies")
+MARGINS = {"positive_margin": "pos_margin", "negative_margin": "neg_margin"}
+SCALES = {"alpha": "alpha", "beta": "beta", "base": "base"}
+CONTEXT = {"neighbours": "k", "margin": "eps"}
+TCM = {
+    "positive_margin": "margin_plus",
+    "negative_margin": "margin_minus",
+    "positive_weight": "lambda_plus",
+    "negative_weight": "lambda_minus",
+}
+WEIGHTS = {"contextual_weight": "lam", "similarity_weight": "gamma", "target": "s_tilde"}
+
+
+def twice_the_scale(case: Case) -> float:
+    return 2 * number(case, "softmax_scale")
+
+
 TABLE = {
     "arcface": Golden(
         "arcface",
-        lambda c: ArcFace(*c["proxies"].shape, scale=number(c, "scale"), margin=number(c, "margin_rad")),
+        of_case(ArcFace, "proxies", scale="scale", margin="margin_rad"),
         learned=PROXIES,
-        size=lambda c: number(c, "scale"),
+        size=lambda case: number(case, "scale"),
     ),
     "class-wise multi-similarity": Golden(
         "cwms",
@@ -115,52 +113,36 @@ TABLE = {
             alpha=number(c, "alpha"), beta=number(c, "beta"), delta=1 - number(c, "base")
         ),
     ),
-    "contextual": Golden(
-        "contextual",
-        lambda c: Contextual(neighbours=int(c["k"]), margin=number(c, "eps"), slope=number(c, "alpha_ste")),
-        ("_guarded",),
-    ),
-    "contextual sum": Golden("contextual", contextual_sum, ("_eq6",)),
-    "contrastive": Golden(
-        "contrastive",
-        lambda c: Contrastive(positive_margin=number(c, "pos_margin"), negative_margin=number(c, "neg_margin")),
-    ),
-    "mean-field contrastive": Golden(
-        "meanfield_contrastive", lambda c: mean_field_contrastive(c, "sample"), learned=FIELDS
-    ),
+    "contextual": Golden("contextual", of_case(Contextual, slope="alpha_ste", **CONTEXT), ("_guarded",)),
+    "contextual sum": Golden("contextual", of_case(ContextualSum, **WEIGHTS, **CONTEXT, **MARGINS), ("_eq6",)),
+    "contrastive": Golden("contrastive", of_case(Contrastive, **MARGINS)),
+    "mean-field contrastive": Golden("meanfield_contrastive", mean_field_contrastive("sample"), learned=FIELDS),
     "mean-field multi-similarity": Golden("meanfield_cwms", mean_field_similarity, learned=FIELDS),
-    "multi-similarity": Golden("multisimilarity", lambda c: multi_similarity(c, -1.0)),
+    "multi-similarity": Golden("multisimilarity", of_case(partial(MultiSimilarity, epsilon=-1.0), **SCALES)),
     "multi-similarity, mined": Golden(
-        "multisimilarity", lambda c: multi_similarity(c, number(c, "epsilon")), ("_mined",)
+        "multisimilarity", of_case(MultiSimilarity, epsilon="epsilon", **SCALES), ("_mined",)
     ),
     "proxy anchor": Golden(
-        "proxyanchor",
-        lambda c: ProxyAnchor(*c["proxies"].shape, alpha=number(c, "alpha"), margin=number(c, "margin")),
-        learned=PROXIES,
+        "proxyanchor", of_case(ProxyAnchor, "proxies", alpha="alpha", margin="margin"), learned=PROXIES
     ),
     "proxy NCA": Golden(
-        "proxynca",
-        lambda c: ProxyNCA(*c["proxies"].shape, scale=number(c, "softmax_scale")),
-        learned=PROXIES,
-        size=lambda c: 2 * number(c, "softmax_scale"),
+        "proxynca", of_case(ProxyNCA, "proxies", scale="softmax_scale"), learned=PROXIES, size=twice_the_scale
     ),
     "proxy NCA, classic": Golden(
         "proxynca",
-        lambda c: ProxyNCA(*c["proxies"].shape, scale=number(c, "softmax_scale"), classic=True),
+        of_case(partial(ProxyNCA, classic=True), "proxies", scale="softmax_scale"),
         ("_classic",),
-        learned=PROXIES,
-        size=lambda c: 2 * number(c, "softmax_scale"),
+        PROXIES,
+        twice_the_scale,
     ),
     "recall at k": Golden("recall_at_k_surrogate", lambda c: recall(c, True), ("_query_included", "")),
     "recall at k, exact": Golden("recall_at_k_surrogate", lambda c: recall(c, False), ("_query_excluded",)),
-    "similarity regularizer": Golden(
-        "similarity_regularizer", lambda c: SimilarityRegularizer(target=number(c, "s_tilde"))
-    ),
-    "smooth AP": Golden("smooth_ap", lambda c: SmoothAP(temperature=number(c, "tau"))),
+    "similarity regularizer": Golden("similarity_regularizer", of_case(SimilarityRegularizer, target="s_tilde")),
+    "smooth AP": Golden("smooth_ap", of_case(SmoothAP, temperature="tau")),
     "smooth AP, exact": Golden(
-        "smooth_ap", lambda c: SmoothAP(temperature=number(c, "tau"), count_query=False), ("_self_excluded",)
+        "smooth_ap", of_case(partial(SmoothAP, count_query=False), temperature="tau"), ("_self_excluded",)
     ),
-    "TCM": Golden("tcm", tcm),
+    "TCM": Golden("tcm", of_case(ThresholdConsistentMargin, **TCM)),
 }
 LEFT_OUT = {"simix_m4"}  # which has a test of its own
 
@@ -219,18 +201,18 @@ def test_terms_of_sums_equal_the_golden_ones(test_data: Path) -> None:
             alone = ThresholdConsistentMargin(**margins, **{weight: 0.0})  # type: ignore[arg-type]
             assert measure(alone, case, F64)[0] == pytest.approx(number(case, term), abs=1e-12)
     for case in golden(test_data, "meanfield_contrastive").values():
-        by_class = mean_field_contrastive(case, "class")
+        by_class = mean_field_contrastive("class")(case)
         set_rows(by_class.fields, case["mean_fields"])
         assert measure(by_class, case, F64)[0] == pytest.approx(number(case, "loss_eq8_class_balanced"), abs=1e-9)
     case = golden(test_data, "meanfield_contrastive")["close_fields"]
     values = []
     for weight in (float(case["mf_reg"]), 1.0):
-        loss = mean_field_contrastive(case, "sample")
+        loss = mean_field_contrastive("sample")(case)
         set_rows(loss.fields, case["mean_fields"])
         loss.regularization = weight
         values.append(measure(loss, case, F64)[0])
     assert values[1] - values[0] == pytest.approx(number(case, "reg_term"), abs=1e-9)
     case = golden(test_data, "contextual")["regular"]
     unit = nn.functional.normalize(torch.tensor(case["emb"]), dim=1)
-    similar = Contextual(neighbours=int(case["k"]), margin=number(case, "eps"), slope=number(case, "alpha_ste"))
+    similar = of_case(Contextual, slope="alpha_ste", **CONTEXT)(case)
     assert np.abs(similar.similarity(unit).numpy() - case["w_context"]).max() < 1e-12

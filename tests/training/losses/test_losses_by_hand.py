@@ -20,7 +20,6 @@ from training.losses import (
     ContextualSum,
     Contrastive,
     CosFace,
-    MeanFieldClassWiseMultiSimilarity,
     MeanFieldContrastive,
     NormalizedSoftmax,
     ProxyAnchor,
@@ -32,56 +31,15 @@ from training.losses import (
     VonMisesFisherNCA,
     contextual,
     ranking,
-    tcm,
 )
-from training.losses.base import pair_masks
 from training.losses.ranking import simix, simix_pairs, smooth_recall
 
 from .golden import F64, agrees, golden, measure, small_batch
-from .slow_contextual import slow_contextual, squared_distances
-
-
-def kept_by(loss: torch.nn.Module, vectors: Tensor, labels: Tensor) -> int:
-    """Return the number of elements of the largest tensor that a step keeps for its gradient."""
-    kept: list[int] = []
-
-    def note(tensor: Tensor) -> Tensor:
-        kept.append(tensor.numel())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        loss(vectors.requires_grad_(), labels)
-    return max(kept)
 
 
 def same_with_gradient(got: Tensor, want: Tensor, vectors: Tensor) -> None:
     assert got.item() == pytest.approx(want.item(), rel=1e-12)
     assert torch.allclose(torch.autograd.grad(got, vectors)[0], torch.autograd.grad(want, vectors)[0], atol=1e-11)
-
-
-def slow_tcm(vectors: Tensor, labels: Tensor, hard_only: bool) -> Tensor:
-    """Return Eq. 5, or Eq. 17, from the whole matrix with masks, through autograd."""
-    unit = F.normalize(vectors, dim=1)
-    s = unit @ unit.T
-    positive, negative = pair_masks(labels)
-    total = s.sum() * 0
-    for violation, allowed in ((0.9 - s, positive), (s - 0.5, negative)):
-        hard = allowed & (violation >= 0)
-        chosen = hard if hard_only else allowed
-        total = total + (violation * chosen).sum() / hard.sum().clamp(min=1)
-    return total
-
-
-@pytest.mark.parametrize("block", [1, 100, 2**19])
-def test_tcm_equals_the_mask_version(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(tcm.BLOCK, "cpu", block)
-    for hard_only in (True, False):
-        for classes in (1, 4, 40):
-            generator = torch.Generator().manual_seed(0)
-            vectors = torch.randn(40, 3, generator=generator, dtype=F64, requires_grad=True)
-            labels = torch.randint(classes, (40,), generator=generator)
-            got = ThresholdConsistentMargin(hard_only=hard_only)(vectors, labels)
-            same_with_gradient(got, slow_tcm(vectors, labels, hard_only), vectors)
 
 
 def test_tcm_by_hand() -> None:
@@ -99,59 +57,6 @@ def test_a_pair_on_a_margin_counts_for_tcm_and_not_for_contrastive(test_data: Pa
     margins = {"positive_margin": 0.6, "negative_margin": 0.6}
     assert measure(ThresholdConsistentMargin(**margins), case, F64)[0] == pytest.approx(0.4)
     assert measure(Contrastive(**margins), case, F64)[0] == pytest.approx(0.8)
-
-
-def slow_smooth_ap(s: Tensor, labels: Tensor, count_query: bool) -> Tensor:
-    """Return one minus the mean over queries of the formula, by loops; the temperature is 0.1."""
-    n, values = len(labels), []
-    for q in range(n):
-        database = [z for z in range(n) if count_query or z != q]
-        positives = [z for z in database if labels[z] == labels[q]]
-        parts = []
-        for x in positives:
-            above = {z: torch.sigmoid((s[q, z] - s[q, x]) / 0.1) for z in database if z != x}
-            alike = torch.stack([s.new_zeros(()), *(above[z] for z in positives if z != x)]).sum()
-            parts.append((1 + alike) / (1 + torch.stack([s.new_zeros(()), *above.values()]).sum()))
-        values += [1 - torch.stack(parts).mean()] if parts else []
-    return torch.stack(values).mean()
-
-
-def slow_recall_at_k(s: Tensor, labels: Tensor, count_query: bool) -> Tensor:
-    """Return one minus the surrogate for k = 1, 2 and 4, by loops; the temperature is 0.1."""
-    n, values = len(labels), []
-    for q in range(n):
-        positives = [x for x in range(n) if labels[x] == labels[q] and x != q]
-        if not positives:
-            continue
-        others = {x: [z for z in range(n) if z != x and (count_query or z != q)] for x in positives}
-        ranks = torch.stack([1 + torch.sigmoid((s[q, others[x]] - s[q, x]) / 0.1).sum() for x in positives])
-        recall = [torch.sigmoid(k - ranks).sum().clamp(max=k) / min(k, len(positives)) for k in (1, 2, 4)]
-        values.append(1 - torch.stack(recall).mean())
-    return torch.stack(values).mean()
-
-
-@pytest.mark.parametrize("block", [40, 2**22])
-def test_ranks_equal_loops_with_unequal_classes(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranking, "BLOCK", block)
-    generator = torch.Generator().manual_seed(0)
-    vectors = torch.randn(11, 5, generator=generator, dtype=F64, requires_grad=True)
-    labels = torch.tensor([0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 1])
-    for count_query in (True, False):
-        s = F.normalize(vectors, dim=1) @ F.normalize(vectors, dim=1).T
-        got = SmoothAP(temperature=0.1, count_query=count_query)(vectors, labels)
-        same_with_gradient(got, slow_smooth_ap(s, labels, count_query), vectors)
-        s = F.normalize(vectors, dim=1) @ F.normalize(vectors, dim=1).T
-        got = RecallAtK(ks=(1, 2, 4), similarity_temperature=0.1, count_query=count_query)(vectors, labels)
-        same_with_gradient(got, slow_recall_at_k(s, labels, count_query), vectors)
-
-
-def test_a_perfect_batch_has_recall_one_by_the_exact_rank() -> None:
-    """Two classes, two photos each, on the poles of a circle: every positive has rank 1 without the query."""
-    vectors = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]], dtype=F64)
-    labels = torch.tensor([0, 0, 1, 1])
-    exact = RecallAtK(ks=(1,), rank_temperature=0.01, count_query=False)(vectors, labels)
-    assert exact.item() == pytest.approx(0.5)  # sigmoid((1 - 1) / t) = 1/2 at the cut itself
-    assert RecallAtK(ks=(2,), rank_temperature=0.01, count_query=False)(vectors, labels).item() < 1e-9
 
 
 def test_labels_may_have_any_type() -> None:
@@ -215,28 +120,12 @@ def test_losses_of_pairs_of_classes_equal_loops() -> None:
     assert ClassWiseMultiSimilarity()(vectors, labels).item() == pytest.approx(similar / count, rel=1e-12)
 
 
-def test_mean_field_multi_similarity_equals_loops_over_all_pairs_of_classes() -> None:
-    vectors, labels = small_batch()
-    torch.manual_seed(0)
-    loss = MeanFieldClassWiseMultiSimilarity(6, 6, beta=3.0, delta=0.9, regularization=0.1).double()
-    fields = F.normalize(loss.fields.detach(), dim=1)
-    d, between = (1 - F.normalize(vectors, dim=1) @ fields.T).numpy(), (1 - fields @ fields.T).numpy()
-    rows = {c: np.flatnonzero(labels == c) for c in range(6)}
-    q = np.array([[np.exp(-3 * (d[rows[c], e] - 0.9)).mean() if len(rows[c]) else 0 for e in range(6)]
-                  for c in range(6)])  # fmt: skip
-    total = sum(np.log(1 + np.exp(0.01 * (d[rows[c], c] - 0.9)).mean()) / 0.01 for c in range(4))
-    total += sum(np.log(1 + q[c, e] + q[e, c]) / 6 for c in range(6) for e in range(6) if c != e)
-    crowding = sum(np.log(1 + np.exp(-3 * (between[c, e] - 0.9))) ** 2 for c in range(6) for e in range(6) if c != e)
-    assert loss(vectors, labels).item() == pytest.approx(total / 4 + 0.1 * crowding / 6, rel=1e-10)
-
-
 def test_a_steep_scale_does_not_overflow() -> None:
     vectors = torch.ones(4, 3, requires_grad=True)
     value = ClassWiseMultiSimilarity(beta=500.0, delta=2.0)(vectors, torch.tensor([0, 0, 1, 1]))  # e^1000
     value.backward()
     attraction = np.log(1 + np.exp(0.01 * -2.0) / 2) / 0.01
     assert value.item() == pytest.approx(attraction + 2 * 1000 / (2 * 500 * 2), rel=1e-6)
-    assert vectors.grad is not None
     assert vectors.grad.isfinite().all()
 
 
@@ -255,20 +144,24 @@ def test_triplet_cosface_and_normalized_softmax_are_their_formulas() -> None:
     assert softmax(vectors, labels).item() == pytest.approx(F.cross_entropy(cosines / 0.05, labels).item(), rel=1e-6)
 
 
-def test_the_contextual_loss_equals_loops_and_is_finite_in_a_concentrated_batch() -> None:
+def test_the_contextual_loss_is_finite_in_a_concentrated_batch() -> None:
+    """At a mean cosine of 0.9 every neighbourhood is the whole batch, where the released loss is NaN."""
     generator = torch.Generator().manual_seed(1)
-    vectors = torch.randn(9, 4, generator=generator, dtype=F64, requires_grad=True)
-    labels = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2])
-    want = slow_contextual(squared_distances(vectors), labels, neighbours=4, margin=0.05, slope=10.0)
-    same_with_gradient(Contextual()(vectors, labels), want, vectors)
-    # mean cosine 0.9: every neighbourhood is the whole batch, where the released loss is NaN
     close = (3 + torch.randn(128, 64, generator=generator)).requires_grad_()
     value = Contextual()(close, torch.arange(32).repeat_interleave(4))
     value.backward()
     assert value.isfinite()
-    assert close.grad is not None
     assert close.grad.isfinite().all()
     assert close.grad.abs().max() > 0
+
+
+def test_ranks_in_blocks_are_those_of_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, labels = small_batch()
+    for loss in (SmoothAP(), SmoothAP(count_query=False), RecallAtK(ks=(1, 2, 4))):
+        whole = loss(vectors.requires_grad_(), labels)
+        with monkeypatch.context() as patch:
+            patch.setattr(ranking, "BLOCK", 40)
+            same_with_gradient(loss(vectors, labels), whole, vectors)
 
 
 def test_ablations_of_the_contextual_loss_differ(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,23 +182,6 @@ def test_ablations_of_the_contextual_loss_differ(monkeypatch: pytest.MonkeyPatch
     whole = Contextual(conjunction="min")(vectors, labels).item()
     monkeypatch.setattr(contextual, "ROWS", 300)
     assert Contextual(conjunction="min")(vectors, labels).item() == pytest.approx(whole, rel=1e-12)
-
-
-def test_step_one_alone_is_the_share_of_wrong_neighbourhood_entries() -> None:
-    """Eq. 32: photos at 0, 10, 90 and 100 degrees, classes alternating: with k = 2 each finds the wrong neighbour."""
-    angles = torch.deg2rad(torch.tensor([0.0, 10.0, 90.0, 100.0], dtype=F64))
-    vectors = torch.stack([angles.cos(), angles.sin()], dim=1)
-    loss = Contextual(neighbours=2, margin=0.0, intersect=False, expand=False)
-    assert loss(vectors, torch.tensor([0, 1, 0, 1])).item() == pytest.approx(8 / 16)  # a miss and a false one a row
-    assert loss(vectors, torch.tensor([0, 0, 1, 1])).item() == 0
-
-
-def test_a_step_keeps_small_tensors() -> None:
-    assert kept_by(ThresholdConsistentMargin(), torch.randn(3000, 8), torch.arange(3000) // 4) <= 3000 * 8
-    for loss in (SmoothAP(), RecallAtK()):
-        assert kept_by(loss, torch.randn(480, 8), torch.arange(480) // 4) <= 480 * 480
-    for kind in (MeanFieldContrastive, MeanFieldClassWiseMultiSimilarity):
-        assert kept_by(kind(2000, 8), torch.randn(16, 8), torch.arange(16) // 4) <= 16 * 2000
 
 
 def test_broken_rules_and_labels_without_a_proxy_are_refused() -> None:

@@ -74,50 +74,6 @@ def test_the_density_integrates_to_one() -> None:
         assert (weights @ density - 1).abs().max() < 1e-6
 
 
-def test_the_papers_form_is_not_a_density() -> None:
-    points, weights = sphere(100)
-    directions = torch.tensor([[0.0, 0.0, 1.0]], dtype=F64)
-    for concentrations, mass in (((5.0, 5.0, 5.0), 25), ((20.0, 10.0, 5.0), 131)):
-        spread = torch.tensor([concentrations], dtype=F64)
-        shifted = (spread * directions).norm(dim=1)
-        printed = vmf.nivmf_paper_log_density(points, directions, spread)
-        printed = printed - vmf.paper_log_normalizer(shifted, 3) + vmf.log_normalizer(shifted, 3)  # exact C, its D(K)
-        total = (weights @ printed.exp()).item()
-        assert total > 20
-        assert mass == 131 or total == pytest.approx(mass, rel=1e-6)
-
-
-def test_equal_concentrations_are_the_isotropic_density() -> None:
-    for dim in (3, 16, 512):
-        generator = torch.Generator().manual_seed(0)
-        points = F.normalize(torch.randn(5, dim, generator=generator, dtype=F64), dim=1)
-        directions = F.normalize(torch.randn(4, dim, generator=generator, dtype=F64), dim=1)
-        kappa = torch.tensor([0.5, 3.0, 40.0, 300.0], dtype=F64)
-        got = vmf.nivmf_log_density(points, directions, kappa[:, None].expand(-1, dim))
-        want = vmf.log_normalizer(kappa, dim) + kappa * (points @ directions.T)
-        assert torch.allclose(got, want, atol=1e-9)
-
-
-def test_distances_between_two_isotropic_densities_by_quadrature() -> None:
-    points, weights = sphere()
-    cosine, kappa, proxy_kappa = 0.3, 6.0, 11.0
-    one = torch.tensor([0.0, 0.0, 1.0], dtype=F64)
-    other = torch.tensor([math.sqrt(1 - cosine**2), 0.0, cosine], dtype=F64)
-    k, p = torch.tensor([kappa], dtype=F64), torch.tensor([proxy_kappa], dtype=F64)
-    log_z = vmf.log_normalizer(k, 3) + kappa * (points @ one)
-    log_p = vmf.log_normalizer(p, 3) + proxy_kappa * (points @ other)
-    c = torch.tensor([[cosine]], dtype=F64)
-    assert vmf.expected_likelihood(c, k, p, 3).item() == pytest.approx(
-        -math.log(weights @ (log_z + log_p).exp()), abs=1e-7
-    )
-    assert vmf.bhattacharyya(c, k, p, 3).item() == pytest.approx(
-        -math.log(weights @ ((log_z + log_p) / 2).exp()), abs=1e-7
-    )
-    assert vmf.kl_divergence(c, k, p, 3).item() == pytest.approx(
-        (weights @ (log_z.exp() * (log_z - log_p))).item(), abs=1e-7
-    )
-
-
 @pytest.mark.data
 def test_distances_golden(test_data: Path) -> None:
     cases = golden(test_data, "vmf_analytic_distances")
@@ -158,16 +114,6 @@ def test_analytic_losses_golden(test_data: Path, name: str) -> None:
 
 
 @pytest.mark.data
-def test_the_kl_of_the_released_code_has_the_wrong_sign_and_ours_not(test_data: Path) -> None:
-    """The released loss falls as a photo moves away from its proxy; ours rises."""
-    case = golden(test_data, "vmf_analytic_distances")["d128"]
-    assert case["kl_loss_official"] > 20 * analytic_loss(case, "kl_vmf", F64)[1]
-    loss = VonMisesFisherNCA(2, 16, distance="kl_vmf", concentration=20.0)
-    towards = 20 * F.normalize(loss.proxies[:1].detach(), dim=1)
-    assert loss(towards, torch.tensor([0])) < loss(-towards, torch.tensor([0]))
-
-
-@pytest.mark.data
 @pytest.mark.parametrize("dtype", [F64, F32])
 @pytest.mark.parametrize("name", ["d8_t1", "d512_t1"])
 def test_el_nivmf_golden(test_data: Path, name: str, dtype: torch.dtype) -> None:
@@ -204,9 +150,7 @@ def test_el_nivmf_golden(test_data: Path, name: str, dtype: torch.dtype) -> None
 def test_released_el_nivmf_is_reached_by_name(test_data: Path, name: str, normalizer: str, suffix: str) -> None:
     case = golden(test_data, "el_nivmf")[name]
     loss = VonMisesFisherNCA(
-        *case["proxy_dirs"].shape,
-        temperature=float(case["temp"].item()),
-        normalizer=normalizer,
+        *case["proxy_dirs"].shape, temperature=float(case["temp"].item()), normalizer=normalizer
     ).double()
     set_rows(loss.proxies, case["proxy_dirs"])
     set_rows(loss.concentrations, case["proxy_K"])
@@ -290,18 +234,6 @@ def test_samples_have_the_right_mean_and_variance(dim: int) -> None:
         assert across.mean(dim=0).norm() < 5 * math.sqrt((1 - cosines.square()).mean().item() / count)
 
 
-@pytest.mark.data
-def test_the_released_sampler_is_biased_and_ours_not(test_data: Path) -> None:
-    case = golden(test_data, "vmf_sampler")["official_bias"]
-    row = list(case["dims"]).index(512)
-    column = list(case["kappas"]).index(20.0)
-    assert case["mean_cos_official_2000"][row, column] < -0.5
-    assert case["exact_mean_cos_A"][row, column] == pytest.approx(0.039, abs=5e-4)
-    direction = F.normalize(torch.ones(1, 512), dim=1)
-    samples = vmf.sample(direction, torch.tensor([20.0]), 2000, torch.Generator().manual_seed(0))[:, 0]
-    assert (samples @ direction[0]).mean().item() == pytest.approx(0.039, abs=0.005)
-
-
 def test_samples_repeat_with_their_generator_and_carry_gradients() -> None:
     vectors = torch.randn(4, 6, dtype=F64, requires_grad=True)
 
@@ -313,40 +245,4 @@ def test_samples_repeat_with_their_generator_and_carry_gradients() -> None:
     assert first.shape == (5, 4, 6)
     assert torch.equal(first, draw())
     first.sum().backward()
-    assert vectors.grad is not None
     assert vectors.grad.abs().min() > 0
-
-
-def test_el_nivmf_gradient_with_its_noise_fixed() -> None:
-    torch.manual_seed(0)
-    loss = VonMisesFisherNCA(3, 5, samples=4, concentration=6.0).double()
-    vectors = (3 * torch.randn(4, 5, dtype=F64)).requires_grad_()
-    labels = torch.tensor([0, 1, 2, 2])
-    directions, kappa = F.normalize(vectors.detach(), dim=1), vectors.detach().norm(dim=1)
-    proposal, tangent = vmf._accepted(kappa, 5, 4, torch.Generator().manual_seed(1))
-
-    def value(v: Tensor, proxies: Tensor, concentrations: Tensor) -> Tensor:
-        loss.proxies.data, loss.concentrations.data = proxies.detach(), concentrations.detach()
-        samples = vmf.place(F.normalize(v, dim=1), v.norm(dim=1), proposal, tangent)
-        density = vmf.nivmf_log_density(samples, F.normalize(proxies, dim=1), concentrations)
-        return F.cross_entropy(torch.logsumexp(density, dim=0) / 2.0, labels)
-
-    assert directions.shape == (4, 5)
-    proxies = torch.randn(3, 5, dtype=F64, requires_grad=True)
-    concentrations = (5 + torch.rand(3, 5, dtype=F64)).requires_grad_()
-    assert torch.autograd.gradcheck(value, (vectors, proxies, concentrations))
-
-
-def test_more_certain_photos_get_sharper_similarities() -> None:
-    torch.manual_seed(0)
-    loss = VonMisesFisherNCA(2, 16, samples=200, concentration=30.0)
-    towards = F.normalize(loss.proxies[:1].detach(), dim=1)
-    labels = torch.tensor([0])
-    assert loss(200 * towards, labels) < loss(2 * towards, labels)
-
-
-def test_what_is_learned_has_its_own_rates() -> None:
-    loss = VonMisesFisherNCA(3, 4, concentration_rate=7.0)
-    assert loss.rates["concentrations"] == 7.0
-    assert loss.concentrations.shape == (3, 4)
-    assert VonMisesFisherNCA(3, 4, distance="el_vmf").concentrations.shape == (3,)

@@ -105,16 +105,6 @@ def test_best_trial_becomes_a_config_of_train(catalogue: Path, tmp_path: Path, c
     assert f"Change from the given settings: {gain:.3g} ± " in text
 
 
-@pytest.mark.slow
-def test_same_seed_draws_the_same_trials(catalogue: Path, tmp_path: Path, cheap: None) -> None:
-    drawn = []
-    for name, seed in (("one", 0), ("same", 0), ("other", 1)):
-        outcome = tune(tiny_settings(catalogue, seed=seed), tmp_path / name)
-        drawn.append([trial.params for trial in outcome.trials])
-    assert drawn[0] == drawn[1]
-    assert drawn[0] != drawn[2]
-
-
 def test_interrupted_study_resumes_up_to_its_number_of_trials(
     catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,21 +262,6 @@ def test_calibration_and_test_photos_are_never_read(catalogue: Path, tmp_path: P
     for fit, validation in outcome.plan.folds:
         assert not {groups[item] for item in fit} & {groups[item] for item in validation}
         assert not {*fit, *validation} & {*splits.calibration, *splits.test}
-
-
-@pytest.mark.slow
-def test_features_of_a_frozen_backbone_are_made_once(catalogue: Path, tmp_path: Path) -> None:
-    base = tiny_settings(catalogue, epochs=1, precompute=1, learning_rate=0)
-    search = {"head_learning_rate": "1e-4..1e-1:log"}
-    outcome = tune(base, tmp_path / "kept", search, trials=2)
-    made = list((tmp_path / "kept" / "features").rglob("*.safetensors"))
-    assert len(made) == 2  # one a fold
-    assert "features" in (tmp_path / "kept/trials/0000/log.txt").read_text()
-    assert "features" not in (tmp_path / "kept/trials/0001/log.txt").read_text()
-    for file in made:
-        file.unlink()
-    again = tune(base, tmp_path / "anew", search, trials=2)
-    assert [trial.values for trial in again.trials] == [trial.values for trial in outcome.trials]
 
 
 @pytest.mark.slow
