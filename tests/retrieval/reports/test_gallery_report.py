@@ -145,7 +145,7 @@ def test_each_source_of_draws_has_a_row_of_its_own(report: GalleryReport) -> Non
     assert report.draws is not None
     page = render_gallery_report(replace(report, draws={**report.draws, LABELLED: report.draws[OWN]}))
     for name in (OWN, LABELLED):
-        assert f"<td>{SOURCES[name]}</td>" in page
+        assert f"{SOURCES[name]}</th>" in page
 
 
 def test_the_promise_of_a_report_is_the_expected_rate_where_no_draw_returned_a_match(report: GalleryReport) -> None:
