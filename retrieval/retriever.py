@@ -159,7 +159,7 @@ class Retriever(MeasuredGallery):
 
         A gallery with enough items that have as many photos decides by draws of its own for such queries; else the
         answer is "ranked". Photos that are nearer to each other than most photos of one item count as one. Local
-        features are not compared. The arguments and errors are those of `search`.
+        features are compared only where a single photo is left. The arguments and errors are those of `search`.
         """
         self._check_open()
         options = Options(top_k, where)
@@ -170,7 +170,11 @@ class Retriever(MeasuredGallery):
         vectors = distinct(every.vectors, 0.0 if rates is None else rates.usual)
         mean = np.asarray(mean_photo(vectors)[None], dtype=np.float32)
         made = Embeddings(mean, every.certainties.mean(keepdims=True))
-        served, (neighbours,) = self._of_kind(mean, options, PHOTOS.format(len(vectors)))
+        if len(vectors) == 1:
+            described = self.bundle.verifier and self.embedder.describe(self.embedder.open(images[0]))
+            served, (neighbours,) = self._decided(mean, options, [described or b""], 1)
+        else:
+            served, (neighbours,) = self._of_kind(mean, options, PHOTOS.format(len(vectors)))
         stages = {"embed": embedded - started, "search": time.perf_counter() - embedded}
         answer = Answers(self.bundle, self.gallery, options, served).answer(made, neighbours)
         return replace(answer, timings_ms=_milliseconds(stages))
@@ -276,9 +280,7 @@ class Retriever(MeasuredGallery):
         )
         single = self.point_of(found.point)
         rates, point = self.rates_at(found.version, single), OperatingPoint.uncalibrated(single.target_fpir)
-        if rates is not None and kind == PHOTOS.format(1):
-            point = single
-        elif rates is not None:
+        if rates is not None:
             rates, point = rates.of_kind(kind, single)
         return Served(point, found.version, rates if point.decides else None, point.status), found.neighbours
 

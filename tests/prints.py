@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageEnhance
 
-from index.search.item_distance import NEAREST_PHOTO, ItemDistance
+from index.search.item_distance import DETAILS, NEAREST_PHOTO
 from retrieval.bundle.bundle import FITTED, VERIFICATION, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
@@ -21,6 +22,7 @@ from .world import make_bundle
 
 SIDE = 160
 DETECTOR = VerifierSettings(points=120, side=320)
+BY_DETAILS = replace(NEAREST_PHOTO, details=DETAILS)  # the nearest photo's distance, lowered by agreeing details
 
 
 def draw_cover(item: int, number: int) -> Image.Image:
@@ -58,13 +60,12 @@ def cover_verifier(items: range = range(500, 504)) -> GeometricVerifier:
     return GeometricVerifier.fit(features, DETECTOR, words=256)
 
 
-def verified_bundle(folder: Path, *, name: str = "bundle", verified: bool = False) -> Bundle:
-    """Write a bundle around the tiny model that sets its threshold in the gallery.
-
-    It decides by the nearest photo and, if it is verified, by agreeing details.
-    """
-    files, distance = {FITTED: Fitted.of((), ()).pack()}, NEAREST_PHOTO
-    if verified:
-        files[VERIFICATION] = cover_verifier().pack()
-        distance = ItemDistance(1, 0, 0, 0, 0, details=0.4)
-    return make_bundle(folder, name=name, point=OperatingPoint.uncalibrated(0.05), files=files, item_distance=distance)
+def verified_bundle(
+    folder: Path, *, name: str = "bundle", verifier: GeometricVerifier | None = None, target_fpir: float = 0.05
+) -> Bundle:
+    """Write a bundle around the tiny model that sets its threshold in the gallery, and may verify matches."""
+    files = {FITTED: Fitted.of((), ()).pack()}
+    if verifier is not None:
+        files[VERIFICATION] = verifier.pack()
+    point, distance = OperatingPoint.uncalibrated(target_fpir), NEAREST_PHOTO if verifier is None else BY_DETAILS
+    return make_bundle(folder, name=name, point=point, files=files, item_distance=distance)

@@ -39,7 +39,9 @@ def describe_point(opened: AnyGallery) -> list[str]:
     rates = GalleryRates.read(opened, point, newest.draws_id)
     if rates is not None:
         upper = f"at most {rates.fpir_upper(point.threshold):.1%} with 95 % confidence"
-        lines.append(f"An unknown item now returns a match in {rates.fpir(point.threshold):.1%} of searches ({upper}).")
+        lines.append(
+            f"An unknown item now returns a match in {rates.expected(point.threshold):.1%} of searches ({upper})."
+        )
     warning = warning_of(point, rates, gallery=opened.path)
     return [*lines, *([f"Warning: {warning}."] if warning else [])]
 

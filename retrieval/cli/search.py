@@ -236,7 +236,7 @@ def lines(result: SearchResult, *, filtered: bool) -> Iterator[str]:
         outcome = "nothing to rank" if result.decision == RANKED else "no match"
         yield f"{outcome}: {_reason(result, filtered=filtered)}"
     if result.review:
-        yield "For review, beyond the threshold:"
+        yield "For review:" if result.reason == TWINS else "For review, beyond the threshold:"
     for match in result.review:
         yield f"     {_line(match)}"
     for item in () if result.explanation is None else result.explanation.items:

@@ -113,11 +113,11 @@ def _promise(report: GalleryReport) -> dict[str, Any]:
     """Return the FPIR to expect, its bound, and whether it is certified or broken."""
     point, evidence, rates = report.point, report.point.evidence, report.rates
     fpir, upper = float(evidence.get("fpir", point.target_fpir)), evidence.get("fpir_upper")
+    expected = max(fpir, float(evidence.get("fpir_expected", 0)))
     if rates is not None:
-        fpir, upper = rates.fpir(point.threshold), rates.fpir_upper(point.threshold)
+        expected, upper = rates.expected(point.threshold), rates.fpir_upper(point.threshold)
     broken = rates is not None and rates.broken(point)
     certified = point.status == CERTIFIED and not broken
-    expected = max(fpir, float(evidence.get("fpir_expected", 0)))
     return {"fpir": expected, "upper": upper, "broken": broken, "certified": certified}
 
 

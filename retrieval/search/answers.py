@@ -51,13 +51,18 @@ class Served:
     def divided(self, neighbours: Sequence[Neighbour], review: float) -> tuple[tuple[Match, ...], tuple[Match, ...]]:
         """Return the matches, which are within the threshold, and the others whose p-value is at most `review`.
 
-        Two items that look like one under two ids are no match, but both are for review.
+        Of two items that look like one under two ids none is a match, but both are for review.
         """
         within = [accepts(neighbour.distance, self.point.threshold) for neighbour in neighbours]
-        matches = tuple(self.match(near) for near, accepted in zip(neighbours, within, strict=True) if accepted)
-        beyond = [self.match(near) for near, accepted in zip(neighbours, within, strict=True) if not accepted]
+        twins = self.are_twins(neighbours)
+        listed = [
+            (self.match(near), accepted or (twins and place < 2))
+            for place, (near, accepted) in enumerate(zip(neighbours, within, strict=True))
+        ]
+        matches = tuple(match for match, first in listed if first)
+        beyond = [match for match, first in listed if not first]
         others = tuple(match for match in beyond if match.p_value is not None and match.p_value <= review)
-        if self.are_twins(neighbours) and matches:
+        if twins:
             return (), (*matches, *others)
         if not matches and not others and self.is_perhaps(neighbours):
             others = (self.match(neighbours[0]),)
@@ -69,9 +74,11 @@ class Served:
         return bool(neighbours and rule and accepts(neighbours[0].distance, rule["within"]))
 
     def are_twins(self, neighbours: Sequence[Neighbour]) -> bool:
-        """Return whether the first two items look like one item under two ids."""
+        """Return whether the first two items look like one under two ids and are near enough for a question."""
         pair = frozenset(neighbour.item_id for neighbour in neighbours[:2])
-        return self.rates is not None and pair in self.rates.twins
+        if self.rates is None or pair not in self.rates.twins:
+            return False
+        return accepts(neighbours[0].distance, self.point.threshold) or self.is_perhaps(neighbours)
 
 
 def match_of(neighbour: Neighbour, p_value: float | None = None) -> Match:
@@ -96,6 +103,7 @@ class Answers:
         decision: Decision = MATCH if matches else NO_MATCH if point.decides else RANKED
         if decision == NO_MATCH and (served.is_perhaps(neighbours) or served.are_twins(neighbours)):
             decision = PERHAPS
+        count = max(2, self.options.top_k) if served.are_twins(neighbours) else self.options.top_k
         return SearchResult(
             matches=matches[: self.options.top_k],
             decision=decision,
@@ -108,7 +116,7 @@ class Answers:
             gallery_version=served.version,
             ranked=() if point.decides else tuple(served.match(n) for n in neighbours[: self.options.top_k]),
             threshold_status=served.status,  # type: ignore[arg-type]
-            review=review[: max(2, self.options.top_k) if decision == PERHAPS else self.options.top_k],
+            review=review[: max(0, count - len(matches))],
             p_value_without_filter=where is not None and served.rates is not None,
             box=None if look is None else look.box,
             score=None if look is None else look.score,

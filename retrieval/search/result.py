@@ -109,8 +109,8 @@ class SearchResult:
     review: Annotated[
         tuple[Match, ...],
         Field(
-            description="Items beyond the threshold for a person to look at, nearest first. They are not part of the "
-            "decision. There are none if the threshold was not set in this gallery."
+            description="Items beyond the threshold for a person to look at, nearest first; for twins, both of them. "
+            "They are not part of the decision. There are none if the threshold was not set in this gallery."
         ),
     ] = ()
     p_value_without_filter: Annotated[

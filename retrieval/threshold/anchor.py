@@ -305,7 +305,7 @@ class Proposal:
         if self.before is None:
             return f"The gallery got its first threshold, {self.point.threshold:.4f}."
         rates = GalleryRates.of(self.draws, self.before)
-        found = "" if rates is None else f" of {rates.fpir(self.before.threshold):.1%}"
+        found = "" if rates is None else f" of {rates.expected(self.before.threshold):.1%}"
         return (
             f"The threshold was tightened from {self.before.threshold:.4f} to {self.point.threshold:.4f}, because its "
             f"FPIR{found} no longer kept the target of {self.before.target_fpir:.1%}."
@@ -431,13 +431,16 @@ def _point(
 def _stricter(gallery: AnyGallery, draws: KeptDraws, before: OperatingPoint) -> OperatingPoint | None:
     """Return a stricter operating point for one that misses its target, None if it is not needed or there is none.
 
-    A certified point is replaced by an estimated one if the items left cannot certify the target.
+    A certified point is replaced by an estimated one if the items left cannot certify the target. If the draws support
+    no FPIR as low as the target, it is replaced by one with the smallest FPIR that they support.
     """
     rates = GalleryRates.of(draws, before)
     if rates is None or rates.keeps_target(before):
         return None
-    again = partial(_point, gallery, draws, before.target_fpir, shift=Shift.of(before), cap=before.threshold)
-    new = (again(certify=True)[0] if before.status == CERTIFIED else None) or again()[0]
+    again = partial(_point, gallery, draws, shift=Shift.of(before), cap=before.threshold)
+    new = again(before.target_fpir, certify=True)[0] if before.status == CERTIFIED else None
+    new = new or again(max(before.target_fpir, rates.drawn.smallest_target))[0]
+    new = None if new is None else replace(new, target_fpir=before.target_fpir)
     return new if new is not None and new.threshold < before.threshold else None
 
 

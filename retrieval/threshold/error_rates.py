@@ -319,6 +319,10 @@ class GalleryRates:
         """Return the upper 95 % bound on the FPIR."""
         return self.drawn.fpir_upper(threshold)
 
+    def expected(self, threshold: float) -> float:
+        """Return the FPIR to expect of new items at a threshold."""
+        return self.drawn.expected(threshold)
+
     def keeps_target(self, point: OperatingPoint) -> bool:
         """Return whether a point keeps its target: by its bound if it is certified, else by the FPIR to expect."""
         rate = self.drawn.fpir_upper if point.status == CERTIFIED else self.drawn.expected
@@ -342,6 +346,7 @@ class GalleryRates:
         """Return the rates of a point in this version as plain JSON values."""
         return {
             "fpir": self.fpir(point.threshold),
+            "fpir_expected": self.expected(point.threshold),
             "fpir_upper": self.fpir_upper(point.threshold),
             "items": self.drawn.items,
             "broken": self.broken(point),

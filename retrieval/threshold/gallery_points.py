@@ -94,8 +94,8 @@ def warning_of(
     if rates is not None and rates.broken(point):
         return (
             "The gallery has changed since its threshold was set: an unknown item now returns a match in "
-            f"{rates.fpir(point.threshold):.1%} of searches (at most {rates.fpir_upper(point.threshold):.1%} with 95 % "
-            f"confidence), above the target of {point.target_fpir:.1%}. {again} sets a new threshold"
+            f"{rates.expected(point.threshold):.1%} of searches (at most {rates.fpir_upper(point.threshold):.1%} with "
+            f"95 % confidence), above the target of {point.target_fpir:.1%}. {again} sets a new threshold"
         )
     if rates is None and point.evidence.get("anchored"):
         return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
 from .anchor import Proposal
 from .error_rates import LABELLED, PROBE, UNKNOWN, DrawnDistances, GalleryRates
 
+FEW_TWINS = 5  # pairs of items that are named
 FEW_FOUND = 0.5  # share of photos that find their item, below which it is said what to do
 RATES = {
     "fpir": "Searches for unknown items that return a match",
@@ -41,6 +43,8 @@ def describe(point: OperatingPoint) -> list[str]:
     if evidence["tpir_of"] != "labelled queries":
         found += ". To measure this on users' photos, pass 50 labelled ones to `retrieval calibrate` with --queries"
     lines = [f"An unknown item (one that is not in the catalogue) returns a match in {promise}.", f"{found}."]
+    if evidence.get("twins"):
+        lines.insert(0, _twins(evidence["twins"]))
     if evidence["tpir"] is not None and evidence["tpir"] < FEW_FOUND:
         lines.append(
             "Searches without a match list the closest items to pick from. For more matches, train a model, or accept "
@@ -54,6 +58,17 @@ def describe(point: OperatingPoint) -> list[str]:
     if evidence["duplicates"]:
         lines.append(f"{evidence['duplicates']} photos are also in the gallery under another item and were left out.")
     return [*lines, "This assumes:", *(f"  - {assumption}" for assumption in evidence["assumptions"])]
+
+
+def _twins(pairs: Sequence[Sequence[str]]) -> str:
+    """Return a sentence on items that look like one item under two ids."""
+    named = ", ".join(f"{one} and {other}" for one, other in pairs[:FEW_TWINS])
+    more = f" and {len(pairs) - FEW_TWINS} more" if len(pairs) > FEW_TWINS else ""
+    counted = "1 pair of items looks" if len(pairs) == 1 else f"{len(pairs)} pairs of items look"
+    return (
+        f"{counted} like one item under two ids: {named}{more}. Their photos find both, so they return no match. "
+        "Merge them, or give them one group."
+    )
 
 
 def changes(proposal: Proposal) -> list[str]:
@@ -71,14 +86,17 @@ def changes(proposal: Proposal) -> list[str]:
 
 
 def changed_rates(proposal: Proposal) -> dict[str, dict[str, float | None]]:
-    """Return the rates at the threshold that serves, None without one, and at the new one with its upper 95 % bound."""
+    """Return the rates at the threshold that serves, None without one, and at the new one with its upper 95 % bound.
+
+    "fpir" is the rate to expect, and "unknown" the share of labelled photos.
+    """
     served, after, sources = proposal.served, proposal.after, proposal.draws.sources
     rates = GalleryRates.of(proposal.draws, after)
     unknown = DrawnDistances.of({UNKNOWN: sources[UNKNOWN]} if UNKNOWN in sources else {})
     mated = sources.get(LABELLED, sources.get(OWN, Draws.none()))
     right = np.where(np.isinf(mated.wrong), mated.own, np.inf)[np.isfinite(mated.own)]
     found = {
-        "fpir": None if rates is None else (rates.fpir, rates.fpir_upper),
+        "fpir": None if rates is None else (rates.expected, rates.fpir_upper),
         "unknown": (unknown.fpir, unknown.fpir_upper) if unknown.items else None,
         "tpir": (lambda threshold: float(accepts(right, threshold).mean()), lambda _: None) if len(right) else None,
     }

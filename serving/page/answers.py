@@ -55,7 +55,7 @@ def header_html(retriever: Retriever, *, drift: bool = False) -> str:
     if rates is not None and point.status == CERTIFIED and not rates.broken(point):
         share = f"at most {point.target_fpir:.1%}"
     elif rates is not None:
-        share = f"about {max(rates.fpir(point.threshold), float(point.evidence.get('fpir_expected', 0))):.1%}"
+        share = f"about {rates.expected(point.threshold):.1%}"
     warnings = {
         "That is more than intended, because the catalogue has changed.": rates is not None and rates.broken(point),
         "The catalogue has changed since this was measured.": retriever.unmeasured,

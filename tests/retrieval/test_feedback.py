@@ -94,7 +94,7 @@ HOSTILE = [
     {"gallery_version": -1},
     {"gallery_version": 1.5},
     {"verdict": ["right"]},
-    {"decision": "perhaps"},
+    {"decision": "maybe"},
     {"key": None},
     {"request_id": 7},
     {"item_id": "a" * 20_000},

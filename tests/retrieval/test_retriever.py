@@ -5,12 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from index.database import POINT
 from index.gallery import Gallery
+from index.search.item_distance import ItemDistance
 from retrieval.bundle.bundle import Bundle
-from retrieval.bundle.density import LOCAL_SCALING, Cohort, LocalDensity
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import BundleMismatch, GalleryError, ImageRefused, InvalidParameter
@@ -19,6 +18,7 @@ from retrieval.indexing.worker import CONTENT
 from retrieval.retriever import Retriever
 from retrieval.threshold.gallery_points import pack_points
 
+from ..gallery_contents import contents
 from ..world import draw, encode, make_bundle, write_folder
 
 
@@ -97,8 +97,10 @@ def test_a_batch_explains_each_photo_and_filters_for_all(retriever: Retriever) -
     near, far = retriever.search_batch([encode(draw(3, 3)), encode(draw(4, 3))], explain=True)
     assert not isinstance(near, ImageRefused)
     assert not isinstance(far, ImageRefused)
-    assert near.explanation.plain_nearest.item_id == "item-03"
-    assert far.explanation.plain_nearest.item_id == "item-04"
+    assert near.explanation is not None
+    assert far.explanation is not None
+    assert near.explanation.items[0].item_id == "item-03"
+    assert far.explanation.items[0].item_id == "item-04"
 
 
 @pytest.mark.parametrize(
@@ -231,26 +233,52 @@ def test_a_threshold_that_another_process_sets_decides_the_next_search(world: Pa
             assert result.threshold_status == "estimated"
 
 
-def test_an_answer_can_be_explained(retriever: Retriever, world: Path, tmp_path: Path) -> None:
-    image = encode(draw(3, 3))
-    told = retriever.search(image, explain=True).explanation
-    assert (told.distance_form, told.density) == ("plain", 0.0)
-    assert told.plain_nearest.item_id == "item-03"
-    plain = make_bundle(tmp_path / "plain")
-    vectors = plain.embedder().embed([encode(draw(item, 0)) for item in range(20)]).vectors
-    distance_form = LocalDensity.fit(LOCAL_SCALING, 4, Cohort.of(vectors, np.arange(20)))
-    scaled = Retriever(
-        make_bundle(tmp_path / "scaled", distance_form=distance_form), Gallery.open(world / "gallery", read_only=True)
-    ).search(image, explain=True)
-    assert scaled.explanation.distance_form == LOCAL_SCALING
-    density = distance_form.densities(plain.embedder().embed([image]).vectors)[0]
-    assert scaled.explanation.density == pytest.approx(density, abs=1e-6)
-    distance = scaled.explanation.plain_nearest.distance
-    assert distance == pytest.approx(retriever.search(image).nearest_distance, abs=1e-6) != scaled.nearest_distance
-    with Gallery.create(tmp_path / "empty", dim=plain.dim, embedding_id=plain.embedding_id) as empty:
-        nothing = Retriever(plain, empty).search(image, explain=True)
-    assert nothing.explanation.plain_nearest is None
+def test_an_answer_says_what_gave_it(retriever: Retriever) -> None:
+    result = retriever.search(encode(draw(3, 3)))
+    assert result.bundle_id == retriever.bundle.bundle_id
+    assert result.gallery_version == retriever.gallery.version
+    assert result.threshold == retriever.bundle.threshold
+    assert set(result.timings_ms) == {"decode", "embed", "search"}
+    assert all(value >= 0 for value in result.timings_ms.values())
+    assert result.nearest == result.matches[0]
+    assert result.nearest_distance == result.nearest.distance
+    assert result.explanation is None
+
+
+def test_an_explanation_has_the_evidence_of_the_nearest_items(world: Path, tmp_path: Path) -> None:
+    image, bundle = encode(draw(3, 3)), make_bundle(tmp_path, item_distance=ItemDistance())
+    retriever = Retriever(bundle, Gallery.open(world / "gallery", read_only=True))
+    result = retriever.search(image, explain=True)
+    told = result.explanation
+    assert told is not None
+    assert len(told.items) == 5
+    _, items, vectors = contents(retriever.gallery)
+    query = bundle.embedder().embed([image]).vectors[0].astype(float)
+    for evidence in told.items:
+        own = vectors[np.array(items) == evidence.item_id].astype(float)
+        mean = own.mean(axis=0) / np.linalg.norm(own.mean(axis=0))
+        assert evidence.photo_distance == pytest.approx(np.linalg.norm(own - query, axis=1).min(), abs=1e-6)
+        assert evidence.mean_distance == pytest.approx(np.linalg.norm(mean - query), abs=1e-6)
+        assert evidence.inliers == 0
+    assert told.items[0].item_id == "item-03" == result.matches[0].item_id
+    with Gallery.create(tmp_path / "empty", dim=bundle.dim, embedding_id=bundle.embedding_id) as empty:
+        nothing = Retriever(bundle, empty).search(image, explain=True)
+    assert nothing.explanation is not None
+    assert nothing.explanation.items == ()
     assert (nothing.nearest, nothing.nearest_distance, nothing.matches) == (None, None, ())
+
+
+def test_a_gallery_photo_matches_its_item_at_distance_zero_by_the_default_item_distance(tmp_path: Path) -> None:
+    """Also where the item has unlike photos, and where a rival is as near as another photo of the item."""
+    bundle = make_bundle(tmp_path, item_distance=ItemDistance(), threshold=1e-6)
+    files = {f"photo-{number}": encode(draw(number % 9, number), "PNG") for number in range(40)}
+    items = [f"item-{number * 7 % 13}" for number in range(40)]  # each item has photos of several patterns
+    with Gallery.create(tmp_path / "g", dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery:
+        gallery.add(list(files), items, bundle.embedder().embed(list(files.values())).vectors)
+        retriever = Retriever(bundle, gallery)
+        for (photo_id, file), item in zip(files.items(), items, strict=True):
+            first = retriever.search(file).matches[0]
+            assert (first.item_id, first.photo_id, first.distance) == (item, photo_id, 0)
 
 
 def test_as_many_items_are_answered_as_asked_for(retriever: Retriever, world: Path, tmp_path: Path) -> None:
@@ -274,12 +302,19 @@ def test_a_gallery_with_more_items_than_the_bundle_was_calibrated_on_is_outgrown
         assert "2 items and the threshold was set for 1" in retriever.warning()
 
 
-def test_another_domain_is_told_where_density_tells(world: Path, tmp_path: Path) -> None:
-    plain = make_bundle(tmp_path / "plain")
-    photos = [encode(draw(item, 0)) for item in range(20)]
-    cohort = Cohort.of(plain.embedder().embed(photos).vectors, np.arange(20))
-    bundle = make_bundle(tmp_path / "density", distance_form=LocalDensity.fit(LOCAL_SCALING, 4, cohort), threshold=0.05)
-    retriever = Retriever(bundle, Gallery.open(world / "gallery", read_only=True))
-    assert retriever.search(encode(draw(40, 1))).reason == "beyond_threshold"
-    lines = Image.fromarray(np.kron([[0, 255] * 2, [0, 255] * 2] * 2, np.ones((10, 10))).astype(np.uint8))
-    assert retriever.search(encode(lines.convert("RGB"), "PNG")).reason == "out_of_domain"
+def test_a_bundle_with_a_threshold_for_all_catalogues_ranks_below_its_least_number_of_items(
+    world: Path, tmp_path: Path
+) -> None:
+    point = OperatingPoint(0.5, "estimated", 0.05, {"least_items": 11})
+    bundle, photo = make_bundle(tmp_path, point=point), encode(draw(3, 3))
+    shutil.copytree(world / "gallery", tmp_path / "g")
+    with Gallery.open(tmp_path / "g") as gallery:
+        retriever = Retriever(bundle, gallery)
+        ranked = retriever.search(photo)
+        assert (ranked.decision, ranked.threshold, ranked.threshold_status) == ("ranked", None, "uncalibrated")
+        assert ranked.ranked[0].item_id == "item-03"
+        gallery.add(["new"], ["eleventh"], bundle.embedder().embed([encode(draw(50, 0))]).vectors)
+        found = retriever.search(photo)
+        assert (found.decision, found.threshold, found.threshold_status) == ("match", 0.5, "unanchored")
+        gallery.remove(item_ids=["eleventh"])
+        assert retriever.search(photo).decision == "ranked"

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from index.gallery import Gallery
+from index.search.item_distance import mean_photo
 from index.search.leave_one_out import OWN, KeptDraws
 from index.transfer import export_photos, import_photos
 from retrieval.bundle.bundle import Bundle
@@ -20,12 +21,11 @@ from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.worker import Batch, embed_batch, write_batch
 from retrieval.inspect.audit import audit, summary
 from retrieval.retriever import Retriever
-from retrieval.search.looks import mean_look
 from retrieval.threshold.anchor import gallery_draws, propose
 from retrieval.threshold.labelled_queries import read_queries
 from retrieval.verification.features import LocalFeatures, PackedFeatures
 
-from ..prints import SIDE, cover_distance, draw_cover, verified_bundle, write_covers
+from ..prints import BY_DETAILS, SIDE, cover_verifier, draw_cover, verified_bundle, write_covers
 from ..world import DIM, encode
 
 ITEMS = range(24)
@@ -37,7 +37,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("covers")
     photos = read_catalogue(write_covers(folder / "photos", items=ITEMS, photos=range(2)))
     verified_bundle(folder, name="plain")
-    bundle = verified_bundle(folder, form=cover_distance())
+    bundle = verified_bundle(folder, verifier=cover_verifier())
     report = index_catalogue(bundle, photos, folder / "gallery", progress=False)
     assert report.point is not None
     return folder
@@ -66,20 +66,36 @@ def test_a_cover_is_found_by_its_print_and_an_unknown_one_is_not(shop: Path, ret
 
 def test_an_explanation_counts_the_details_that_agree(retriever: Retriever) -> None:
     told = retriever.search(encode(draw_cover(3, 5)), explain=True).explanation
-    assert told.verified is not None
-    first, second, *_ = told.verified
+    assert told is not None
+    first, second, *_ = told.items
     assert first.item_id == "cover-03"
     assert first.inliers > 10 > second.inliers
+    assert 0 < first.photo_distance < 2
+    found = retriever.search(encode(draw_cover(3, 5))).nearest_distance
+    nearest, mean = (np.array([each]) for each in (first.photo_distance, first.mean_distance))
+    assert found == max(0, float(BY_DETAILS.own(nearest, mean, np.array([first.inliers]))[0])) < first.photo_distance
 
 
-def test_several_photos_and_windows_rank_by_the_base_distance(retriever: Retriever) -> None:
+def test_several_photos_and_windows_are_compared_without_their_details(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
     images = [encode(draw_cover(3, number)) for number in (5, 6)]
+    rates = retriever.rates()
+    assert rates is not None
+    monkeypatch.setattr(retriever, "rates", lambda: replace(rates, usual=0.0))  # no photo counts as a repetition
     result = retriever.search_photos(images)
-    form = retriever.bundle.base_form
-    mean = mean_look(retriever.embedder, images).vectors
-    ((nearest,),) = retriever.gallery.search(mean, 1, distance_form=form)
-    assert (result.decision, result.nearest_distance) == ("ranked", nearest.distance)
+    mean = mean_photo(retriever.embedder.embed(images).vectors)[None].astype(np.float32)
+    ((nearest,),) = retriever.gallery.search(mean, 1, item_distance=retriever.bundle.item_distance)
+    assert result.nearest_distance == nearest.distance
+    assert (result.decision, result.threshold) != ("match", retriever.point.threshold)
     assert {answer.decision for answer in retriever.search_boxes(images[0])} == {"ranked"}
+
+
+def test_photos_that_repeat_the_first_are_searched_as_the_first_with_its_details(retriever: Retriever) -> None:
+    first = encode(draw_cover(3, 5))
+    alone, together = retriever.search(first), retriever.search_photos([first, first])
+    assert (together.decision, together.nearest_distance) == ("match", alone.nearest_distance)
+    assert together.matches == alone.matches
 
 
 def test_a_batch_has_the_answers_of_single_searches(retriever: Retriever) -> None:
@@ -200,8 +216,13 @@ def test_own_draws_are_verified_searches_without_the_own_item(shop: Path, tmp_pa
             np.stack([photo.vector for photo in others]),
             features=[photo.features or b"" for photo in others],
         )
-        search = {"distance_form": bundle.distance_form, "features": [asked.features or b""]}
-        ((nearest,),) = rest.search(asked.vector[None], 1, **search)  # type: ignore[arg-type]
+        ((nearest,),) = rest.search(
+            asked.vector[None],
+            1,
+            item_distance=bundle.item_distance,
+            verifier=bundle.verifier,
+            features=[asked.features or b""],
+        )
     assert draws.distances[0] == pytest.approx(nearest.distance, abs=1e-9)
     assert draws.nearest_items[0] == nearest.item_id
     assert np.median(draws.own[np.isfinite(draws.own)]) < np.median(draws.distances) / 2  # the print is found
@@ -224,7 +245,7 @@ def test_labelled_queries_are_kept_with_their_features(shop: Path, tmp_path: Pat
         assert not plain.features
 
 
-def test_an_audit_finds_collisions_and_strays_by_the_verified_distance(shop: Path, tmp_path: Path) -> None:
+def test_an_audit_finds_collisions_and_strays_by_details_that_agree(shop: Path, tmp_path: Path) -> None:
     copytree(shop / "gallery", tmp_path / "gallery")
     bundle = Bundle.open(shop / "bundle")
     with Gallery.open(tmp_path / "gallery") as gallery:

@@ -62,10 +62,8 @@ def client(retriever: Retriever) -> Iterator[TestClient]:
 def covers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a `gallery` of printed covers and the `bundle` that verifies them, and other bundles.
 
-    `stronger` trusts the verification more, `other` has another vocabulary, and `plain` has no verification.
+    `other` has another vocabulary, and `plain` has no verification.
     """
-    from index.search.distance import PLAIN
-    from index.search.verified import VerifiedDistance
     from retrieval.catalogue.read import read_catalogue
     from retrieval.indexing.pipeline import index_catalogue
 
@@ -73,12 +71,8 @@ def covers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("covers")
     photos = read_catalogue(write_covers(folder / "photos", items=range(24), photos=range(1)))
-    verifier = cover_verifier(items=range(500, 504))
-    bundle = verified_bundle(folder, form=VerifiedDistance(PLAIN, verifier))
-    stronger = verifier.with_strength(3.0)
-    verified_bundle(folder, name="stronger", form=VerifiedDistance(PLAIN, stronger))
-    other = cover_verifier(items=range(600, 604))
-    verified_bundle(folder, name="other", form=VerifiedDistance(PLAIN, other))
+    bundle = verified_bundle(folder, verifier=cover_verifier(), target_fpir=0.1)
+    verified_bundle(folder, name="other", verifier=cover_verifier(items=range(600, 604)))
     verified_bundle(folder, name="plain")
     index_catalogue(bundle, photos, folder / "gallery", progress=False)
     return folder

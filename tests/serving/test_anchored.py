@@ -178,7 +178,7 @@ def test_photos_over_http_are_measured_in_the_background_and_a_broken_promise_ti
         work.measure_if_due()
         info = client.get("/v1/info").json()
         assert info["gallery"]["version"] == version + 1  # one transaction
-        assert info["in_gallery"]["items"] == {"own": 60}
+        assert info["in_gallery"]["items"] == 60
         assert info["threshold"] < before
         assert not info["in_gallery"]["broken"]
         assert f"from {before:.4f} to {info['threshold']:.4f}" in caplog.text
@@ -219,7 +219,7 @@ def test_the_thread_of_the_server_measures(retriever: Retriever, monkeypatch: py
         end = time.monotonic() + 30
         while retriever.rates() is None and time.monotonic() < end:
             time.sleep(0.05)
-        assert client.get("/v1/info").json()["in_gallery"]["items"] == {"own": 30}
+        assert client.get("/v1/info").json()["in_gallery"]["items"] == 30
 
 
 def test_a_gallery_that_grows_over_http_gets_a_threshold_of_its_own(tmp_path: Path) -> None:
@@ -234,4 +234,4 @@ def test_a_gallery_that_grows_over_http_gets_a_threshold_of_its_own(tmp_path: Pa
             info = client.get("/v1/info").json()
             assert info["threshold_status"] == status
         assert info["threshold"] < 1.9
-        assert info["in_gallery"]["items"] == {"own": 24}
+        assert info["in_gallery"]["items"] == 24

@@ -199,10 +199,9 @@ def test_a_filter_and_an_explanation(client: TestClient, shop: Path) -> None:
         gallery.declare({"source": "text"})
     told = search(client, where="source = 'nowhere'", explain=True)
     assert (told["reason"], told["nearest"], told["margin"]) == ("filtered_out", None, None)
-    assert told["explanation"]["plain_nearest"] is None
+    assert told["explanation"]["items"] == []
     explained = search(client, explain=True)["explanation"]
-    assert explained["plain_nearest"]["item_id"] == "item-03"
-    assert (explained["distance_form"], explained["verified"]) == ("plain", None)
+    assert (explained["items"][0]["item_id"], explained["items"][0]["inliers"]) == ("item-03", 0)
     refused = client.post("/v1/search?where=colour = 'x'", content=MINE)
     assert refused.status_code == 422
     assert search(client)["explanation"] is None

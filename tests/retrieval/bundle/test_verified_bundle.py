@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from index.search.distance import PLAIN
-from index.search.verified import VerifiedDistance
-from retrieval.bundle.bundle import CALIBRATION_FEATURES, Bundle, pack_features
-from retrieval.bundle.density import ADDITIVE, Cohort, LocalDensity
-from retrieval.errors import BundleError, MissingDependency
+from index.search.item_distance import DETAILS, ItemDistance
+from retrieval.bundle.bundle import CALIBRATION_FEATURES, VERIFICATION, Bundle, pack_features, write_bundle
+from retrieval.errors import BundleCorrupt, MissingDependency
 from retrieval.images import open_image
 from retrieval.verification import detector
 
-from ...index.search.fake_verifier import FakeVerifier
-from ...prints import cover_distance, cover_verifier, draw_cover
-from ...world import DIM, make_bundle
+from ...prints import BY_DETAILS, cover_verifier, draw_cover
+from ...world import make_bundle
 
 
-@pytest.fixture(scope="module")
-def form() -> VerifiedDistance:
-    return cover_distance()
+def verified(folder: Path, name: str = "bundle", **files: bytes) -> Bundle:
+    """Write a bundle that verifies matches."""
+    contents = {VERIFICATION: cover_verifier().pack(), **files}
+    return make_bundle(folder, name=name, files=contents, item_distance=BY_DETAILS)
 
 
-def test_the_verifier_is_in_the_bundle(form: VerifiedDistance, tmp_path: Path) -> None:
-    bundle = make_bundle(tmp_path, distance_form=form)
-    opened = Bundle.open(bundle.path)
-    assert opened.distance_form.key == form.key
-    assert opened.base_form is PLAIN
-    assert opened.features_key == form.verifier.features_key
+def test_the_verifier_is_in_the_bundle(tmp_path: Path) -> None:
+    opened = Bundle.open(verified(tmp_path).path)
+    assert opened.verifier is not None
+    assert opened.verifier.key == cover_verifier().key
+    assert opened.item_distance == BY_DETAILS
+    assert opened.features_key == cover_verifier().features_key
     image = open_image(draw_cover(3, 0))
     features = opened.embedder().describe(image)
     assert features == cover_verifier().describe(image)
@@ -42,25 +40,39 @@ def test_the_verifier_is_in_the_bundle(form: VerifiedDistance, tmp_path: Path) -
     assert plain.embedding_id == opened.embedding_id
     assert plain.bundle_id != opened.bundle_id
     assert plain.draws_id != opened.draws_id
-    stronger = make_bundle(tmp_path, name="stronger", distance_form=cover_distance(strength=2.0))
-    assert stronger.features_key == opened.features_key
-    assert stronger.draws_id != opened.draws_id
 
 
-def test_a_density_corrected_distance_can_be_verified(form: VerifiedDistance, tmp_path: Path) -> None:
-    vectors = np.random.default_rng(0).normal(size=(40, DIM)).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    base = LocalDensity.fit(ADDITIVE, 4, Cohort.of(vectors, np.arange(40)))
-    opened = make_bundle(tmp_path, distance_form=VerifiedDistance(base, form.verifier))
-    assert isinstance(opened.base_form, LocalDensity)
-    assert opened.base_form.key == base.key
-    assert opened.distance_form.key == VerifiedDistance(base, form.verifier).key
+def test_draws_depend_on_the_weight_of_details_and_on_what_decides_inliers(tmp_path: Path) -> None:
+    opened, verifier = verified(tmp_path), cover_verifier()
+    stricter = replace(verifier, settings=replace(verifier.settings, ratio=0.6))
+    others = [
+        make_bundle(
+            tmp_path,
+            name="heavier",
+            files={VERIFICATION: verifier.pack()},
+            item_distance=replace(BY_DETAILS, details=2 * BY_DETAILS.details),
+        ),
+        make_bundle(tmp_path, name="stricter", files={VERIFICATION: stricter.pack()}, item_distance=BY_DETAILS),
+    ]
+    assert {bundle.features_key for bundle in others} == {opened.features_key}
+    assert len({bundle.draws_id for bundle in (opened, *others)}) == 3
 
 
-def test_without_opencv_the_bundle_does_not_open(
-    form: VerifiedDistance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bundle = make_bundle(tmp_path, distance_form=form)
+def test_details_count_by_default_only_in_a_bundle_with_a_verifier(tmp_path: Path) -> None:
+    plain = make_bundle(tmp_path)
+    given = {"model": plain.path / "model.onnx", "preprocessing": plain.preprocessing, "dim": plain.dim}
+    for files, weight in (({VERIFICATION: cover_verifier().pack()}, DETAILS), ({}, 0)):
+        written = write_bundle(
+            tmp_path / f"default {weight}",
+            operating_point=plain.operating_point,
+            files=files,
+            **given,  # type: ignore[arg-type]
+        )
+        assert Bundle.open(written.path).item_distance == ItemDistance(details=weight)
+
+
+def test_without_opencv_the_bundle_does_not_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = verified(tmp_path)
     detector.import_opencv.cache_clear()
     monkeypatch.setitem(sys.modules, "cv2", None)
     with pytest.raises(MissingDependency, match=r"\.\[verify\]"):
@@ -68,17 +80,16 @@ def test_without_opencv_the_bundle_does_not_open(
     detector.import_opencv.cache_clear()
 
 
-def test_only_a_geometric_verifier_can_be_stored(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="cannot store the verifier FakeVerifier"):
-        make_bundle(tmp_path, distance_form=VerifiedDistance(PLAIN, FakeVerifier()))
+def test_a_verifier_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BundleCorrupt, match="the verification cannot be read"):
+        make_bundle(tmp_path, files={VERIFICATION: b"no verifier"})
 
 
-def test_features_of_calibration_photos_decide_the_draws(form: VerifiedDistance, tmp_path: Path) -> None:
+def test_features_of_calibration_photos_decide_the_draws(tmp_path: Path) -> None:
     features = {"a": b"first", "b": b"", "ü": b"third"}
-    files = {CALIBRATION_FEATURES: pack_features(features)}
-    bundle = make_bundle(tmp_path, distance_form=form, files=files)
+    bundle = verified(tmp_path, **{CALIBRATION_FEATURES: pack_features(features)})
     assert bundle.calibration_features == features
-    other = make_bundle(tmp_path, name="other", distance_form=form, files={CALIBRATION_FEATURES: pack_features({})})
+    other = verified(tmp_path, "other", **{CALIBRATION_FEATURES: pack_features({})})
     assert other.calibration_features == {}
     assert bundle.draws_id != other.draws_id
     assert make_bundle(tmp_path, name="plain").calibration_features == {}

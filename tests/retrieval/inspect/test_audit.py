@@ -11,11 +11,14 @@ from PIL import Image, ImageDraw
 
 from index.database import POINT
 from index.gallery import Gallery
+from index.search.item_distance import ItemDistance
+from index.snapshot import GROUP
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.cli.main import group
+from retrieval.errors import CalibrationError
 from retrieval.indexing.worker import CONTENT
-from retrieval.inspect.audit import audit, summary
+from retrieval.inspect.audit import audit, summary, table
 from retrieval.inspect.duplicates import NEAR, SAME_FILE, SAME_PICTURE, is_copy
 from retrieval.retriever import Retriever
 from retrieval.threshold.gallery_points import pack_points
@@ -106,6 +109,40 @@ def test_it_agrees_with_the_searches(folder: Path) -> None:
         matches = retriever.search(retriever.gallery.thumbnail(photo_id)).matches  # the files themselves
         others = {match.item_id for match in matches} - {item_id}
         assert all(frozenset((item_id, other)) in together for other in others)
+
+
+def test_the_item_distance_of_the_bundle_is_used(folder: Path, tmp_path: Path) -> None:
+    by_items = make_bundle(tmp_path, threshold=0.3, item_distance=ItemDistance())
+    with Gallery.open(folder / "gallery", read_only=True) as gallery:
+        plain, found = audit(Bundle.open(folder / "bundle"), gallery), audit(by_items, gallery)
+    assert {c.item_id: c.distance for c in found.crowds} != {c.item_id: c.distance for c in plain.crowds}
+    assert found.duplicates == plain.duplicates
+    assert found.twins == plain.twins
+
+
+def test_two_ids_of_one_product_are_listed_as_twins_unless_they_are_of_one_group(folder: Path, tmp_path: Path) -> None:
+    bundle = Bundle.open(folder / "bundle")
+    for shared in ("", "cups"):
+        with Gallery.create(tmp_path / f"g{shared}", dim=DIM, embedding_id=bundle.embedding_id) as gallery:
+            for item, noise in (("z", 1), ("other", 2), ("a", 3)):  # z and a have the same three views
+                seen = range(10, 13) if item == "other" else range(3)
+                vectors = np.eye(DIM)[list(seen)] + np.random.default_rng(noise).normal(0, 0.01, (3, DIM))
+                metadata = [{GROUP: shared} if shared and item != "other" else {}] * 3
+                vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+                gallery.add([f"{item}{view}" for view in range(3)], [item] * 3, vectors, metadata=metadata)
+            found = audit(bundle, gallery)
+        assert found.twins == ([] if shared else [("a", "z")])
+        assert f"{len(found.twins)} pairs look like one item under two ids" in summary(found)
+        assert (["a = z"] in dict(table(found, limit=3)).values()) == (not shared)
+
+
+def test_a_gallery_with_fewer_items_than_the_bundle_decides_for_has_no_audit(folder: Path, tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path, point=OperatingPoint(0.3, "estimated", 0.05, {"least_items": 50}))
+    with (
+        Gallery.open(folder / "gallery", read_only=True) as gallery,
+        pytest.raises(CalibrationError, match="neither the gallery nor the bundle has one"),
+    ):
+        audit(bundle, gallery)
 
 
 def test_an_empty_gallery_is_fine(folder: Path, tmp_path: Path) -> None:

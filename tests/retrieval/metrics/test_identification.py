@@ -3,8 +3,9 @@ import json
 import numpy as np
 import pytest
 
+from index.search.item_distance import ItemDistance
 from retrieval.errors import InvalidParameter
-from retrieval.metrics import identification, item_distances
+from retrieval.metrics import identification
 from retrieval.metrics.identification import (
     SearchScores,
     det_curve,
@@ -37,10 +38,9 @@ def slow(queries: np.ndarray, asked: np.ndarray, gallery: np.ndarray, kept: np.n
     return own, impostor
 
 
-@pytest.mark.parametrize(("block", "pairs"), [(30, 7), (60, 1), (200, 2**14), (10**6, 7)])
-def test_equals_a_loop_whatever_the_block(block: int, pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(item_distances, "BLOCK", block)
-    monkeypatch.setattr(identification, "PAIRS", pairs)
+@pytest.mark.parametrize("batch", [7, 10**6])
+def test_equals_a_loop_whatever_the_batch(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identification, "BATCH", batch)
     queries, asked, gallery, kept = world()
     scores = search_scores(queries, asked, gallery, kept)
     own, impostor = slow(queries, asked, gallery, kept)
@@ -81,6 +81,32 @@ def test_every_candidate_that_rounding_might_hide_is_measured(factor: float) -> 
     own, impostor = slow(photos[:20], labels[:20], photos[20:], labels[20:])
     assert scores.own == pytest.approx(own, abs=1e-12)
     assert scores.impostor == pytest.approx(impostor, abs=1e-12)
+
+
+def test_by_the_item_distance_the_own_item_may_be_nearer_without_its_rivals() -> None:
+    """The scores are those of searches: the own item is measured among its rivals, the first other item without it."""
+    photos = np.array([[1, 0, 0], [0.8, 0.6, 0], [0, 0, 1], [0, 1, 0]], np.float32)
+    query = np.array([[0.98, 0.199, 0]], np.float32)
+    distance = ItemDistance()
+    scores = search_scores(query, [0], photos, [0, 1, 2, 3], item_distance=distance)
+    unit = query.astype(float) / np.linalg.norm(query)
+    apart = np.linalg.norm(photos.astype(float) - unit, axis=1)
+    own = distance.own(apart, apart)
+    order = np.argsort(own)
+    assert order[0] == 0
+    together = distance.with_rivals(own[order][None], order[None])[0]
+    alone = distance.with_rivals(own[order][None, 1:], order[None, 1:])[0]
+    assert scores.own == pytest.approx(together[0], abs=1e-6)
+    assert scores.impostor == pytest.approx(alone[0], abs=1e-6)
+    assert np.isinf(scores.misled).all()
+
+
+def test_another_item_that_comes_first_counts_as_wrong_even_if_it_is_nearer_only_together_with_the_own_one() -> None:
+    scores = SearchScores(np.arange(3), np.array([0.3, 0.3, 0.3]), np.full(3, 0.2), 3, np.array([np.inf, 0.25, 0.6]))
+    rates = identification_rates(scores, 0.4)
+    assert rates.tpir == pytest.approx(1 / 3)  # the first, although its impostor is nearer without it
+    assert rates.misidentification == pytest.approx(1 / 3)  # the second; the third returns nothing first
+    assert rates.fpir == 1
 
 
 def by_hand() -> SearchScores:

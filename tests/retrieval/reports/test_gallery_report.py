@@ -21,7 +21,7 @@ from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import Photo
 from retrieval.cli.main import group
 from retrieval.indexing.pipeline import index_catalogue
-from retrieval.reports.gallery_report import GalleryReport, render_gallery_report
+from retrieval.reports.gallery_report import SOURCES, GalleryReport, render_gallery_report
 from retrieval.threshold.error_rates import LABELLED, DrawnDistances, GalleryRates, Shift
 from retrieval.threshold.gallery_points import served_point
 
@@ -101,14 +101,18 @@ def test_families_and_items_with_the_most_false_matches_are_listed_with_their_sh
     nobody = np.full(len(items), NOBODY)
     copies = np.where(np.array(items) == "copy", 7, NOBODY)
     texts = np.array(items)
-    draws = Draws(texts, texts, nobody, distances, nobody, np.array(nearest), np.full(6, np.inf), nobody, copies)
+    none = np.full(6, np.inf)
+    draws = Draws(
+        *(texts, texts, nobody, distances, nobody, np.array(nearest), distances),
+        *(none, nobody, none, none, copies),
+    )
     moved = Shift(0.05, 0.01, 20)
     evidence = {**report.point.evidence, "source": OWN, "shift": moved.to_dict()}
     told = replace(
         report,
         point=replace(report.point, threshold=0.3, evidence=evidence),  # e is within it without the shift only
         draws={OWN: draws},
-        rates=GalleryRates({OWN: DrawnDistances.of(draws, shift=moved)}),
+        rates=GalleryRates(DrawnDistances.of({OWN: draws}, shift=moved)),
     )
     page = render_gallery_report(told)
     assert "c, d: 3 similar items: 100% of all false matches." in page
@@ -126,13 +130,29 @@ def test_a_server_adds_the_drift_of_live_photos(report: GalleryReport) -> None:
     assert "report/bundle" not in render_gallery_report(report, live={**live, "has_bundle_report": False})
 
 
-def test_own_draws_that_users_photos_replace_are_not_called_too_few(report: GalleryReport) -> None:
-    draws, rates = {**report.draws, LABELLED: report.draws[OWN]}, GalleryRates({LABELLED: report.rates.sources[OWN]})
-    sources = {LABELLED: report.point.evidence["sources"][OWN]}
-    point = replace(report.point, evidence={**report.point.evidence, "source": LABELLED, "sources": sources})
-    page = render_gallery_report(replace(report, point=point, draws=draws, rates=rates))
-    assert "<td>replaced</td>" in page
-    assert "too few items" not in page
+def test_each_source_of_draws_has_a_row_of_its_own(report: GalleryReport) -> None:
+    assert report.draws is not None
+    page = render_gallery_report(replace(report, draws={**report.draws, LABELLED: report.draws[OWN]}))
+    for name in (OWN, LABELLED):
+        assert f"{SOURCES[name]}</th>" in page
+
+
+def test_the_promise_of_a_report_is_the_expected_rate_where_no_draw_returned_a_match(report: GalleryReport) -> None:
+    assert report.rates is not None
+    point = replace(report.point, threshold=float(report.rates.drawn.distances[0]) * 0.999, status="estimated")
+    assert report.rates.fpir(point.threshold) == 0
+    page = render_gallery_report(replace(report, point=point))
+    assert f"<b>about {report.rates.expected(point.threshold):.1%}</b>" in page
+    assert report.rates.expected(point.threshold) > 0.01
+    assert f"at most {report.rates.fpir_upper(point.threshold):.1%} with 95 % confidence" in page
+
+
+def test_twins_and_how_often_perhaps_is_right_are_reported(report: GalleryReport) -> None:
+    more = {"twins": [["cup & saucer", "set"]], "perhaps": {"within": 0.5, "right": 0.75, "searches": 40}}
+    point = replace(report.point, evidence={**report.point.evidence, **more})
+    page = render_gallery_report(replace(report, point=point))
+    assert "look like one item under two ids, for example cup &amp; saucer and set" in page
+    assert "the item to confirm was right in 75% of 40 such searches" in page
 
 
 def test_the_bundles_threshold_is_not_reported_as_measured_here(report: GalleryReport) -> None:

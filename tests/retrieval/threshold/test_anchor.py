@@ -1,4 +1,4 @@
-"""Anchoring: rates and bounds of draws, the rule, the sources that compete, the query shift, and the promise kept."""
+"""Anchoring: rates and bounds of draws, the rule, the sources as one sample, the query shift, and the promise kept."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from retrieval.threshold.error_rates import (
     LABELLED,
     PROBE,
     REFERENCE,
+    UNKNOWN,
     DrawnDistances,
     GalleryRates,
     Shift,
-    distances_of,
 )
 from retrieval.threshold.gallery_points import warning_of
 from retrieval.threshold.labelled_queries import gallery_shift
@@ -36,11 +36,17 @@ def draws(
     names = np.array([f"i{item}" for item in items], dtype=str)
     ids = np.arange(count).astype(str)
     rivals = np.array([""] * count if nearest is None else [f"i{item}" for item in nearest], dtype=str)
-    return Draws(ids, names, nobody, np.asarray(distances, dtype=float), nobody, rivals, apart, nobody, nobody)
+    other = np.asarray(distances, dtype=float)
+    wrong = np.where(np.isfinite(apart) & (other <= apart), other, np.inf)
+    return Draws(ids, names, nobody, other, nobody, rivals, other, apart, nobody, apart, wrong, nobody)
+
+
+def drawn_from(source: Draws) -> DrawnDistances:
+    return DrawnDistances.of({OWN: source})
 
 
 def test_items_count_alike_however_many_photos_they_have() -> None:
-    drawn = DrawnDistances.of(draws([0.1, 0.2, 0.3, 0.9], [1, 1, 1, 2]))
+    drawn = drawn_from(draws([0.1, 0.2, 0.3, 0.9], [1, 1, 1, 2]))
     assert drawn.items == 2
     rates = [drawn.fpir(threshold) for threshold in (0.05, 0.1, 0.2, 0.3, 0.8, 0.9)]
     assert rates == pytest.approx([0, 1 / 6, 1 / 3, 0.5, 0.5, 1])
@@ -51,29 +57,54 @@ def test_duplicates_are_counted_and_left_out() -> None:
     some = draws(np.where(copied, 0.0, far), np.arange(30))
     point = anchor({OWN: replace(some, duplicates=np.where(copied, 7, NOBODY))}, 0.1, gallery_items=30)
     assert point.evidence["duplicates"] == 3
-    assert point.evidence["sources"][OWN]["items"] == 27
+    assert point.evidence["sources"] == {OWN: 30}
+    assert point.evidence["items_drawn"] == 27
     assert anchor({OWN: some}, 0.3, gallery_items=30).evidence["duplicates"] == 0
 
 
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.3, 0.5])
 def test_a_share_gives_the_greatest_threshold_within_it(share: float) -> None:
     generator = np.random.default_rng(int(100 * share))
-    drawn = DrawnDistances.of(draws(generator.random(90).round(2), generator.integers(0, 30, 90)))
+    drawn = drawn_from(draws(generator.random(90).round(2), generator.integers(0, 30, 90)))
     threshold = drawn.at_share(share)
     assert drawn.fpir(threshold) <= share + 1e-9
     assert drawn.fpir(np.nextafter(threshold, np.inf)) > share
 
 
 @pytest.mark.parametrize(("items", "hits"), [(19, 0), (20, 0), (39, 1), (60, 2), (99, 4)])
-def test_an_estimated_limit_expects_the_target_of_a_new_item(items: int, hits: int) -> None:
+def test_an_estimated_limit_of_items_with_one_photo_lies_between_the_draws_that_expect_the_target(
+    items: int, hits: int
+) -> None:
     """With one draw per item, the k-th smallest of N distances is undercut by a new item with k / (N + 1)."""
     ordered = np.sort(np.random.default_rng(items).random(items))
-    drawn = DrawnDistances.of(draws(ordered, np.arange(items)))
+    drawn = drawn_from(draws(ordered, np.arange(items)))
     limit = drawn.limit(0.05, certified=False)
     assert limit is not None
-    assert (ordered <= limit).sum() == hits
-    assert (hits + 1) / (items + 1) <= 0.0501
-    assert drawn.expected(limit) == pytest.approx((hits + 1) / (items + 1))
+    assert (hits + 1) / (items + 1) <= 0.0501 < (hits + 2) / (items + 1)
+    assert drawn.expected(limit) == pytest.approx(0.05)
+    part = 0.05 * (items + 1) - (hits + 1)  # of the way from one draw to the next
+    assert limit == pytest.approx(ordered[hits] + part * (ordered[hits + 1] - ordered[hits]))
+    assert drawn.fpir(limit) <= 0.05
+
+
+@pytest.mark.parametrize("items", [20, 44, 150])
+def test_a_target_below_the_smallest_supported_one_is_refused_with_its_number(items: int) -> None:
+    own = draws(np.random.default_rng(items).random(items), np.arange(items))
+    least = drawn_from(own).smallest_target
+    assert least == pytest.approx(1 / (items + 1))
+    with pytest.raises(CalibrationError, match=rf"support no FPIR below {least:.4g}, so not 0\.001") as refused:
+        anchor({OWN: own}, 0.001, gallery_items=items)
+    offered = float(refused.value.remedy.split("--target-fpir ")[1])
+    assert least <= offered < least + 0.001
+    assert anchor({OWN: own}, offered, gallery_items=items).evidence["fpir_expected"] <= offered
+
+
+def test_items_that_are_nearest_to_each_other_support_larger_targets_only() -> None:
+    """Two near items with one photo each: without one of them, the other is far from all."""
+    pair = draws(np.r_[0.1, 0.1, np.linspace(0.5, 1, 42)], np.arange(44), nearest=np.r_[1, 0, np.full(42, 99)])
+    assert drawn_from(pair).smallest_target == pytest.approx(2 / 45)
+    assert drawn_from(pair).limit(0.04, certified=False) is None
+    assert drawn_from(pair).limit(0.05, certified=False) is not None
 
 
 def test_estimated_limits_realise_the_target_on_average() -> None:
@@ -86,21 +117,19 @@ def test_estimated_limits_realise_the_target_on_average() -> None:
             limit = drawn.limit(0.1, certified=False)
             new = generator.normal(3, 0.5, 2000) + generator.normal(0, 0.2, 2000)
             realised.append(float((new <= limit).mean()))
-        assert 0.07 < np.mean(realised) < 0.115, (items, photos)
+        assert 0.085 < np.mean(realised) < 0.115, (items, photos)
 
 
 def test_a_certified_limit_keeps_its_bound_and_the_next_one_does_not() -> None:
-    drawn = DrawnDistances.of(draws(np.random.default_rng(0).random(400), np.arange(400)))
+    drawn = drawn_from(draws(np.random.default_rng(0).random(400), np.arange(400)))
     limit = drawn.limit(0.05, certified=True)
     assert limit is not None
     assert drawn.fpir_upper(limit) <= 0.05 < drawn.fpir_upper(np.nextafter(limit, np.inf))
-    assert (
-        DrawnDistances.of(draws(np.random.default_rng(0).random(58), np.arange(58))).limit(0.05, certified=True) is None
-    )
+    assert drawn_from(draws(np.random.default_rng(0).random(58), np.arange(58))).limit(0.05, certified=True) is None
 
 
 def test_a_p_value_is_the_share_of_draws_that_come_as_close_and_never_zero() -> None:
-    drawn = DrawnDistances.of(draws(np.arange(1, 100) / 100, np.arange(99)))
+    drawn = drawn_from(draws(np.arange(1, 100) / 100, np.arange(99)))
     assert drawn.p_value(0.0) == pytest.approx(1 / 100)
     assert drawn.p_value(0.05) == pytest.approx(6 / 100)
     assert drawn.p_value(2.0) == pytest.approx(1)
@@ -108,37 +137,52 @@ def test_a_p_value_is_the_share_of_draws_that_come_as_close_and_never_zero() -> 
 
 def test_p_values_of_unknown_items_are_uniform() -> None:
     generator = np.random.default_rng(1)
-    drawn = DrawnDistances.of(draws(generator.normal(9, size=500), np.arange(500)))
+    drawn = drawn_from(draws(generator.normal(9, size=500), np.arange(500)))
     values = [drawn.p_value(distance) for distance in generator.normal(9, size=4000)]
     assert max(abs(np.mean(np.array(values) <= p) - p) for p in (0.05, 0.2, 0.5)) < 0.05
 
 
-def test_labelled_queries_replace_gallery_photos_and_the_reference_never_competes() -> None:
+def test_all_sources_but_the_reference_are_one_sample() -> None:
     generator = np.random.default_rng(0)
-    many, few = np.arange(30), np.arange(10)
     sources = {
-        name: draws(generator.random(len(items)), items)
-        for name, items in ((OWN, many), (LABELLED, many), (PROBE, few), (REFERENCE, many))
+        name: draws(generator.random(count), np.arange(start, start + count))
+        for name, start, count in ((OWN, 0, 30), (LABELLED, 20, 30), (PROBE, 100, 10), (UNKNOWN, 200, 5))
     }
-    for drawn, competing in (
-        (sources, {LABELLED}),
-        ({**sources, LABELLED: sources[PROBE]}, {OWN}),
-        ({PROBE: sources[PROBE]}, None),
-    ):
-        rates = GalleryRates.competing(distances_of(drawn, shift=Shift()))
-        assert (None if rates is None else set(rates.sources)) == competing
+    drawn = DrawnDistances.of({**sources, REFERENCE: draws(generator.random(30), np.arange(300, 330))})
+    every = np.concatenate([source.distances for source in sources.values()])
+    assert drawn.distances == pytest.approx(np.sort(every))
+    assert drawn.items == 65  # of 75 draws: ten items have an own and a labelled one
+    assert drawn.weights.sum() == pytest.approx(1)
+    rates = GalleryRates.of(KeptDraws("m", sources, frozenset()), OperatingPoint.uncalibrated(0.05))
+    assert rates is not None
+    assert rates.drawn.items == 65
+    few = KeptDraws("m", {PROBE: sources[PROBE], UNKNOWN: sources[UNKNOWN]}, frozenset())
+    assert GalleryRates.of(few, OperatingPoint.uncalibrated(0.05)) is None
 
 
-def test_the_strictest_source_serves() -> None:
-    near, far = np.linspace(0.3, 1, 40), np.linspace(0.5, 1.2, 40)
-    for first, second, source in ((near, far, OWN), (far, near, PROBE)):
-        point = anchor({OWN: draws(first, np.arange(40)), PROBE: draws(second, np.arange(40))}, 0.1, gallery_items=40)
-        assert point.evidence["source"] == source
-        assert point.threshold == DrawnDistances.of(draws(near, np.arange(40))).limit(0.1, certified=False)
-        assert point.evidence["fpir"] == pytest.approx(3 / 40)
-        assert point.evidence["fpir_expected"] == pytest.approx(4 / 41)
-        assert point.status == ESTIMATED
-        assert (point.evidence["tpir"], point.evidence["tpir_of"]) == (None, None)
+@pytest.mark.parametrize("certified", [False, True])
+def test_photos_of_one_source_that_come_closer_lower_the_threshold_by_their_share(certified: bool) -> None:
+    near, far = np.linspace(0.3, 1, 400), np.linspace(0.5, 1.2, 400)
+    alone, mixed = (
+        DrawnDistances.of({OWN: draws(far, np.arange(400)), PROBE: draws(other, 1000 + np.arange(400))})
+        for other in (far, near)
+    )
+    first, second = (drawn.limit(0.1, certified=certified) for drawn in (alone, mixed))
+    strictest = drawn_from(draws(near, np.arange(400))).limit(0.1, certified=certified)
+    assert first is not None
+    assert second is not None
+    assert strictest is not None
+    assert strictest < second < first
+
+
+def test_without_mated_searches_the_greatest_threshold_serves() -> None:
+    near = draws(np.linspace(0.3, 1, 40), np.arange(40))
+    point = anchor({OWN: near}, 0.1, gallery_items=40)
+    assert point.threshold == drawn_from(near).limit(0.1, certified=False)
+    assert (point.status, point.evidence["tpir"], point.evidence["tpir_of"]) == (ESTIMATED, None, None)
+    assert point.evidence["fpir"] == pytest.approx(4 / 40)
+    assert point.evidence["fpir_expected"] == pytest.approx(0.1)
+    assert "perhaps" not in point.evidence
 
 
 def test_enough_items_certify_and_a_cap_tightens() -> None:
@@ -156,13 +200,12 @@ def test_enough_items_certify_and_a_cap_tightens() -> None:
 
 
 def test_asked_to_certify_a_point_is_certified_or_refused() -> None:
-    many = draws(np.random.default_rng(0).uniform(0.3, 1.3, 400), np.arange(400))
     few = draws(np.random.default_rng(1).uniform(0.1, 1, 25), np.arange(25))
-    assert anchor({OWN: many, PROBE: few}, 0.05, gallery_items=400).status == ESTIMATED  # the probes are stricter
-    with pytest.raises(CalibrationError, match="25 calibration items cannot certify"):
-        anchor({OWN: many, PROBE: few}, 0.05, gallery_items=400, certify=True)
-    far = draws(few.distances + 1, np.arange(25))
-    assert anchor({OWN: many, PROBE: far}, 0.05, gallery_items=400, certify=True).status == CERTIFIED
+    with pytest.raises(CalibrationError, match=r"25 items cannot certify an FPIR of 0\.05"):
+        anchor({OWN: few}, 0.05, gallery_items=25, certify=True)
+    more = draws(np.random.default_rng(0).uniform(0.3, 1.3, 75), 100 + np.arange(75))
+    point = anchor({OWN: few, PROBE: more}, 0.05, gallery_items=25, certify=True)
+    assert (point.status, point.evidence["items_drawn"]) == (CERTIFIED, 100)
 
 
 def test_a_shift_is_kept_for_own_draws_that_come_later() -> None:
@@ -172,8 +215,8 @@ def test_a_shift_is_kept_for_own_draws_that_come_later() -> None:
     point = anchor({PROBE: probes}, 0.05, gallery_items=40, shift=shift)
     rates = GalleryRates.of(KeptDraws("m", {OWN: own, PROBE: probes}, frozenset()), point)
     assert rates is not None
-    assert rates.sources[OWN].distances == pytest.approx(np.sort(own.distances) - 0.1)
-    assert rates.sources[OWN].margin == shift.margin
+    assert rates.drawn.distances == pytest.approx(np.sort(np.r_[own.distances - 0.1, probes.distances]))
+    assert rates.drawn.margin == shift.margin
 
 
 def test_utility_may_ask_for_less_than_the_promise_allows() -> None:
@@ -185,7 +228,11 @@ def test_utility_may_ask_for_less_than_the_promise_allows() -> None:
     assert point.evidence["tpir"] == 1
     assert point.evidence["tpir_of"] == "catalogue photos"
     assert point.evidence["misidentification"] == 0
-    assert point.evidence["precision"] == {"0.1": 1, "0.5": 1, "0.9": 1}
+    expected = point.evidence["fpir_expected"]
+    assert point.evidence["fpir"] == 0 < expected < 0.05
+    shares = {name: (1 - float(name)) / (1 - float(name) + float(name) * expected) for name in ("0.1", "0.5", "0.9")}
+    assert point.evidence["precision"] == pytest.approx(shares)  # of the rate to expect, not of the observed zero
+    assert max(shares.values()) < 1
 
 
 def test_too_few_items_and_a_model_that_finds_nothing_are_refused() -> None:
@@ -207,12 +254,9 @@ def test_labelled_queries_for_fitted_items_tell_the_tpir_and_set_no_threshold() 
     own = draws(np.linspace(0.7, 1, 30), 100 + np.arange(30), own=np.full(30, 0.2))
     sources = {OWN: own, LABELLED: labelled}
     point = anchor(sources, 0.05, gallery_items=70, fitted=[f"i{i}" for i in range(25)])
-    assert (point.evidence["source"], point.evidence["tpir_of"], point.evidence["queries"]) == (
-        OWN,
-        "labelled queries",
-        40,
-    )
-    assert anchor(sources, 0.05, gallery_items=70).evidence["source"] == LABELLED
+    assert (point.evidence["tpir_of"], point.evidence["queries"]) == ("labelled queries", 40)
+    assert point.evidence["items_drawn"] == 30 + 15
+    assert anchor(sources, 0.05, gallery_items=70).evidence["items_drawn"] == 30 + 40
 
 
 def test_precision_counts_misidentified_and_unknown_items() -> None:
@@ -249,40 +293,31 @@ def test_the_promise_is_kept_over_many_galleries() -> None:
     assert 0.085 < np.mean(realised) < 0.115
 
 
-def test_the_worst_source_counts_in_the_rates_of_a_gallery() -> None:
-    near, far = (DrawnDistances.of(draws([distance] * 20, np.arange(20))) for distance in (0.1, 0.9))
-    rates = GalleryRates({OWN: near, PROBE: far})
-    assert (rates.fpir(0.5), rates.p_value(0.5), rates.fpir_upper(0.5)) == (1, 1, 1)
-
-
 def test_probes_alone_set_a_threshold() -> None:
     probes = draws(np.linspace(0.1, 1, 40), np.arange(40))
     point = anchor({PROBE: probes}, 0.1, gallery_items=40)
-    assert point.threshold == DrawnDistances.of(probes).limit(0.1, certified=False)
-    assert (point.evidence["source"], point.evidence["tpir"], point.evidence["duplicates"]) == (PROBE, None, 0)
+    assert point.threshold == DrawnDistances.of({PROBE: probes}).limit(0.1, certified=False)
+    assert (point.evidence["sources"], point.evidence["tpir"], point.evidence["duplicates"]) == ({PROBE: 40}, None, 0)
 
 
 def test_a_threshold_at_exactly_its_target_is_not_broken() -> None:
-    rates = GalleryRates({OWN: DrawnDistances.of(draws(np.arange(1, 21) / 20, np.arange(20)))})
+    rates = GalleryRates(drawn_from(draws(np.arange(1, 21) / 20, np.arange(20))))
     held, passed = (OperatingPoint(threshold, ESTIMATED, 0.05, {}) for threshold in (0.05, 0.1))
     assert rates.fpir(0.05) == pytest.approx(0.05)
     assert not rates.broken(held)
     assert warning_of(held, rates) == ""
     assert rates.broken(passed)
-    assert "10.0% of searches" in warning_of(passed, rates)
-    assert rates.broken(OperatingPoint(0.05, CERTIFIED, 0.05, {"certified": [OWN]}))  # the bound of 1 in 20 is 22 %
-    assert not rates.broken(OperatingPoint(0.05, CERTIFIED, 0.05, {"certified": [PROBE]}))
+    assert f"{rates.expected(0.1):.1%} of searches" in warning_of(passed, rates)
+    assert rates.broken(OperatingPoint(0.05, CERTIFIED, 0.05, {}))  # the bound of 1 in 20 is 22 %
 
 
-def test_a_small_second_source_does_not_break_a_certificate() -> None:
-    own = draws(np.random.default_rng(0).random(1000), np.arange(1000))
-    probes = draws(np.full(30, 0.9), np.arange(30))
-    sources = {OWN: own, PROBE: probes}
-    point = anchor(sources, 0.05, gallery_items=1000)
-    assert (point.status, point.evidence["certified"]) == (CERTIFIED, [OWN])
-    rates = GalleryRates({name: DrawnDistances.of(source) for name, source in sources.items()})
-    assert not rates.broken(point)
-    assert point.evidence["fpir_upper"] == rates.fpir_upper(point.threshold)
+def test_a_broken_certificate_without_any_hit_says_the_expected_rate_and_no_zero() -> None:
+    rates = GalleryRates(drawn_from(draws(np.linspace(0.5, 1, 30), np.arange(30))))
+    point = OperatingPoint(0.4, CERTIFIED, 0.05, {})
+    assert (rates.fpir(0.4), rates.broken(point)) == (0, True)
+    told = warning_of(point, rates)
+    assert f"{rates.expected(0.4):.1%} of searches (at most {rates.fpir_upper(0.4):.1%}" in told
+    assert " 0.0%" not in told
 
 
 def test_draws_without_any_other_item_and_items_at_distance_zero_set_no_threshold() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from index.search.leave_one_out import NOBODY, Draws
+from index.search.leave_one_out import NOBODY, OWN, Draws
 from retrieval.threshold.error_rates import TOLERANCE, DrawnDistances
 
 
@@ -46,7 +46,8 @@ def test_items_in_dense_regions_move_the_threshold_of_each_other() -> None:
         np.r_[0.1, 0.1, np.linspace(0.5, 1, 8)], np.arange(10).astype(str), np.r_[1, 0, np.full(8, -1)].astype(str)
     )
     assert drawn.left_out(np.array([0.0, 0.2]))[0] == pytest.approx(2 / 11)
-    assert drawn.expected(0.2) == pytest.approx(left_out_by_item(drawn, np.array([0.2]))[0])
+    assert drawn.expected(0.1) == pytest.approx(2 / 11)
+    assert drawn.expected(np.nextafter(0.5, 0)) == pytest.approx(left_out_by_item(drawn, np.array([0.2]))[0])
 
 
 def pairs_of(accepted: int, items: int) -> DrawnDistances:
@@ -91,9 +92,12 @@ def test_draws_whose_file_another_item_has_are_left_out() -> None:
     names, nobody = np.arange(30).astype(str), np.full(30, NOBODY)
     copies = np.where(np.arange(30) < 4, 7, NOBODY)
     distances = np.where(np.arange(30) < 4, 0.01, 0.9)
-    draws = Draws(names, names, nobody, distances, nobody, names[::-1], distances, nobody, copies)
-    assert DrawnDistances.of(draws).items == 26
-    assert DrawnDistances.of(draws).fpir(0.5) == 0
+    none = np.full(30, np.inf)
+    draws = Draws(
+        *(names, names, nobody, distances, nobody, names[::-1], distances, distances, nobody, distances, none, copies)
+    )
+    assert DrawnDistances.of({OWN: draws}).items == 26
+    assert DrawnDistances.of({OWN: draws}).fpir(0.5) == 0
 
 
 def test_a_nearest_item_without_draws_is_no_drawn_item() -> None:

@@ -175,13 +175,13 @@ def test_labelled_queries_are_measured_kept_and_used_again(tmp_path: Path) -> No
         proposal = propose(bundle, gallery, photos=read_catalogue(table))
         point = proposal.point
         assert point is not None
-        assert (point.evidence["source"], point.evidence["tpir_of"]) == (LABELLED, "labelled queries")
+        assert (point.evidence["sources"], point.evidence["tpir_of"]) == ({OWN: 40, LABELLED: 30}, "labelled queries")
         assert read_queries(gallery) is None
         proposal.write(gallery)
         assert len(read_queries(gallery).ids) == 30  # type: ignore[union-attr]
         again = propose(bundle, gallery).point
         assert again is not None
-        assert (again.threshold, again.evidence["source"]) == (point.threshold, LABELLED)
+        assert (again.threshold, again.evidence["sources"]) == (point.threshold, point.evidence["sources"])
         rates = GalleryRates.read(gallery, point, bundle.draws_id)
         assert rates is not None
         assert rates.fpir(point.threshold) == point.evidence["fpir"]
@@ -205,7 +205,7 @@ def test_labelled_photos_that_are_in_the_gallery_are_left_out(tmp_path: Path) ->
 def test_the_command_says_what_would_change_and_writes_it(tmp_path: Path) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30), photos=range(1))  # nothing is mated, so the greatest threshold serves
-    words = ["calibrate", str(bundle.path), str(tmp_path / "g"), "--target-fpir", "0.04"]
+    words = ["calibrate", str(bundle.path), str(tmp_path / "g"), "--target-fpir", "0.1"]
     with Gallery.open(tmp_path / "g") as gallery:
         version, before = gallery.version, stored_point(gallery.kept(POINT), bundle)
     dry = CliRunner().invoke(group, [*words, "--dry-run"], catch_exceptions=False)
@@ -221,7 +221,7 @@ def test_the_command_says_what_would_change_and_writes_it(tmp_path: Path) -> Non
     assert before is not None
     assert after is not None
     assert after.threshold < before.threshold
-    assert after.target_fpir == 0.04
+    assert after.target_fpir == 0.1
 
 
 def test_stored_searches_that_change_are_listed(tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def test_gallery_info_tells_what_the_threshold_does_now(tmp_path: Path) -> None:
     assert point is not None
     told = CliRunner().invoke(group, words, catch_exceptions=False).output
     assert f"Threshold {point.threshold:.4f}" in told
-    assert f"{point.evidence['fpir']:.1%} of searches (at most {point.evidence['fpir_upper']:.1%}" in told
+    assert f"{point.evidence['fpir_expected']:.1%} of searches (at most {point.evidence['fpir_upper']:.1%}" in told
     with Gallery.open(tmp_path / "g") as gallery:
         gallery.remove(item_ids=["item-03"])
     assert "was not measured" in CliRunner().invoke(group, words, catch_exceptions=False).output
@@ -385,7 +385,7 @@ def test_a_certified_threshold_is_tightened_even_if_too_few_items_are_left_to_ce
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
-        certified = OperatingPoint(1.9, "certified", 0.05, {"anchored": True, "certified": [OWN]})
+        certified = OperatingPoint(1.9, "certified", 0.05, {"anchored": True})
         gallery.keep({POINT: pack_points(None, bundle, certified)}, "calibrate")
         gallery.remove(item_ids=["item-00"])
         point = remeasure(bundle, gallery).after

@@ -14,4 +14,4 @@ from .pictures import picture
 @pytest.fixture(scope="session")
 def verifier() -> GeometricVerifier:
     photos = [detect(picture(seed), VerifierSettings()) for seed in range(100, 106)]
-    return GeometricVerifier.fit(photos, VerifierSettings(strength=1.0), words=64)
+    return GeometricVerifier.fit(photos, VerifierSettings(), words=64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from index.search.verified import BITS
+from index.search.details import BITS
 from retrieval.verification.settings import VerifierSettings
 from retrieval.verification.vocabulary import projected, signatures_of
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from index.search.verified import Verifier
+from index.search.details import Verifier
+from index.search.item_distance import DETAILS, ItemDistance
 from index.search.votes import InvertedLists, PhotoPoints
 from retrieval.errors import BundleCorrupt, GalleryCorrupt
 from retrieval.verification.verifier import GeometricVerifier
@@ -26,10 +27,10 @@ def test_the_own_picture_comes_first(verifier: GeometricVerifier) -> None:
     assert inliers.dtype == np.int64
     assert inliers.argmax() == 2
     assert inliers[4] == 0
-    fused = form.fused(np.full(5, 1.0), inliers)
-    assert fused.argmin() == 2
-    assert fused[2] < 0.5
-    assert fused[4] == 1
+    own = ItemDistance(details=DETAILS).own(np.full(5, 1.0), np.full(5, 1.0), inliers)
+    assert own.argmin() == 2
+    assert own[2] < 0.5
+    assert own[4] == 1
     assert len(form.inliers(photos[0], [])) == 0
 
 
@@ -66,11 +67,11 @@ def test_counts_do_not_depend_on_threads_order_or_other_photos(verifier: Geometr
 
 
 def changed(verifier: GeometricVerifier, **values: float) -> GeometricVerifier:
-    return replace(verifier, settings=verifier.settings.changed(**values))
+    return replace(verifier, settings=replace(verifier.settings, **values))
 
 
 def test_keys_tell_what_changes(verifier: GeometricVerifier) -> None:
-    values = ({"strength": 2.0}, {"error": 3.0}, {"voted": 7}, {"bits": 12}, {"points": 100})
+    values = ({"ratio": 0.5}, {"error": 3.0}, {"voted": 7}, {"bits": 12}, {"points": 100})
     variants = [changed(verifier, **each) for each in values]
     assert len({each.key for each in (verifier, *variants)}) == 6
     assert [each.features_key == verifier.features_key for each in variants] == [True] * 4 + [False]

@@ -80,8 +80,21 @@ def test_the_first_match_is_confirmed_below_and_others_are_picked_on_their_cards
     assert re.findall(r'data-item="item (\d+)"', page) == ["1", "2"]
 
 
-def test_other_reasons_are_said_in_words() -> None:
-    assert "is unlike those of this catalogue" in answer_html(replace(result(0.9), reason="out_of_domain"))
+def test_perhaps_names_the_item_to_confirm_and_claims_no_match() -> None:
+    nearby = replace(with_p_values(result(0.6), 0.1, 0.2, 0.2), matches=(), decision="perhaps")
+    page = answer_html(nearby, "r-1")
+    assert "Probably item 2, please confirm" in page
+    assert "the search is not sure" in page
+    assert "This is" not in page
+    assert 'data-verdict="right"' not in page
+
+
+def test_twins_are_both_named() -> None:
+    nearby = with_p_values(result(0.4, 0.45), 0.01, 0.02)
+    page = answer_html(replace(nearby, matches=(), review=nearby.matches, decision="perhaps", reason="twins"), "r-1")
+    assert "item 0 or item 1" in page
+    assert "may have this item twice" in page
+    assert page.count("<figure") == 2
 
 
 def test_an_outgrown_promise_is_a_warning_on_the_page(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
