@@ -210,7 +210,7 @@ class _Drawn:
         rows = []
         for threshold in sorted({served, *others}):
             found = self.found_shares(np.array([threshold]))
-            rates = (percent(self.rates.fpir(threshold)), percent(self.rates.fpir_upper(threshold)))
+            rates = (percent(self.rates.expected(threshold)), percent(self.rates.fpir_upper(threshold)))
             name = f"{threshold:.3f}{' (in use)' if threshold == served else ''}"
             cells = (name, *rates, percent(None if found is None else float(found[0]), 0))
             rows.append({"cells": cells, "chosen": threshold == served})

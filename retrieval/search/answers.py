@@ -78,7 +78,7 @@ class Served:
         pair = frozenset(neighbour.item_id for neighbour in neighbours[:2])
         if self.rates is None or pair not in self.rates.twins:
             return False
-        return accepts(neighbours[0].distance, self.point.threshold) or self.is_perhaps(neighbours)
+        return bool(accepts(neighbours[0].distance, self.point.threshold)) or self.is_perhaps(neighbours)
 
 
 def match_of(neighbour: Neighbour, p_value: float | None = None) -> Match:

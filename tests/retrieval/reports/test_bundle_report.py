@@ -10,11 +10,6 @@ from retrieval.reports.bundle_report import ReportData, render_report
 from retrieval.threshold.rule import calibrate
 from tests.retrieval.threshold.simulated import searches, simulated
 
-TRIED = [
-    {"form": "local_scaling", "k": 8, "floor": 0.1, "whitened": True, "FNIR": 0.2, "search_opis": 0.01},
-    {"form": "plain", "whitened": False, "FNIR": 0.4, "search_opis": 0.03},
-]
-
 
 class Balanced(HTMLParser):
     """Counts open and closed elements, and notes what is loaded from elsewhere."""
@@ -49,7 +44,6 @@ def test_the_page_is_whole_and_loads_nothing(scores: SearchScores) -> None:
         ReportData(
             calibrate(scores),
             scores,
-            TRIED,
             pair_curves=utility_curves(vectors, labels, np.linspace(0.1, 2, 20)),
             pair_opis={far: opis(vectors, labels, far_range=far) for far in ((0.01, 0.1), (0.001, 0.01))},
             photos=lambda item: [b"\xff\xd8 of " + item.encode()],
@@ -64,8 +58,6 @@ def test_the_page_is_whole_and_loads_nothing(scores: SearchScores) -> None:
     assert "<b>item" not in page  # names are escaped
     assert "epsilon-OPIS" in parser.text
     assert page.count("data:image/jpeg") == 6
-    choice = parser.text[parser.text.index("OPIS of searches", parser.text.index("What was chosen")) :]
-    assert choice.index("local scaling, k = 8, whitened") < choice.index("plain")
 
 
 @pytest.mark.usefixtures("empty_pictures")

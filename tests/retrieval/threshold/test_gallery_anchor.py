@@ -394,6 +394,11 @@ def test_a_certified_threshold_is_tightened_even_if_too_few_items_are_left_to_ce
         assert point.threshold < 1.9
         assert point.status == "estimated"  # 29 items cannot certify 5 %
         assert point.evidence["fpir"] <= 0.05
+        assert point.target_fpir == 0.05
+        rates = GalleryRates.read(gallery, point, bundle.draws_id)
+        assert rates is not None
+        assert point.evidence["fpir_expected"] <= max(0.05, rates.drawn.smallest_target) + 1e-9
+        assert remeasure(bundle, gallery).after == point  # nothing stricter is supported
 
 
 def test_a_point_that_was_set_while_the_gallery_was_measured_is_left_alone(tmp_path: Path) -> None:
