@@ -92,24 +92,6 @@ def test_the_table_of_commands_is_the_help() -> None:
     assert all(name in text and entry.summary in text for name, entry in COMMANDS.items())
 
 
-def test_documented_commands_exist_with_their_options() -> None:
-    for document in ("README.md", "CONTRIBUTING.md"):
-        for line in (ROOT / document).read_text().splitlines():
-            words = line.split("#")[0].split()
-            if words[:1] == ["make"] and len(words) > 1:
-                assert f"\n{words[1]}:" in (ROOT / "Makefile").read_text()
-            if words[:1] != ["retrieval"]:
-                continue
-            command: click.Command | None = group
-            for word in words[1:]:
-                if not isinstance(command, click.Group):
-                    break
-                command = command.get_command(click.Context(command), word)
-            assert command is not None, line
-            known = {option for parameter in command.params for option in parameter.opts}
-            assert {word for word in words if word.startswith("-")} <= known, line
-
-
 def test_functions_have_at_most_60_lines() -> None:
     long = []
     for path in tracked():

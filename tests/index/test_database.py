@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from index.database import Database
+from index.database import Database, system_user
 from index.errors import GalleryCorrupt, GalleryError
 
 NUMBERS = ("version", "layout", "photos", "items", "next_seq", "live_seqs")
@@ -161,3 +162,15 @@ def test_a_state_that_is_rolled_back_is_forgotten(database: Database) -> None:
     with pytest.raises(KeyError):
         fail()
     assert database.state() == (0, 0)
+
+
+def test_the_user_is_named_where_the_system_knows_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(getpass, "getuser", lambda: "ann")
+    assert system_user() == "ann"
+    for error in (KeyError("uid"), OSError("no user")):
+
+        def fail(error: Exception = error) -> str:
+            raise error
+
+        monkeypatch.setattr(getpass, "getuser", fail)
+        assert system_user() == "unknown"

@@ -2,6 +2,8 @@
 
 from importlib import import_module
 
+import pytest
+
 PUBLIC = {
     "index.gallery": ("Gallery",),
     "retrieval": ("Bundle", "Embedder", "Match", "Retriever", "SearchResult"),
@@ -27,7 +29,9 @@ def test_public_names_can_be_imported() -> None:
             assert callable(getattr(import_module(module), name)) or name == "LOSSES"
 
 
-def test_exported_names_exist() -> None:
+def test_exported_names_exist_and_others_do_not() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        import_module("retrieval").Nothing  # noqa: B018
     for module in PUBLIC:
         package = import_module(module)
         names = getattr(package, "__all__", ())

@@ -12,8 +12,10 @@ from index.gallery import Gallery
 from retrieval.errors import BundleError, BundleMismatch, GalleryError, InvalidParameter
 from retrieval.process import bind, cores, port_of
 from serving.access.keys import add_key
-from serving.cli import keys, serve
+from serving.cli import EXAMPLES, example_files, keys, serve
 from serving.launch import ServePlan
+
+from ..world import draw
 
 
 def test_what_cannot_be_served_is_refused_before_it_listens(world: Path, tmp_path: Path) -> None:
@@ -108,3 +110,14 @@ def test_workers_share_the_cores_and_serve_no_page(world: Path, monkeypatch: pyt
     assert [(plan.settings.threads, plan.page) for plan in plans] == [(1, False), (3, False)]
     assert "workers must be at least 1" in str(CliRunner().invoke(serve, [*words[:3], "0"]).exception)
     assert "--page must be served by one process" in str(CliRunner().invoke(serve, [*words, "--page"]).exception)
+
+
+def test_examples_are_picked_evenly(tmp_path: Path) -> None:
+    assert example_files([]) == []
+    for number in range(30):
+        draw(0, number).save(tmp_path / f"{number:02d}.png")
+    (tmp_path / "notes.txt").write_text("no photo")
+    found = example_files([tmp_path])
+    assert len(set(found)) == EXAMPLES
+    assert (found[0].name, found[-1].name) == ("00.png", "29.png")
+    assert example_files([tmp_path / "07.png"]) == [tmp_path / "07.png"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from training.config import Settings
 from training.loop.run import Run
 from training.loop.train import train
+from training.loop.trainer import Trainer
 
 from ..world import ITEMS, PHOTOS, draw
 
@@ -43,6 +46,22 @@ def tiny_settings(catalogue: Path, **changes: object) -> Settings:
         "flip": False,
     }
     return Settings.from_dict(values | changes)
+
+
+@contextmanager
+def dying_in_epoch(number: int) -> Iterator[None]:
+    """Let a training that is begun inside end in an epoch, as one that is interrupted does."""
+    real = Trainer._epoch
+
+    def dies(self: Trainer, epoch: int) -> dict[str, float]:
+        if epoch == number:
+            raise KeyboardInterrupt
+        return real(self, epoch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_epoch", dies)
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 @pytest.fixture(scope="session")

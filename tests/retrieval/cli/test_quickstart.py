@@ -159,3 +159,13 @@ def test_what_is_missing_is_said_before_anything_is_written(tmp_path: Path) -> N
     done = run(tmp_path / "nowhere", tmp_path / "q")
     assert "does not exist" in str(done.exception)
     assert not (tmp_path / "q").exists()
+
+
+@pytest.mark.parametrize(("items", "suggested"), [(30, True), (29, False)])
+def test_training_is_suggested_from_thirty_items_with_four_photos(
+    output: Path, tmp_path: Path, items: int, suggested: bool
+) -> None:
+    done = run(write_folder(tmp_path / "photos", items=range(items), photos=range(4)), output)
+    assert done.exit_code == 0, done.output
+    assert ("Train it with: retrieval train" in done.output) == suggested
+    assert ("a head" in done.output) == suggested

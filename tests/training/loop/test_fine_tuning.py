@@ -22,7 +22,7 @@ from training.loop.run import BEST, LAST, Run
 from training.loop.train import train
 from training.loop.trainer import Trainer
 
-from ..conftest import tiny_settings
+from ..conftest import dying_in_epoch, tiny_settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("empty_pictures")]
 
@@ -54,22 +54,11 @@ KIT: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", KIT)
-def test_interrupted_anywhere_it_ends_the_same(
-    name: str, catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_anywhere_it_ends_the_same(name: str, catalogue: Path, tmp_path: Path) -> None:
     settings = tiny_settings(catalogue, **KIT[name])
     whole = train(settings, tmp_path / "whole")
-    real = Trainer._epoch
-
-    def dies(self: Trainer, epoch: int) -> dict[str, float]:
-        if epoch == 1:
-            raise KeyboardInterrupt
-        return real(self, epoch)
-
-    monkeypatch.setattr(Trainer, "_epoch", dies)
-    with pytest.raises(KeyboardInterrupt):
+    with dying_in_epoch(1):
         train(settings, tmp_path / "run")
-    monkeypatch.undo()
     resumed = train(settings, tmp_path / "run", resume=True)
     assert same(parts(whole), parts(resumed))
     assert same(parts(whole, BEST), parts(resumed, BEST))

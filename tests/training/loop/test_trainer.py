@@ -9,9 +9,8 @@ from retrieval.errors import InvalidParameter, RunError
 from training.loop.optimizer import WARMUP, learning_rate_factor
 from training.loop.run import BEST, LAST, Run
 from training.loop.train import train
-from training.loop.trainer import Trainer
 
-from ..conftest import tiny_settings
+from ..conftest import dying_in_epoch, tiny_settings
 
 
 def weights(run: Run, name: str) -> dict[str, torch.Tensor]:
@@ -50,20 +49,9 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(catalogue: Pa
 
 
 @pytest.mark.parametrize("dying", [pytest.param(0, marks=pytest.mark.end_to_end), 1])
-def test_resuming_gives_the_same_result(
-    dying: int, catalogue: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = Trainer._epoch
-
-    def dies(self: Trainer, epoch: int) -> dict[str, float]:
-        if epoch == dying:
-            raise KeyboardInterrupt
-        return real(self, epoch)
-
-    monkeypatch.setattr(Trainer, "_epoch", dies)
-    with pytest.raises(KeyboardInterrupt):
+def test_resuming_gives_the_same_result(dying: int, catalogue: Path, tmp_path: Path, run: Run) -> None:
+    with dying_in_epoch(dying):
         train(tiny_settings(catalogue), tmp_path / "run")
-    monkeypatch.undo()
     resumed = train(tiny_settings(catalogue), tmp_path / "run", resume=True)
     assert equal(weights(run, LAST), weights(resumed, LAST))
     assert equal(weights(run, BEST), weights(resumed, BEST))

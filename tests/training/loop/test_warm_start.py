@@ -20,10 +20,9 @@ from training.evaluation.embedding import embed_photos
 from training.loop.distributed import ProcessGroup
 from training.loop.run import BEST, LAST, START, Run
 from training.loop.train import begin_run, train
-from training.loop.trainer import Trainer
 
 from ...world import draw
-from ..conftest import tiny_settings
+from ..conftest import dying_in_epoch, tiny_settings
 
 pytestmark = pytest.mark.usefixtures("empty_pictures")
 PROXIES = {"loss": "proxy_anchor", "epochs": 1}
@@ -132,17 +131,10 @@ def test_what_was_ever_fitted_on_stays_known(earlier: Run, later: Run, more: Pat
     assert fitted.contains("renamed", content_hash(photo.read(), photo.bbox))
 
 
-def test_a_run_that_dies_in_its_first_epoch_begins_again_the_same(
-    earlier: Run, later: Run, more: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def dies(self: Trainer, epoch: int) -> dict[str, float]:
-        raise KeyboardInterrupt
-
+def test_a_run_that_dies_in_its_first_epoch_begins_again_the_same(earlier: Run, later: Run, tmp_path: Path) -> None:
     settings = later.settings
-    monkeypatch.setattr(Trainer, "_epoch", dies)
-    with pytest.raises(KeyboardInterrupt):
+    with dying_in_epoch(0):
         train(settings, tmp_path / "run", start=earlier)
-    monkeypatch.undo()
     resumed = train(settings, tmp_path / "run", resume=True)
     expected = later.load(LAST)[0]
     assert all(torch.equal(value, expected[name]) for name, value in resumed.load(LAST)[0].items())
