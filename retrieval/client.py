@@ -54,6 +54,8 @@ class Unreachable(RetrievalError):
 class RetrievalClient:
     """A thread-safe client for a retrieval server. Images are bytes, paths, PIL images or RGB arrays.
 
+    Every method raises ApiError for an error response, and Unreachable without a response.
+
     Parameters
     ----------
     base_url:
@@ -66,8 +68,6 @@ class RetrievalClient:
         Number of further attempts after a broken connection, status 503 (busy) or 429 (too many requests). `feedback`
         and `reload` are retried only if no connection could be opened. If the response to a removal is lost, its
         retry reports that there is nothing to remove.
-
-    Every method raises ApiError for an error response, and Unreachable without a response.
     """
 
     def __init__(

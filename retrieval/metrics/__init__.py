@@ -1,4 +1,4 @@
-"""Metrics: ranks, identification rates, consistency (OPIS), re-ranking and diversity."""
+"""Metrics: ranks, identification rates, and consistency across items (OPIS)."""
 
 from .ranks import map_at_r, mean_average_precision, r_precision, recall_at_k
 

@@ -21,6 +21,7 @@ from retrieval.search.looks import MOST_IMAGES, MOST_MATCHES, MOST_QUERY_PHOTOS,
 
 MOST_ROWS = 100_000  # of a table
 MOST_ERRORS = 1000  # in a body whose first error is told
+MOST_COMMAS = 100_000  # of a body: every value costs memory, an image has no commas, and metadata is at most 64 KiB
 LONGEST_ID = 500
 PLACES = ("query", "path", "body")  # location prefixes of pydantic errors, left out of messages
 NUMBER = r"\d{1,6}(\.\d{1,3})?"
@@ -163,8 +164,11 @@ def is_json(request: Request) -> bool:
 
 async def parsed(request: Request, model: type[Model]) -> Model:
     """Return a validated JSON body; raise InvalidParameter for the first broken rule."""
+    body = await request.body()
+    if (commas := body.count(b",")) > MOST_COMMAS:  # before parsing, which takes up to 150 bytes per value
+        raise InvalidParameter("body", f"have at most {MOST_COMMAS:,} values", commas)
     try:
-        return model.model_validate_json(await request.body())
+        return model.model_validate_json(body)
     except ValidationError as error:
         if error.error_count() > MOST_ERRORS:  # listing them all takes seconds
             raise InvalidParameter("body", "keep to the fields of the API", f"{error.error_count():,} errors") from None

@@ -66,7 +66,7 @@ def problem_response(error: RetrievalError) -> ProblemResponse:
     name = type(error).__name__
     status = STATUS.get(name, HTTPStatus.INTERNAL_SERVER_ERROR)
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        return problem(status, "the search failed", "The server's log says why.")
+        return problem(status, "the request failed", "The server's log says why.")
     kind = "/problems/" + re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
     return problem(status, error.message, error.remedy, kind=kind)
 

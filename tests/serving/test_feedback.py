@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -117,3 +119,27 @@ def test_bytes_of_photos_are_bounded_in_the_table_and_in_the_folder(
     lines = read_feedback(tmp_path / "feedback.jsonl")
     assert [bool(line.photo) for line in lines] == [False, True, False]
     assert len(list(folder.iterdir())) == 1
+
+
+def test_without_a_folder_neither_photo_nor_metadata_is_kept(world: Path, tmp_path: Path) -> None:
+    with server(world, tmp_path) as client:
+        assert judge(client, search(client)) == 200
+        database = sqlite3.connect(tmp_path / "feedback.jsonl.answers.sqlite")
+        ((answer,),) = database.execute("SELECT answer FROM answers").fetchall()
+        assert database.execute("SELECT count(*) FROM photos").fetchone() == (0,)
+        database.close()
+    assert set(json.loads(answer)) == {"decision", "bundle_id", "gallery_version", "item_id", "distance", "bbox"}
+
+
+def test_what_cannot_be_kept_costs_neither_the_answer_nor_the_verdict(world: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "judged"
+    with server(world, tmp_path, feedback_photos=folder) as client:
+        request_id = search(client)
+        folder.rmdir()
+        folder.write_text("no folder")
+        assert judge(client, request_id) == 200
+        with sqlite3.connect(tmp_path / "feedback.jsonl.answers.sqlite") as database:
+            database.execute("DROP TABLE answers")
+        database.close()
+        assert client.post("/v1/search", content=MINE).json()["decision"] == "match"
+    assert [line.photo for line in read_feedback(tmp_path / "feedback.jsonl")] == [""]

@@ -289,6 +289,18 @@ def test_a_key_opens_what_its_scope_covers(keyed: tuple[TestClient, dict[str, st
     assert file.stat().st_mode & 0o077 == 0
 
 
+def test_changes_are_logged_with_the_name_of_the_key(
+    keyed: tuple[TestClient, dict[str, str], Path], client: TestClient
+) -> None:
+    """Without keys they are `http`'s, not those of the user who runs the server."""
+    with_keys, keys, file = keyed
+    photo = {"image": base64.b64encode(STRANGER).decode(), "item_id": "new"}
+    assert with_keys.put("/v1/photos/new.jpg", json=photo, headers=bearer(keys["admin"])).status_code == 200
+    assert client.delete("/v1/photos/new.jpg").status_code == 200
+    with Gallery.open(file.parent / "gallery", read_only=True) as gallery:
+        assert [change.actor for change in gallery.changes(2)] == ["http", "admin"]
+
+
 def test_keys_rotate_while_the_server_runs(keyed: tuple[TestClient, dict[str, str], Path]) -> None:
     client, keys, file = keyed
     new = add_key(file, "search", "search")
