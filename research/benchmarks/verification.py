@@ -163,7 +163,8 @@ def grocery(photos: Photos, rotation: int) -> dict[str, Rows]:
     verified = found(scores_of(asked, shown, WITH, verifier)).astype(float)
     error = clustered_error(verified - without, asked.items)
     figures = [f"{each.mean():.3f}" for each in (nearest, without, verified)]
-    return {"grocery": [[str(rotation), *figures, f"{verified.mean() / without.mean():.2f}", f"{error:.3f}"]]}
+    ratio = f"{verified.mean() / without.mean():.2f}" if without.any() else NONE
+    return {"grocery": [[str(rotation), *figures, ratio, f"{error:.3f}"]]}
 
 
 def clustered_error(values: np.ndarray, groups: np.ndarray) -> float:
