@@ -76,7 +76,7 @@ def test_what_clients_type_is_answered(world: Path, tmp_path: Path, monkeypatch:
                 done = subprocess.run([*command, "-sS", "--fail-with-body"], capture_output=True, check=False)
                 assert done.returncode == 0, (line, done.stdout, done.stderr)
                 told.append(json.loads(done.stdout))
-            assert told[0]["matches"][0]["item_id"] == told[1]["explanation"]["plain_nearest"]["item_id"] == "item-03"
+            assert told[0]["matches"][0]["item_id"] == told[1]["explanation"]["items"][0]["item_id"] == "item-03"
             assert [answer["decision"] for answer in told[2]["answers"]] == ["match", "no_match"]
             assert told[4]["photos"][0]["photo_id"] == "new.jpg"
             assert told[5]["photos"] == 1
