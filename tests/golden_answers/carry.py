@@ -1,4 +1,4 @@
-"""Carry a bundle of commit 3dbb358 with the plain distance into today's format."""
+"""Carry a bundle of commit 3dbb358 with the plain distance into today's format: the nearest photo decides."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 from index.gallery import Gallery
-from retrieval.bundle.bundle import CALIBRATION, FITTED, Bundle, write_bundle
+from index.search.item_distance import NEAREST_PHOTO
+from retrieval.bundle.bundle import FITTED, Bundle, write_bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.images import Preprocessing
 from retrieval.threshold.anchor import remeasure
@@ -16,13 +17,14 @@ def carry(old: Path, new: Path) -> Bundle:
     """Write the content of an old bundle as a new one; `write_bundle` proves nothing, the answers do."""
     manifest = json.loads((old / "manifest.json").read_text())
     assert manifest["distance"] == {"form": "plain"}
-    files = {name: (old / name).read_bytes() for name in (CALIBRATION, FITTED) if (old / name).exists()}
+    files = {name: (old / name).read_bytes() for name in (FITTED,) if (old / name).exists()}
     return write_bundle(
         new,
         model=old / "model.onnx",
         preprocessing=Preprocessing.from_dict(manifest["preprocessing"]),
         dim=manifest["dim"],
         operating_point=OperatingPoint.from_dict(manifest["operating_point"]),
+        item_distance=NEAREST_PHOTO,
         evidence=manifest["evidence"],
         files=files,
     )
