@@ -67,7 +67,7 @@ class ItemDistance:
     mean: float = 0.65  # weight of the mean photo
     rival: float = 0.40  # weight of the nearest rival
     rivals: float = 0.45  # weight of the five nearest rivals
-    copy: float = 0.2  # plain distance of a copy: a photo nearer than this gains; 0 for no gain
+    copy: float = 0.02  # plain distance of a copy: a photo nearer than this gains; 0 for no gain
     details: float = 0.0  # weight of agreeing local features
 
     def __post_init__(self) -> None:

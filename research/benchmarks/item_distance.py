@@ -29,7 +29,7 @@ from .tables import NONE, Recorder, parser_of
 TARGET = 0.05
 FORMS = {"nearest photo": NEAREST_PHOTO, "item distance": ItemDistance()}
 WEIGHTS = ((0, 0.2, 0.35, 0.5, 0.7, 1), (0, 0.2, 0.4, 0.6, 0.9), (0, 0.2, 0.45, 0.7, 1, 1.4))  # nearest, rival, rivals
-COPIES, RULE = (0.0, 0.1, 0.2, 0.3, 0.4), 0.005  # distances of a copy; the quantile of the draws that may decide it
+COPIES, RULE = (0.0, 0.02, 0.1, 0.2, 0.3), 0.005  # distances of a copy; the quantile of the draws that may decide it
 SIZES, TYPICAL, REPEATED = (50, 100, 200, 400, 1000), 100, 10  # items of a gallery; repetitions of each size
 DETAILS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.2)
 RANGE = (0.025, 0.975)

@@ -98,7 +98,7 @@ def test_a_family_from_end_to_end(family: str, tmp_path: Path) -> None:
     with Retriever.open(bundle.path, tmp_path / "gallery") as retriever:
         result = retriever.search(photos[7].path)
     assert result.nearest.distance == pytest.approx(0, abs=1e-3)
-    assert result.decision in ("match", "ranked")  # vectors of random weights may be too close to tell apart
+    assert result.decision in ("match", "perhaps", "ranked")  # vectors of random weights may be too close to tell apart
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_the_projection_is_in_the_bundle_and_its_items_set_no_threshold(
     assert bundle.manifest["evidence"]["fit"] == {"items": 30, "photos": 60, "recall_at_1": 0.5, "gain": 0.25}
     report = index_catalogue(bundle, photos, tmp_path / "gallery", progress=False)
     assert report.point is not None
-    assert report.point.evidence["sources"]["own"]["items"] == 30
+    assert report.point.evidence["sources"]["own"] == 30
     assert bundle.fitted is not None
     shown = [photo for photo in photos if bundle.fitted.contains(photo.item_id, None)]
     assert len({photo.item_id for photo in shown}) == 30
