@@ -94,6 +94,7 @@ def make_bundle(
     point: OperatingPoint | None = None,
     files: Mapping[str, bytes] | None = None,
     item_distance: ItemDistance = NEAREST_PHOTO,
+    evidence: Mapping[str, object] | None = None,
 ) -> Bundle:
     """Write a bundle around the tiny model."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -105,4 +106,5 @@ def make_bundle(
         operating_point=point or OperatingPoint(threshold, "estimated", 0.05, {"fpir": 0.05}),
         files={"notes.txt": b"hello"} if files is None else files,
         item_distance=item_distance,
+        evidence=evidence,
     )

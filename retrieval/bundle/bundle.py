@@ -11,8 +11,10 @@ bundle/
   report.html     plots of the threshold's behaviour and the strength of its evidence
 
 A bundle has two ids. `embedding_id` is the hash of everything that determines a vector (model, preprocessing,
-precision, dimension, and the provider unless it is the CPU); galleries store it. `bundle_id` is the hash of the whole
-manifest and so determines the answers. Bundles are written to a temporary directory, synced, then renamed.
+precision, dimension, and the provider unless it is the CPU); galleries store it. `bundle_id` is the hash of everything
+that determines an answer: these, the item distance, the threshold, and the files that draws depend on. Evidence with
+timings and facts about a machine is no part of it, so exporting a model again gives the same id. `manifest_sha256`
+covers the whole manifest. Bundles are written to a temporary directory, synced, then renamed.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 FORMAT = 7  # of what a bundle's files hold
 MANIFEST, MODEL = "manifest.json", "model.onnx"
 CALIBRATION, REPORT, GOLDEN, FITTED = "calibration.npz", "report.html", "golden.npz", "fitted.npz"
+SEAL = "manifest_sha256"  # key of the hash of the rest of the manifest
 VERIFICATION, CALIBRATION_FEATURES = "verification.npz", "calibration_features.npz"
 
 
@@ -194,10 +197,18 @@ def write_bundle(
         "evidence": dict(evidence or {}),
         "files": {name: _hash(data) for name, data in sorted(contents.items())},
     }
-    manifest["bundle_id"] = _hash(_canonical(manifest))
+    manifest["bundle_id"] = _bundle_id(manifest)
+    manifest[SEAL] = _hash(_canonical(manifest))
     text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
     _write_folder(path, {**contents, MANIFEST: text.encode()})
     return Bundle.open(path)
+
+
+def _bundle_id(manifest: Mapping[str, Any]) -> str:
+    """Return the hash of what determines the answers of a bundle."""
+    deciding = {name: value for name, value in manifest.items() if name != "evidence"}
+    deciding["files"] = {name: value for name, value in manifest["files"].items() if name not in (GOLDEN, REPORT)}
+    return _hash(_canonical(deciding))
 
 
 def _write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
@@ -251,12 +262,13 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         )
     try:
         manifest: dict[str, Any] = json.loads((path / MANIFEST).read_bytes())
-        version, claimed = manifest["format_version"], manifest["bundle_id"]
+        sealed = SEAL if SEAL in manifest else "bundle_id"  # of bundles without it, the id covers the manifest
+        version, claimed = manifest["format_version"], manifest[sealed]
     except (ValueError, KeyError, TypeError) as error:
         raise BundleCorrupt(f"{path / MANIFEST} is damaged: {error!r}", remedy="Export the bundle again") from error
     if version != FORMAT:
         raise BundleError(f"{path} has format {version}, this program reads {FORMAT}", remedy="Export it again")
-    rest = {key: value for key, value in manifest.items() if key != "bundle_id"}
+    rest = {key: value for key, value in manifest.items() if key != sealed}
     if _hash(_canonical(rest)) != claimed:
         raise BundleCorrupt(
             f"{path / MANIFEST} was changed after it was written",

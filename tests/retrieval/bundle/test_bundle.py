@@ -73,6 +73,18 @@ def test_the_threshold_moves_the_bundle_id_only(tmp_path: Path) -> None:
     assert make_bundle(tmp_path, name="c").bundle_id == one.bundle_id
 
 
+def test_evidence_and_the_report_are_no_part_of_the_bundle_id_but_cannot_be_edited(tmp_path: Path) -> None:
+    files = {"notes.txt": b"hello"}
+    one = make_bundle(tmp_path, name="a", files={**files, "report.html": b"1"}, evidence={"seconds": 1.5})
+    other = make_bundle(tmp_path, name="b", files={**files, "report.html": b"2"}, evidence={"seconds": 2.5})
+    assert one.bundle_id == other.bundle_id
+    assert make_bundle(tmp_path, name="c", files={"notes.txt": b"bye"}).bundle_id != one.bundle_id
+    path = other.path / "manifest.json"
+    path.write_text(path.read_text().replace('"seconds": 2.5', '"seconds": 0.5'))
+    with pytest.raises(BundleCorrupt, match="was changed"):
+        Bundle.open(other.path)
+
+
 def test_a_bundle_is_never_overwritten_and_nothing_is_left_behind(tmp_path: Path) -> None:
     make_bundle(tmp_path)
     with pytest.raises(BundleError, match="immutable"):

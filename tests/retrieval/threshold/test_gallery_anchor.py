@@ -123,6 +123,18 @@ def test_the_point_of_another_bundle_does_not_serve(tmp_path: Path) -> None:
         assert served_point(None, first) == first.operating_point
 
 
+def test_the_same_model_exported_again_finds_the_threshold_of_the_gallery(tmp_path: Path) -> None:
+    files = {FITTED: Fitted.of((), ()).pack()}
+    first = make_bundle(tmp_path, point=TARGET, files=files, evidence={"seconds": 1})
+    again = make_bundle(tmp_path, name="again", point=TARGET, files=files, evidence={"seconds": 2})
+    report = fill(first, tmp_path, range(30))
+    assert report.point is not None
+    with Retriever.open(again.path, tmp_path / "g") as retriever:
+        assert retriever.search(encode(draw(3, 9))).threshold == report.point.threshold
+    photos = read_catalogue(tmp_path / "photos-0-30")
+    assert index_catalogue(again, photos, tmp_path / "g", progress=False).point == report.point
+
+
 def test_a_gallery_keeps_the_points_of_several_bundles(tmp_path: Path) -> None:
     first, other = bundle_of(tmp_path), bundle_of(tmp_path, name="other", point=replace(TARGET, target_fpir=0.4))
     assert first.bundle_id != other.bundle_id

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,19 @@ def test_a_bundle_decides_by_the_item_distance_unless_it_is_told_otherwise(
 
 def test_a_threshold_names_the_least_items_of_its_galleries(bundle: Bundle, run: Run) -> None:
     assert bundle.operating_point.evidence["least_items"] == len(run.splits.calibration) < 50
+
+
+def test_a_run_exported_again_has_the_same_ids_whatever_the_training_took(
+    bundle: Bundle, run: Run, tmp_path: Path
+) -> None:
+    shutil.copytree(run.path, tmp_path / "run")
+    slower = Run.open(tmp_path / "run")
+    best = dict(slower.progress["best"])
+    best["metrics"] = {**best["metrics"], "seconds": 1000 + best["metrics"]["seconds"]}
+    slower.write_progress({**slower.progress, "best": best})
+    again = export(slower, tmp_path / "again", target_fpir=0.2, allow_estimate=True)
+    assert again.manifest["evidence"] != bundle.manifest["evidence"]
+    assert (again.bundle_id, again.embedding_id) == (bundle.bundle_id, bundle.embedding_id)
 
 
 def test_a_bundle_is_never_overwritten(bundle: Bundle, run: Run) -> None:

@@ -71,6 +71,12 @@ def test_the_bundle_has_the_model_and_no_threshold(bundle: Bundle, tiny: Pretrai
     assert np.abs(bundle.embedder().embed_pixels(pixels).vectors - tiny.embed_pixels(pixels)).max() < 1e-5
 
 
+def test_the_model_exported_again_has_the_same_ids(bundle: Bundle, tiny: Pretrained, tmp_path: Path) -> None:
+    again = export_pretrained(tiny, tmp_path / "again", target_fpir=TARGET, photos=[])
+    assert (again.bundle_id, again.embedding_id) == (bundle.bundle_id, bundle.embedding_id)
+    assert export_pretrained(tiny, tmp_path / "other", target_fpir=2 * TARGET).bundle_id != bundle.bundle_id
+
+
 def test_a_gallery_of_enough_items_sets_the_threshold_for_the_target_of_the_bundle(
     bundle: Bundle, photos: Path, tmp_path: Path
 ) -> None:
