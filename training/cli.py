@@ -6,7 +6,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -16,6 +16,9 @@ from retrieval.errors import DataError, InvalidParameter, command
 from retrieval.files import check_place, write_file
 
 from .config import AUTO, DATA, GROUPS, OUTPUT, Settings
+
+if TYPE_CHECKING:
+    from training.loop.run import Run
 
 
 class TrainCommand(GroupedCommand):
@@ -128,9 +131,10 @@ def losses(names: Sequence[str], as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the metrics as JSON.")
 @click.option("--target-fpir", type=float, help="FPIR that the threshold is set for.  [default: that of the run]")
 def evaluate(run: Path, as_json: bool, target_fpir: float | None) -> None:
-    """Measure a run on unseen items, on trained items and on both mixed.
+    """Compare a run with the model that it started from, in a gallery of fitted and unfitted items.
 
-    The threshold is set on the calibration items alone. The metrics are written to RUN/evaluation.json.
+    New photos of both are searched: the photos of fitted items that were held out of training, and those of the test
+    items. The threshold is set on the calibration items alone. The metrics are written to RUN/evaluation.json.
 
     \b
     Example:
@@ -138,11 +142,12 @@ def evaluate(run: Path, as_json: bool, target_fpir: float | None) -> None:
     """
     from training.evaluation.report import evaluate_run, render
 
-    report = evaluate_run(open_run(run), target_fpir=target_fpir)
+    opened = open_run(run)
+    report = evaluate_run(opened, target_fpir=target_fpir)
     click.echo(json.dumps(report, indent=2) if as_json else render(report))
     if not as_json:
         click.echo(f"\nWrote {run / 'evaluation.json'}.")
-        click.echo(f"Next: {command('export', run, '-o', f'bundles/{run.name}', '--allow-estimate')}")
+        _show_export(opened)
 
 
 @click.command()
@@ -152,10 +157,10 @@ def evaluate(run: Path, as_json: bool, target_fpir: float | None) -> None:
 )
 @click.option(
     "--split",
-    type=click.Choice(["unseen", "trained", "mixed"]),
+    type=click.Choice(["unseen", "mixed"]),
     default="unseen",
     show_default=True,
-    help="Items to search for: unseen ones, those of the training partition, or both.",
+    help="Items to search for: unseen ones, or new photos of fitted ones as well.",
 )
 @click.option(
     "--worst", type=int, default=8, show_default=True, help="Number of searches to show per kind of error, at most 50."
@@ -185,7 +190,7 @@ def explain(run: Path, output: Path | None, split: str, worst: int, as_json: boo
         return
     click.echo("\n".join([*found.summary(), *found.notes()]))
     click.echo(f"\nWrote {target}: open it in a browser.")
-    click.echo(f"Next: {command('export', run, '-o', f'bundles/{run.name}', '--allow-estimate')}")
+    _show_export(opened)
 
 
 def parse_settings(words: Sequence[str]) -> dict[str, Any]:
@@ -245,21 +250,29 @@ def named_backbone(name: str) -> str:
 
 def _describe_best(output: Path, best: Mapping[str, Any]) -> str:
     """Return sentences about the checkpoint that a run keeps."""
+    compared = best["comparison"].get("both", {})
     found = [
-        f"{name} {best['metrics'][key]:.3f}"
-        for name, key in (("R@1", "validation R@1"), ("MAP@R", "validation MAP@R"), ("TPIR", "validation TPIR"))
-        if key in best["metrics"]
+        f"{name} {compared[name]['after']:.3f}, {compared[name]['before']:.3f} before training"
+        for name in ("R@1", "TPIR")
+        if name in compared
     ]
-    result = f" ({', '.join(found)} on the validation items)" if found else ""
+    result = f" ({'; '.join(found)})" if found else ""
     if best["epoch"]:
         return f"Wrote {output} with the checkpoint of epoch {best['epoch']}{result}."
     return (
-        f"Wrote {output} with the model before training{result}: no trained epoch is better on the validation items. "
-        "More items, a lower learning rate or another loss may help."
+        f"Wrote {output} with the model before the first epoch{result}: no trained epoch is better. More items, a "
+        "lower learning rate or another loss may help."
     )
 
 
-def open_run(path: Path) -> Any:
+def _show_export(run: Run) -> None:
+    """Print the command that writes a bundle: of the model before training where the run is worse."""
+    if run.worse:
+        click.echo(f"This run finds less than the model that it started from: {'; '.join(run.worse)}.")
+    click.echo(f"Next: {run.export_command}")
+
+
+def open_run(path: Path) -> Run:
     """Open a run directory."""
     from training.loop.run import Run
 

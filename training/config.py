@@ -101,8 +101,8 @@ class Settings:
     select: str = setting(
         "tpir",
         EVALUATION,
-        "Which checkpoint to keep, by the validation items: highest 'tpir' (mean around the target FPIR), 'balanced' "
-        "(mean of R@1, MAP@R and TPIR), 'r@1' or 'map@r', or the 'last'.",
+        "Which checkpoint to keep, by searches in a mixed gallery of fitted and validation items: that of the highest "
+        "'tpir' (mean around the target FPIR) or 'r@1', or the 'last'.",
     )
     crop_area: float = setting(0.35, AUGMENTATION, "Smallest share of a photo's area that a training crop covers.")
     flip: bool = setting(True, AUGMENTATION, "Mirror half of the training crops.")
@@ -112,9 +112,7 @@ class Settings:
         AUGMENTATION,
         "Albumentations pipeline, as `albumentations.to_dict` returns it, in place of the built-in one.",
     )
-    target_fpir: float = setting(
-        0.05, EVALUATION, "FPIR at which the FNIR of checkpoints is compared on the validation items."
-    )
+    target_fpir: float = setting(0.05, EVALUATION, "FPIR at which the TPIR of checkpoints is compared.")
     seed: int = setting(0, DATA, "Seed of everything random except the splits.")
     precision: str = setting(
         "auto",
@@ -171,7 +169,7 @@ def _check(settings: Settings) -> None:
         ("pooling", ("average", "gem")),
         ("head_start", (AUTO, "fit", "random")),
         ("precision", ("auto", "fp32", "bf16", "fp16")),
-        ("select", ("tpir", "balanced", "r@1", "map@r", "last")),
+        ("select", ("tpir", "r@1", "last")),
     ):
         if getattr(settings, name) not in allowed:
             raise InvalidParameter(name, f"be one of {', '.join(allowed)}", getattr(settings, name))

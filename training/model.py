@@ -25,6 +25,7 @@ class EmbeddingModel(nn.Module):
         self.backbone = backbone
         self.power = nn.Parameter(torch.tensor(3.0)) if pooling == "gem" else None
         self.head = nn.Linear(backbone.width, dim)
+        self.dim = dim
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Return raw embeddings (n, d)."""

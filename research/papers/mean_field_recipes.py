@@ -7,7 +7,7 @@ from typing import Any
 
 from .configuration import Variant
 
-COMMON = {"backbone": "microsoft/resnet-50", "size": 224, "crop_ratio": 0.875, "select": "map@r", "weight_decay": 1e-4}
+COMMON = {"backbone": "microsoft/resnet-50", "size": 224, "crop_ratio": 0.875, "select": "r@1", "weight_decay": 1e-4}
 TRADITIONAL = {
     **COMMON,
     "dim": 512,

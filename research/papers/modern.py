@@ -74,7 +74,7 @@ def _tuned(
     job = photo_sets.prepare(dataset, labelled, splits, settings, 0, about="classes")
     search = {name: f"{low!r}..{high!r}:log" for name, (low, high) in variant.space.items()}
     trials = SMALL_TRIALS if options.smoke_test else TRIALS
-    plan = Plan(job.settings, search, "map@r", tuple(folds), trials, prune=False)
+    plan = Plan(job.settings, search, "r@1", tuple(folds), trials, prune=False)
     key = json.dumps(plan.to_dict(), sort_keys=True)
     path = options.output / "studies" / hashlib.sha256(key.encode()).hexdigest()[:16]
     done = resume_study(path) if (path / "study.json").exists() else start_study(plan, path)

@@ -1,7 +1,7 @@
 """Inputs of the training steps: augmented pixels, or precomputed features.
 
-Symbols: n = training photos, m = validation photos, r = this process's share of a batch, c = channels of the backbone,
-V = views of each photo.
+Symbols: n = training photos, m = photos of the mixed gallery, r = this process's share of a batch, c = channels of the
+backbone, V = views of each photo, d = embedding size.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from retrieval.images import Preprocessing
 from training.config import Settings
 from training.evaluation.embedding import embed_photos, to_device
 from training.loop.distributed import ProcessGroup
-from training.model import EmbeddingModel
+from training.model import EmbeddingModel, PretrainedModel
 
 from .augmentation import Augmentation
 from .reader import PhotoReader, evaluation_batches, training_batches
@@ -29,6 +29,8 @@ FEATURES = "features.safetensors"
 GIB = 2**30
 BLOCK = 64  # photos whose features are computed at a time
 
+LoadModel = Callable[[], tuple[EmbeddingModel | PretrainedModel, Preprocessing]]
+
 
 class PixelSource:
     """Decodes photos in the background and augments them for every use."""
@@ -36,16 +38,16 @@ class PixelSource:
     def __init__(
         self,
         fit: Sequence[Photo],
-        validation: Sequence[Photo],
+        searched: Sequence[Photo],
         settings: Settings,
         preprocessing: Preprocessing,
         *,
         process_group: ProcessGroup,
     ) -> None:
         self.reader = PhotoReader(fit, preprocessing)
-        share = [validation[i] for i in process_group.share(np.arange(len(validation)))]
-        self._validation = PhotoReader(share, preprocessing, cache_bytes=GIB)
-        self._validation_count = len(share)
+        self._count = len(searched)
+        self._share = [searched[i] for i in process_group.share(np.arange(len(searched)))]
+        self._searched = PhotoReader(self._share, preprocessing, cache_bytes=GIB)
         self.count = len(fit)
         self._augmentation = Augmentation(settings)
         self._settings = settings
@@ -65,16 +67,26 @@ class PixelSource:
         """Return the pooled features (n, c) of unaugmented training photos, computed by this process."""
         return pooled_features(model, evaluation_batches(self.reader, positions.tolist()), self.prepare)
 
-    def validation_features(self, model: EmbeddingModel) -> np.ndarray:
-        """Return the pooled features (m, c) of the validation photos, of which each process computes its share."""
-        blocks = evaluation_batches(self._validation, range(self._validation_count))
+    def searched_features(self, model: EmbeddingModel) -> np.ndarray:
+        """Return the pooled features (m, c) of the mixed gallery, of which each process computes its share."""
+        blocks = evaluation_batches(self._searched, range(len(self._share)))
         return self._process_group.gather_rows(pooled_features(model, blocks, self.prepare))
 
-    def validation_vectors(self, model: EmbeddingModel) -> np.ndarray:
+    def vectors(self, model: EmbeddingModel) -> np.ndarray:
         """Return unit vectors (m, d), of which each process embeds its share."""
         return self._process_group.gather_rows(
-            embed_photos(model, self._validation, self._validation_count, self._preprocessing)
+            embed_photos(model, self._searched, len(self._share), self._preprocessing)
         )
+
+    def vectors_before(self, load: LoadModel) -> np.ndarray:
+        """Return unit vectors (m, d) by the model before training, with its own preprocessing."""
+        if not self._count:
+            return np.zeros((0, 0), np.float32)
+        with torch.random.fork_rng(devices=[]):
+            model, preprocessing = load()
+        model.to(self._process_group.device)
+        reader = PhotoReader(self._share, preprocessing, cache_bytes=0)
+        return self._process_group.gather_rows(embed_photos(model, reader, len(self._share), preprocessing))
 
 
 class FeatureSource:
@@ -84,7 +96,14 @@ class FeatureSource:
     """
 
     def __init__(
-        self, path: Path, pixels: PixelSource, model: EmbeddingModel, settings: Settings, process_group: ProcessGroup
+        self,
+        path: Path,
+        pixels: PixelSource,
+        model: EmbeddingModel,
+        settings: Settings,
+        *,
+        before: LoadModel,
+        process_group: ProcessGroup,
     ) -> None:
         from safetensors.torch import load_file, save_file
 
@@ -93,7 +112,11 @@ class FeatureSource:
         if not (path / FEATURES).exists():
             numbers = tqdm(range(settings.precompute), desc="features", unit="view", disable=not process_group.is_main)
             views = np.stack([_view(pixels, model, number, process_group) for number in numbers])
-            features = {"fit": views, "validation": pixels.validation_features(model)}
+            features = {
+                "fit": views,
+                "searched": pixels.searched_features(model),
+                "before": pixels.vectors_before(before),
+            }
             if process_group.is_main:
                 tensors = {name: torch.from_numpy(value) for name, value in features.items()}
                 save_file(tensors, path / "features.partial")
@@ -101,7 +124,7 @@ class FeatureSource:
             process_group.barrier()
         stored = load_file(path / FEATURES)
         self._fit: np.ndarray = stored["fit"].numpy()  # (V, n, c)
-        self._validation = stored["validation"]  # (m, c)
+        self._searched, self._before = stored["searched"], stored["before"]  # (m, c), (m, d)
 
     def features(self, model: EmbeddingModel, positions: np.ndarray) -> np.ndarray:  # noqa: ARG002
         """Return the features (n, c) of unaugmented training photos."""
@@ -119,12 +142,17 @@ class FeatureSource:
         """Return features (r, c)."""
         return torch.from_numpy(inputs).to(self._process_group.device)
 
-    def validation_vectors(self, model: EmbeddingModel) -> np.ndarray:
+    def vectors(self, model: EmbeddingModel) -> np.ndarray:
         """Return unit vectors (m, d)."""
         with torch.inference_mode():
             vectors: np.ndarray = (
-                F.normalize(model.head(self._validation.to(self._process_group.device)), dim=1).cpu().numpy()
+                F.normalize(model.head(self._searched.to(self._process_group.device)), dim=1).cpu().numpy()
             )
+        return vectors
+
+    def vectors_before(self, load: LoadModel) -> np.ndarray:  # noqa: ARG002
+        """Return unit vectors (m, d) by the model before training."""
+        vectors: np.ndarray = self._before.numpy()
         return vectors
 
 

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from retrieval.images import Preprocessing
 from training.data.reader import PhotoReader, evaluation_batches
-from training.model import EmbeddingModel
+from training.model import EmbeddingModel, PretrainedModel
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4  # parameters of glibc's mallopt(3)
 PAD = 64 * 2**20
@@ -30,7 +30,7 @@ def to_device(pixels: np.ndarray, preprocessing: Preprocessing, device: torch.de
 
 
 def embed_photos(
-    model: EmbeddingModel,
+    model: EmbeddingModel | PretrainedModel,
     reader: PhotoReader,
     count: int,
     preprocessing: Preprocessing,
@@ -42,7 +42,7 @@ def embed_photos(
 
 
 def embed_with_norms(
-    model: EmbeddingModel,
+    model: EmbeddingModel | PretrainedModel,
     reader: PhotoReader,
     count: int,
     preprocessing: Preprocessing,
@@ -55,8 +55,7 @@ def embed_with_norms(
     device = next(model.parameters()).device
     if device.type == "cpu":
         keep_freed_memory()
-    width = model.head.out_features
-    blocks, norms = [np.zeros((0, width), np.float32)], [np.zeros(0, np.float32)]
+    blocks, norms = [np.zeros((0, model.dim), np.float32)], [np.zeros(0, np.float32)]
     with torch.inference_mode():
         bar = tqdm(total=count, desc="embedding", unit="photo", disable=not progress)
         for pixels in evaluation_batches(reader, range(count)):

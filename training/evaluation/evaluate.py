@@ -1,12 +1,11 @@
 """Evaluation splits and their metrics.
 
-An evaluation split is a gallery and its queries: unseen items, trained items, both mixed, and unseen items with
-catalogue pictures as the gallery, where there are any.
+An evaluation split is a gallery and its queries: unseen items, and unseen items with catalogue pictures as the gallery,
+where there are any. `mixed` has the gallery by which models are judged.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +15,8 @@ import numpy as np
 from index.search.details import Verifier
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from retrieval.catalogue.read import Photo
-from retrieval.catalogue.splits import EvaluationProtocol, Splits, query_and_gallery, side
-from retrieval.metrics.consistency import opis, search_opis
+from retrieval.catalogue.splits import EvaluationProtocol, query_and_gallery, side
+from retrieval.metrics.consistency import opis
 from retrieval.metrics.identification import (
     IdentificationRates,
     SearchScores,
@@ -26,13 +25,6 @@ from retrieval.metrics.identification import (
     threshold_at_fpir,
 )
 from retrieval.metrics.ranks import map_at_r, r_precision, recall_at_k
-
-VALIDATED = (
-    *("R@1", "R@5", "MAP@R", "R-precision", "FPIR", "TPIR", "FNIR", "FNIR any rank", "misidentification"),
-    *("mean TPIR", "OPIS", "epsilon-OPIS", "balanced"),
-)
-BALANCED = "balanced"  # metric: the mean of R@1, MAP@R and the mean TPIR
-RANGE, POINTS = (5, 4), 9  # the mean TPIR is over FPIR from target / 5 to 4 · target, at 9 points
 
 
 @dataclass(frozen=True)
@@ -80,13 +72,6 @@ def score_split(
     )
 
 
-def validation_split(photos: Sequence[Photo], splits: Splits, protocol: EvaluationProtocol) -> EvaluationSplit:
-    """Return the queries of the validation items with a gallery of fit and validation items."""
-    mixed = make_evaluation_split("validation", photos, [*splits.fit, *splits.validation], protocol)
-    unseen = ~np.isin([photo.item_id for photo in photos], splits.fit)
-    return EvaluationSplit("validation", mixed.queries[unseen[mixed.queries]], mixed.gallery)
-
-
 def rank_metrics(split: EvaluationSplit, vectors: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Return R@1, R@5, MAP@R and R-precision of a split."""
     arguments = (
@@ -128,39 +113,11 @@ def open_set_metrics(scores: SearchScores, target_fpir: float) -> dict[str, floa
     return identification_metrics(identification_rates(scores, threshold_at_fpir(scores, target_fpir)))
 
 
-def mean_tpir(scores: SearchScores, target_fpir: float) -> float:
-    """Return the mean TPIR over a range of FPIR around a target, from a fifth of it to four times as much.
-
-    The points are evenly spaced on a logarithmic scale. The mean varies less between samples than the TPIR at a point.
-    """
-    points = np.geomspace(target_fpir / RANGE[0], min(0.999, target_fpir * RANGE[1]), POINTS)
-    return float(np.mean([open_set_metrics(scores, float(point))["TPIR"] for point in points]))
-
-
-def validation_metrics(
-    split: EvaluationSplit, vectors: np.ndarray, labels: np.ndarray, *, target_fpir: float
-) -> dict[str, float]:
-    """Return the metrics that checkpoints are compared by.
-
-    `balanced` is the mean of R@1, MAP@R and the mean TPIR around the target. All are NaN for a model that diverged.
-    """
-    if not np.isfinite(vectors).all():
-        return dict.fromkeys(VALIDATED, math.nan)
-    scores = score_split(split, vectors, labels)
-    metrics = rank_metrics(split, vectors, labels) | open_set_metrics(scores, target_fpir)
-    metrics |= {"mean TPIR": mean_tpir(scores, target_fpir), **consistency_metrics(split, vectors, labels)}
-    return metrics | {BALANCED: (metrics["R@1"] + metrics["MAP@R"] + metrics["mean TPIR"]) / 3}
-
-
 def evaluation_splits(
-    photos: Sequence[Photo], *, unseen: Sequence[str], trained: Sequence[str], protocol: EvaluationProtocol
+    photos: Sequence[Photo], *, unseen: Sequence[str], protocol: EvaluationProtocol
 ) -> list[EvaluationSplit]:
-    """Return the evaluation splits of a report: unseen, trained, mixed, and unseen with catalogue pictures."""
-    eval_splits = [
-        make_evaluation_split("unseen", photos, unseen, protocol),
-        make_evaluation_split("trained", photos, trained, protocol),
-        make_evaluation_split("mixed", photos, [*unseen, *trained], protocol),
-    ]
+    """Return the evaluation splits of a report: unseen items, and the same with catalogue pictures."""
+    eval_splits = [make_evaluation_split("unseen", photos, unseen, protocol)]
     wanted = set(unseen)
     pictures = {side(photo) for photo in photos} - protocol.sources
     for source in sorted(pictures):
@@ -177,23 +134,19 @@ def evaluate_splits(
     *,
     calibration: EvaluationSplit,
     target_fpir: float,
-    item_distance: ItemDistance = NEAREST_PHOTO,
 ) -> dict[str, Any]:
-    """Return the metrics of every evaluation split by unit vectors (n, d), with the threshold of the calibration split.
+    """Return the metrics of evaluation splits by the nearest photo, with unit vectors (n, d).
 
-    The threshold is the largest distance with FPIR ≤ target on the calibration queries. OPIS is always that of the
-    cosines of pairs.
+    The threshold is the largest distance with FPIR ≤ target on the calibration queries. OPIS is that of the cosines of
+    pairs.
     """
-    threshold = threshold_at_fpir(score_split(calibration, vectors, labels, item_distance=item_distance), target_fpir)
+    threshold = threshold_at_fpir(score_split(calibration, vectors, labels), target_fpir)
     report: dict[str, Any] = {"threshold": threshold, "target_fpir": target_fpir, "splits": {}}
     for split in eval_splits:
-        scores = score_split(split, vectors, labels, item_distance=item_distance)
-        metrics = rank_metrics(split, vectors, labels)
-        metrics["R@1"] = float(np.isfinite(scores.correct)[scores.mated].mean())
-        metrics |= consistency_metrics(split, vectors, labels)
+        scores = score_split(split, vectors, labels)
+        metrics = rank_metrics(split, vectors, labels) | consistency_metrics(split, vectors, labels)
         metrics |= identification_metrics(identification_rates(scores, threshold))
         metrics["TPIR at exactly the target"] = open_set_metrics(scores, target_fpir)["TPIR"]
-        metrics["search OPIS"] = search_opis(scores, target_fpir).value
         metrics["queries"] = len(split.queries)
         metrics["items"] = scores.gallery_items
         report["splits"][split.name] = metrics

@@ -40,15 +40,15 @@ from .errors import (
 )
 from .evaluate import (
     EvaluationSplit,
-    evaluation_splits,
     identification_metrics,
     item_labels,
     make_evaluation_split,
     photos_of,
     score_split,
 )
+from .mixed import MixedGallery
 
-SPLITS = ("unseen", "trained", "mixed")
+SPLITS = ("unseen", "mixed")
 WORST, MOST_WORST = 8, 50  # queries per kind of error
 SIDE = 144  # side of a picture, in pixels
 TEXTS = {
@@ -170,7 +170,7 @@ def explain_run(run: Run, *, split: str = "unseen", worst: int = WORST, progress
     Parameters
     ----------
     split:
-        "unseen" items, those of the training partition ("trained"), or both ("mixed").
+        "unseen" items, or new photos in the mixed gallery of fitted and unseen items ("mixed").
     worst:
         Number of wrong answers per kind of error, 1 to 50.
 
@@ -181,12 +181,16 @@ def explain_run(run: Run, *, split: str = "unseen", worst: int = WORST, progress
     if not 1 <= worst <= MOST_WORST:
         raise InvalidParameter("worst", f"lie between 1 and {MOST_WORST}", worst)
     photos, parts, target = run.photos(), run.splits, run.settings.target_fpir
-    trained = [*parts.fit, *parts.validation]
-    splits = {s.name: s for s in evaluation_splits(photos, unseen=parts.test, trained=trained, protocol=run.protocol)}
     calibration = make_evaluation_split("calibration", photos, parts.calibration, run.protocol)
-    used = photos_of([splits[split], calibration])
+    searched = make_evaluation_split("unseen", photos, parts.test, run.protocol)
+    if split == "mixed":
+        mixed = MixedGallery.of(photos, held_out=run.held_out, unfitted=parts.test, protocol=run.protocol)
+        place = {photo.photo_id: position for position, photo in enumerate(photos)}
+        positions = np.array([place[photo.photo_id] for photo in mixed.photos])
+        searched = EvaluationSplit("mixed", positions[mixed.split.queries], positions[mixed.split.gallery])
+    used = photos_of([searched, calibration])
     vectors, refused = _embedded(run, photos, used, progress=progress)
-    chosen, calibration = (_without(each, list(refused)) for each in (splits[split], calibration))
+    chosen, calibration = (_without(each, list(refused)) for each in (searched, calibration))
     labels = item_labels(photos)
     threshold = threshold_at_fpir(score_split(calibration, vectors, labels), target)
     scores = score_split(chosen, vectors, labels)

@@ -2,10 +2,10 @@
 
 run/
   settings.json     all settings (training.config)
-  splits.json       item_ids of each part, and the evaluation protocol
+  splits.json       item_ids of each part, the evaluation protocol, photos of fitted items that are held out
   backbone.json     configuration that rebuilds the network without a download
   checkpoints/      best.safetensors (the model), last.safetensors (everything that resuming needs)
-  progress.json     number of finished epochs, best epoch, its metrics
+  progress.json     number of finished epochs, best epoch, its metrics, and how they differ from those before training
   metrics.jsonl     one line per epoch
   warm_start.json   if the run continues another one: its path, and the catalogues of both
   fitted.npz        if the run continues another one: hashes of the items and photos that earlier runs were fitted on
@@ -33,8 +33,9 @@ from retrieval.errors import RunError, command
 from retrieval.files import naming, write_file
 from retrieval.images import Preprocessing
 from training.backbones import rebuild_backbone
-from training.config import Settings
+from training.config import AUTO, SMALL, Settings
 from training.data.continued import merge_catalogues
+from training.evaluation.mixed import worse
 from training.model import EmbeddingModel
 
 BEST, LAST, START = "best", "last", "start"
@@ -98,6 +99,11 @@ class Run:
         return EvaluationProtocol(**self._read_json("splits")["protocol"])
 
     @property
+    def held_out(self) -> list[str]:
+        """Ids of photos of fitted items that training left out, to search for them."""
+        return list(self._read_json("splits").get("held_out", []))
+
+    @property
     def preprocessing(self) -> Preprocessing:
         """Preprocessing of the model's input."""
         return Preprocessing.from_dict(self._read_json("backbone")["preprocessing"])
@@ -125,6 +131,28 @@ class Run:
         left_out = frozenset(noted["left_out"])
         photos, _ = merge_catalogues(noted["catalogues"], self.protocol)
         return [photo for photo in photos if photo.photo_id not in left_out]
+
+    @property
+    def started_from(self) -> str:
+        """Name of the model that training started from: an earlier run, a pretrained backbone or random weights."""
+        backbone = self.settings.backbone
+        return str(self.warm_start.get("run", "random weights" if backbone == SMALL else backbone))
+
+    @property
+    def worse(self) -> list[str]:
+        """What is worse than before training beyond chance, as sentences; empty if nothing is."""
+        return worse((self.progress.get("best") or {}).get("comparison", {}))
+
+    @property
+    def export_command(self) -> str:
+        """The command that exports the run, or the model that it started from if the run is worse."""
+        output = ("-o", f"bundles/{self.path.name}")
+        if not self.worse:
+            return command("export", self.path, *output, "--allow-estimate")
+        if self.warm_start:
+            return command("export", self.warm_start["run"], *output, "--allow-estimate")
+        name = AUTO if self.settings.backbone == SMALL else self.settings.backbone
+        return command("export", "--pretrained", name, *output)
 
     @property
     def told_start(self) -> str:

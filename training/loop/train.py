@@ -13,12 +13,12 @@ from retrieval.catalogue.splits import (
     Splits,
     make_evaluation_protocol,
     make_splits,
-    photos_in_protocol,
     require_mates,
 )
 from training.backbones import backbone_preprocessing
 from training.config import SPLIT_SEED, Settings
 from training.data.reader import require_readable
+from training.evaluation.mixed import photos_to_hold_out, photos_to_train_on
 from training.model import EmbeddingModel
 
 from .distributed import ProcessGroup
@@ -60,7 +60,8 @@ def train(
     check_photos:
         Open every photo before anything is written.
     keep_start:
-        Keep the model before training if no epoch is better on the validation items.
+        Compare with the model before training, and keep it if no epoch is better. One photo of each fitted item is
+        then held out to search for it.
 
     Raises
     ------
@@ -74,7 +75,9 @@ def train(
     before = entries(path)
     try:
         if not resume:
-            photos, model = begin_run(settings, path, process_group, start=start, splits=splits, check=check_photos)
+            photos, model = begin_run(
+                settings, path, process_group, start=start, splits=splits, check=check_photos, hold_out=keep_start
+            )
         trainer = Trainer(
             Run.open(path),
             photos=photos,
@@ -98,6 +101,7 @@ def begin_run(
     start: Run | None = None,
     splits: Splits | None = None,
     check: bool = True,
+    hold_out: bool = True,
 ) -> tuple[list[Photo], EmbeddingModel]:
     """Check the settings and the photos, and write the run directory; return the photos and the initial model."""
     continued = None if start is None else Continuation.of(start, settings, splits=splits)
@@ -109,7 +113,8 @@ def begin_run(
         photos, splits, protocol = continued.photos, continued.splits, continued.protocol
     if splits.validation:
         require_mates("validation", photos, splits.validation, protocol)
-    fit = photos_in_protocol(photos, splits.fit, protocol)
+    held_out = photos_to_hold_out(photos, splits.fit, protocol) if splits.validation and hold_out else []
+    fit = photos_to_train_on(photos, splits.fit, protocol, held_out=held_out)
     settings = schedule(settings, photos=len(fit), items=len(splits.fit))
     check_recipe(settings, splits)
     batches = make_sampler(settings, fit).batches
@@ -120,15 +125,16 @@ def begin_run(
         model, config, preprocessing = continued.model(), continued.start.backbone_config, continued.start.preprocessing
     documents: dict[str, Any] = {
         "settings": settings.to_dict(),
-        "splits": {"parts": splits.to_dict(), "protocol": vars(protocol)},
+        "splits": {"parts": splits.to_dict(), "protocol": vars(protocol), "held_out": held_out},
         "backbone": {"config": config, "preprocessing": preprocessing.to_dict()},
     }
     if continued is not None:
         documents["warm_start"] = continued.document()
     if process_group.is_main:
         if check:
-            validation_items = set(splits.validation)
-            require_readable([*fit, *(p for p in photos if p.item_id in validation_items)], preprocessing)
+            unfitted, new = set(splits.validation), set(held_out)
+            searched = [photo for photo in photos if photo.item_id in unfitted or photo.photo_id in new]
+            require_readable([*fit, *searched], preprocessing)
         prepare = None if continued is None else partial(continued.write, settings=settings, model=model)
         Run.create(path, documents, prepare=prepare)
         steps = settings.epochs * batches

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from retrieval.catalogue.read import Photo
-from retrieval.catalogue.splits import (
-    EvaluationProtocol,
-    Splits,
-    photos_in_protocol,
-)
+from retrieval.metrics.identification import SearchScores
 from training.data.sources import FeatureSource, PixelSource
 from training.evaluation.embedding import keep_freed_memory
-from training.evaluation.evaluate import item_labels, make_evaluation_split, validation_metrics
+from training.evaluation.evaluate import item_labels
+from training.evaluation.mixed import Comparison, MixedGallery, photos_to_train_on
 from training.losses.base import Loss
 from training.model import EmbeddingModel, freeze_batch_norm
 
@@ -29,7 +29,7 @@ from .loggers import open_loggers
 from .recipe import build_loss, make_sampler
 from .run import BEST, LAST, START, Run
 from .selection import LAST_EPOCH, Selection, describe
-from .warm_start import first_model
+from .warm_start import first_model, model_before
 
 Log = Callable[[Mapping[str, float], int], None]
 EpochCallback = Callable[[int, Mapping[str, float]], None]
@@ -50,28 +50,33 @@ class Trainer:
     ) -> None:
         self.run = run
         self.settings = settings = run.settings
-        self.splits: Splits = run.splits
-        self.protocol: EvaluationProtocol = run.protocol
         self.process_group = process_group or ProcessGroup.join()
         if self.process_group.device.type == "cpu":
             keep_freed_memory()
         self._on_epoch, self._keeps_start = on_epoch, keep_start
         photos = run.photos() if photos is None else photos
-        fit = photos_in_protocol(photos, self.splits.fit, self.protocol)
-        validation_items = set(self.splits.validation)
+        splits, protocol, held_out = run.splits, run.protocol, run.held_out
+        fit = photos_to_train_on(photos, splits.fit, protocol, held_out=held_out)
         self.labels = torch.from_numpy(item_labels(fit))
-        self.validation = [photo for photo in photos if photo.item_id in validation_items]
+        self.mixed: MixedGallery | None = None
+        if splits.validation:
+            self.mixed = MixedGallery.of(photos, held_out=held_out, unfitted=splits.validation, protocol=protocol)
+        self._searches_before: SearchScores | None = None
         self.sampler = make_sampler(settings, fit)
-        pixels = PixelSource(fit, self.validation, settings, run.preprocessing, process_group=self.process_group)
+        searched = self.mixed.photos if self.mixed else []
+        pixels = PixelSource(fit, searched, settings, run.preprocessing, process_group=self.process_group)
         torch.manual_seed(settings.seed)
-        loss = build_loss(settings, classes=len(self.splits.fit))
+        loss = build_loss(settings, classes=len(splits.fit))
         if model is None:
             model = first_model(run)
         self.selection = Selection(settings.select, settings.patience)
         self.source: PixelSource | FeatureSource = pixels
         if settings.precompute:
             model.to(self.process_group.device)
-            self.source = FeatureSource(run.path, pixels, model, settings, self.process_group)
+            before = partial(model_before, run)
+            self.source = FeatureSource(
+                run.path, pixels, model, settings, before=before, process_group=self.process_group
+            )
         if not (run.has(LAST) or run.has(START)):
             self._start_head(model, loss, pixels)
         self.learner = Learner(
@@ -93,12 +98,13 @@ class Trainer:
         epoch, settings, batches = self._restore(), self.settings, self.sampler.batches
         names = settings.loggers if self.process_group.is_main else ""
         with open_loggers(names, self.run.path, settings.to_dict(), step=epoch * batches) as log:
+            self._search_before()
             start = self._start(log) if not epoch else None
             while epoch < settings.epochs and not self.selection.stops(epoch):
-                metrics = self._epoch(epoch)
+                metrics, comparison = self._epoch(epoch)
                 epoch += 1
                 log(metrics, epoch * batches)
-                improved = self.selection.add(epoch, metrics)
+                improved = self.selection.add(epoch, metrics, comparison)
                 if self.process_group.is_main:
                     if improved or epoch == 1:
                         best = self.model.state_dict() if improved or start is None else start
@@ -110,21 +116,32 @@ class Trainer:
                     self._on_epoch(epoch, metrics)
         return self.run
 
+    def _search_before(self) -> None:
+        """Search the mixed gallery with the model that training starts from, for comparison."""
+        if self.mixed is None or not self._keeps_start:
+            return
+        scores = self.mixed.search(self.source.vectors_before(partial(model_before, self.run)))
+        self._searches_before = self.process_group.broadcast(scores)
+        if self.process_group.is_main:
+            target = self.settings.target_fpir
+            tqdm.write(f"before training: {describe(self.mixed.metrics(scores, target), target)}")
+
     def _start(self, log: Log) -> dict[str, Tensor] | None:
-        """Validate the model before training; return its weights, or None if it cannot be selected."""
-        if self.settings.select == LAST_EPOCH or not self._keeps_start or not self.validation:
+        """Validate the model before the first step; return its weights, or None if it cannot be selected."""
+        if self.settings.select == LAST_EPOCH or self._searches_before is None:
             return None
-        values = self._validate()
+        values, comparison = self._validate()
         metrics = _named(values)
-        self.selection.start(metrics)
+        self.selection.start(metrics, comparison)
         log(metrics, 0)
         if self.process_group.is_main:
-            tqdm.write(f"before training: {describe(values, self.settings.target_fpir)}")
+            target, epochs = self.settings.target_fpir, self.settings.epochs
+            tqdm.write(f"epoch 0/{epochs}: {describe(values, target)}")
             self.run.forget_after(-1)  # of a run that was interrupted in its first epoch
             self.run.record({"epoch": 0, **metrics})
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
-    def _epoch(self, epoch: int) -> dict[str, float]:
+    def _epoch(self, epoch: int) -> tuple[dict[str, float], Comparison]:
         settings, learner, steps = self.settings, self.learner, self.sampler.batches
         learner.begin(epoch)
         planned = list(self.sampler.epoch(epoch))
@@ -137,25 +154,29 @@ class Trainer:
             total += loss
             bar.set_postfix(loss=f"{loss:.4f}")
         seconds = time.perf_counter() - started
-        metrics = self._validate()
+        metrics, comparison = self._validate()
         if self.process_group.is_main:
             shown = f", {describe(metrics, settings.target_fpir)}" if metrics else ""
             tqdm.write(f"{title}: loss {total / steps:.4f}{shown}, {seconds:.0f} s")
-        return {
-            "loss": total / steps,
-            "seconds": seconds,
-            "learning rate": learner.learning_rate,
-            **_named(metrics),
-        }
+        facts = {"loss": total / steps, "seconds": seconds, "learning rate": learner.learning_rate}
+        return facts | _named(metrics), comparison
 
-    def _validate(self) -> dict[str, float]:
-        """Return the metrics on the validation items, of the main process; {} without validation items."""
-        if not self.validation:
-            return {}
-        vectors = self.source.validation_vectors(self.model)
-        split = make_evaluation_split("validation", self.validation, self.splits.validation, self.protocol)
-        labels, target = item_labels(self.validation), self.settings.target_fpir
-        return self.process_group.broadcast(validation_metrics(split, vectors, labels, target_fpir=target))
+    def _validate(self) -> tuple[dict[str, float], Comparison]:
+        """Return the metrics in the mixed gallery and their comparison with those before training.
+
+        They are those of the main process, and empty without validation items. The metrics of a model that diverged are
+        NaN, and it is compared with nothing.
+        """
+        if self.mixed is None:
+            return {}, {}
+        vectors, target = self.source.vectors(self.model), self.settings.target_fpir
+        before = self._searches_before
+        if np.isfinite(vectors).all():
+            scores = self.mixed.search(vectors)
+            comparison = {} if before is None else self.mixed.compare(before, scores, target)
+            return self.process_group.broadcast((self.mixed.metrics(scores, target), comparison))
+        ranked = ("R@1", "TPIR", "mean TPIR", "unfitted OPIS")
+        return self.process_group.broadcast((dict.fromkeys(ranked, math.nan), {}))
 
     def _start_head(self, model: EmbeddingModel, loss: nn.Module, pixels: PixelSource) -> None:
         """Set the embedding layer to its start. The main process computes it and shares the weights."""

@@ -15,12 +15,14 @@ from retrieval.catalogue.read import Photo
 from retrieval.catalogue.splits import EvaluationProtocol, Splits, photos_in_protocol
 from retrieval.errors import InvalidParameter
 from retrieval.files import write_file
-from training.config import SPLIT_SEED, Settings
+from retrieval.images import Preprocessing
+from training.backbones import load_backbone, published_preprocessing
+from training.config import SMALL, SPLIT_SEED, Settings
 from training.data.continued import copies_across, merge_catalogues
 from training.data.reader import PhotoReader
 from training.evaluation.embedding import embed_photos
 from training.evaluation.evaluate import item_labels
-from training.model import EmbeddingModel
+from training.model import EmbeddingModel, PretrainedModel
 
 from .head_start import first_of_each
 from .recipe import build_loss, initial_model
@@ -115,12 +117,27 @@ def check_network(settings: Settings, earlier: Settings) -> None:
             )
 
 
+def model_before(run: Run) -> tuple[EmbeddingModel | PretrainedModel, Preprocessing]:
+    """Return the model that a run started from and its preprocessing: an earlier run's, or the pretrained one.
+
+    A pretrained model is as `export --pretrained` serves it. A network that is trained from scratch has random weights.
+    """
+    if run.has(START):
+        return _continued_model(run), run.preprocessing
+    name = run.settings.backbone
+    if name == SMALL:
+        return initial_model(run.settings)[0], run.preprocessing
+    return PretrainedModel(load_backbone(name)[0]), published_preprocessing(name)
+
+
 def first_model(run: Run) -> EmbeddingModel:
     """Return the network that a run begins with; for a resumed run, its weights come from the checkpoint later."""
     if run.has(LAST):
         return run.new_model()
-    if not run.has(START):
-        return initial_model(run.settings)[0]
+    return _continued_model(run) if run.has(START) else initial_model(run.settings)[0]
+
+
+def _continued_model(run: Run) -> EmbeddingModel:
     model = run.new_model()
     nn.ModuleDict({"model": model}).load_state_dict(run.load(START)[0], strict=False)
     return model

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 @click.option("--folds", default=4, show_default=True, help="Number of class-disjoint folds.")
 @click.option(
     "--objective",
-    default="fnir",
+    default="tpir",
     show_default=True,
-    help="What to optimise: fnir (at the target FPIR), balanced (mean of R@1, MAP@R and TPIR), opis, r@1 or map@r.",
+    help="What to optimise in the mixed gallery: tpir (mean around the target FPIR), r@1 or opis.",
 )
 @click.option("--share", default=1.0, show_default=True, help="Share of the training items to use.")
 @click.option(

@@ -37,7 +37,7 @@ from retrieval.files import write_file
 from retrieval.process import cores
 from training.config import SPLIT_SEED, Settings
 from training.data.folds import Fold, fold_splits, item_folds, share_of_items, training_items
-from training.evaluation.evaluate import BALANCED, make_evaluation_split
+from training.evaluation.evaluate import make_evaluation_split
 from training.loop.recipe import check_recipe
 
 from .search_space import SearchSpace, apply
@@ -46,11 +46,9 @@ from .trial import ENDED, GIVEN, REFUSED, run_trial
 NAME = "tune"
 TRIALS = 50
 OBJECTIVES: Mapping[str, tuple[str, Literal["minimize", "maximize"]]] = {  # name of the metric, direction
-    "fnir": ("FNIR", "minimize"),
-    "opis": ("OPIS", "minimize"),
+    "tpir": ("mean TPIR", "maximize"),
     "r@1": ("R@1", "maximize"),
-    "map@r": ("MAP@R", "maximize"),
-    "balanced": (BALANCED, "maximize"),
+    "opis": ("unfitted OPIS", "minimize"),
 }
 HEARTBEAT, GRACE = 5, 30  # seconds between heartbeats, and without one until a trial counts as killed
 ATTEMPTS = 3  # how often a trial is started if its process is killed
@@ -161,7 +159,7 @@ def make_plan(
     settings: Settings,
     search: Mapping[str, str],
     *,
-    objective: str = "fnir",
+    objective: str = "tpir",
     folds: int = 4,
     share: float = 1.0,
     trials: int = TRIALS,

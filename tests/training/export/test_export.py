@@ -123,15 +123,15 @@ def test_a_model_that_changes_on_export_is_refused(run: Run, tmp_path: Path, mon
     assert not (tmp_path / "bundle").exists()
 
 
-def test_evaluation_covers_every_scene(run: Run) -> None:
+def test_evaluation_compares_with_the_model_before_training_in_a_mixed_gallery(run: Run) -> None:
     report = evaluate_run(run)
-    assert list(report["splits"]) == ["unseen", "trained", "mixed"]
-    mixed, unseen = report["splits"]["mixed"], report["splits"]["unseen"]
-    assert mixed["queries"] == unseen["queries"] + report["splits"]["trained"]["queries"]
+    assert list(report["splits"]) == ["unseen"]
+    mixed = report["mixed"]
+    assert mixed["fitted"]["queries"] == mixed["fitted"]["items"] == len(run.held_out) == len(run.splits.fit)
+    assert mixed["unfitted"]["items"] == len(run.splits.test)
+    assert mixed["both"]["queries"] == mixed["fitted"]["queries"] + mixed["unfitted"]["queries"]
     assert json.loads((run.path / "evaluation.json").read_text()) == report
-    assert report["served"]["splits"].keys() == report["splits"].keys()
     text = render(report)
-    assert text.index("By the item distance, as served") < text.index("By the nearest photo alone")
-    assert "search OPIS" in text
-    assert "unseen" in text
+    assert text.index("New photos in a mixed gallery") < text.index("Test items alone, by the nearest photo")
+    assert "random weights → this run" in text
     assert "photos of 'b' are the queries" in text

@@ -84,7 +84,7 @@ def test_a_head_on_features_is_a_whole_model_in_the_end(catalogue: Path, tmp_pat
     assert lines[-1]["loss"] < lines[1]["loss"]
     trainer = Trainer(run)
     trainer._restore()
-    once = trainer.source.validation_vectors(trainer.model)
+    once = trainer.source.vectors(trainer.model)
     reader = PhotoReader(trainer.validation, run.preprocessing)
     whole = embed_photos(trainer.model, reader, len(trainer.validation), run.preprocessing)
     assert np.abs(once - whole).max() < 1e-5

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.evaluation.evaluate import BALANCED
+from training.evaluation.mixed import Comparison
 from training.loop.recipe import initial_model
 from training.loop.run import BEST, LAST
 from training.loop.selection import Selection
@@ -14,20 +14,20 @@ from ..conftest import tiny_settings
 
 
 def metrics(value: float) -> dict[str, float]:
-    return {f"validation {name}": value for name in (BALANCED, "mean TPIR", "R@1", "MAP@R", "TPIR")}
+    return {f"validation {name}": value for name in ("mean TPIR", "R@1", "TPIR")}
 
 
 def chosen(select: str, values: list[float], *, start: float | None = None) -> int:
     selection = Selection(select, 0)
     if start is not None:
-        selection.start(metrics(start))
+        selection.start(metrics(start), {})
     for epoch, value in enumerate(values, 1):
-        selection.add(epoch, metrics(value))
+        selection.add(epoch, metrics(value), {})
     return int(selection.best["epoch"])
 
 
 def test_the_best_epoch_is_kept_and_the_model_before_training_only_if_it_is_better() -> None:
-    for select in ("tpir", "balanced", "r@1", "map@r"):
+    for select in ("tpir", "r@1"):
         assert chosen(select, [0.5, 0.9, 0.6, 0.7, 0.7, 0.7]) == 2
         assert chosen(select, [0.3, 0.4, 0.4], start=0.5) == 0
         assert chosen(select, [0.5, 0.5, 0.5], start=0.5) > 0
@@ -36,16 +36,16 @@ def test_the_best_epoch_is_kept_and_the_model_before_training_only_if_it_is_bett
 
 
 def test_an_epoch_that_diverged_is_not_chosen() -> None:
-    assert chosen("balanced", [0.5, 0.6, float("nan"), float("nan")], start=0.1) == 2
+    assert chosen("tpir", [0.5, 0.6, float("nan"), float("nan")], start=0.1) == 2
     assert chosen("r@1", [float("nan")], start=0.1) == 0
 
 
 def test_patience_counts_trained_epochs() -> None:
     selection = Selection("r@1", 2)
-    selection.start(metrics(0.9))
+    selection.start(metrics(0.9), {})
     stopped = []
     for epoch, value in enumerate([0.1, 0.3, 0.2, 0.3], 1):
-        selection.add(epoch, metrics(value))
+        selection.add(epoch, metrics(value), {})
         stopped.append(selection.stops(epoch))
     assert stopped == [False, False, False, True]
 
@@ -56,12 +56,13 @@ def test_training_that_makes_it_worse_returns_what_came_in(
 ) -> None:
     real, calls = Trainer._validate, []
 
-    def worse(self: Trainer) -> dict[str, float]:
+    def worse(self: Trainer) -> tuple[dict[str, float], Comparison]:
         calls.append(1)
-        return {name: value / len(calls) for name, value in real(self).items()}
+        metrics, comparison = real(self)
+        return {name: value / len(calls) for name, value in metrics.items()}, comparison
 
     monkeypatch.setattr(Trainer, "_validate", worse)
-    run = train(tiny_settings(catalogue, select="map@r"), tmp_path / "run")
+    run = train(tiny_settings(catalogue, select="r@1"), tmp_path / "run")
     assert run.progress["best"]["epoch"] == 0
     assert run.progress["best_trained"]["epoch"] == 1
     kept, last, came_in = run.load(BEST)[0], run.load(LAST)[0], initial_model(run.settings)[0].state_dict()

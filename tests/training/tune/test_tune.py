@@ -45,7 +45,7 @@ def metrics(settings, path, fold, features=None):
         Path(MARK).write_text(str(settings.learning_rate))
         time.sleep(60)
     value = abs(settings.learning_rate - 0.01)
-    return {"FNIR": value, "R@1": 1 - value}
+    return {"mean TPIR": 1 - value, "R@1": 1 - value}
 
 trial.fold_metrics = metrics
 study.HEARTBEAT, study.GRACE = 1, 3
@@ -63,7 +63,7 @@ def fake(value: Callable[[Settings, int], float]) -> Callable[..., dict[str, flo
 
     def metrics(settings: Settings, path: Path, fold: Any, features: Path | None = None) -> dict[str, float]:
         found = value(settings, int(path.name.removeprefix("fold-")))
-        return {"FNIR": found, "R@1": 1 - found, "OPIS": found / 100}
+        return {"mean TPIR": 1 - found, "R@1": 1 - found, "unfitted OPIS": found / 100}
 
     return metrics
 
@@ -95,12 +95,12 @@ def test_best_trial_becomes_a_config_of_train(catalogue: Path, tmp_path: Path, c
     assert len(outcome.trials) == 10
     best, given = outcome.complete[0], min(outcome.trials, key=lambda trial: trial.number)
     assert apply(base, given.params) == base
-    assert best.value == min(trial.value for trial in outcome.complete)
+    assert best.value == max(trial.value for trial in outcome.complete)
     assert abs(outcome.settings.learning_rate - 0.01) < 0.005
     assert Settings.from_dict(tomllib.loads(outcome.to_toml())) == outcome.settings
     text = outcome.summary()
     assert f"10 trials: {len(outcome.complete)} complete" in text
-    assert f"Best: trial {best.number}, FNIR {best.value:.4g}." in text
+    assert f"Best: trial {best.number}, mean TPIR {best.value:.4g}." in text
     gain = best.value - given.value
     assert f"Change from the given settings: {gain:.3g} ± " in text
 
@@ -162,7 +162,7 @@ def test_what_cannot_be_done_is_refused_before_anything_is_written(catalogue: Pa
     for told, settings, changes in (
         ("Did you mean learning_rate", base, {"search": {"learning_rat": "1..2"}}),
         ("photos_per_item", dataclasses.replace(base, photos_per_item=1), {}),
-        ("objective must be one of", base, {"objective": "fnri"}),
+        ("objective must be one of", base, {"objective": "tipr"}),
         ("trials must be at least 1", base, {"trials": 0}),
     ):
         with pytest.raises((InvalidParameter, DataError), match=told):
@@ -299,8 +299,8 @@ def test_command_goes_from_search_to_training(catalogue: Path, tmp_path: Path) -
     quick += [*("--set", "regularizer=tcm"), *(word for margin in margins for word in ("--search", margin))]
     out = call("tune", catalogue, "-o", study, *quick, "--trials", 2)
     assert out.startswith("Searching regularizer.positive_margin in 0.6..0.98, regularizer.negative_margin in 0.2..0.7")
-    assert "2 done, trial 1: FNIR" in out
-    assert "3 done, trial 2: FNIR" in call("tune", "-o", study, "--resume", "--trials", 3)
+    assert "2 done, trial 1: mean TPIR" in out
+    assert "3 done, trial 2: mean TPIR" in call("tune", "-o", study, "--resume", "--trials", 3)
     call("train", "-o", tmp_path / "run", "--config", study / "best.toml")
     best = tomllib.loads((study / "best.toml").read_text())
     used = json.loads((tmp_path / "run" / "settings.json").read_text())
