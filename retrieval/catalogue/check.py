@@ -89,9 +89,12 @@ def batches_per_epoch(photos: int, batch_size: int, *, steps: int = 0) -> int:
 
 
 def can_train(photos: Sequence[Photo]) -> bool:
-    """Return whether enough items have enough photos to suggest training."""
+    """Return whether enough items have enough photos to suggest training, and `train` and `evaluate` accept them."""
     counts = Counter(photo.item_id for photo in photos)
-    return sum(count >= PHOTOS_EACH for count in counts.values()) >= TRAINS_FROM
+    if sum(count >= PHOTOS_EACH for count in counts.values()) < TRAINS_FROM or not readiness(photos).trainable:
+        return False
+    splits = make_splits(photos, seed=0)
+    return len(splits.calibration) >= 2 and len(splits.test) >= 2
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from retrieval.catalogue.check import PHOTOS_EACH, TRAINS_FROM, can_train, describe_catalogue
+from retrieval.catalogue.check import can_train, describe_catalogue
 from retrieval.catalogue.photos import QUERIES
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import DataError, command
@@ -105,7 +105,7 @@ def quickstart(
             f"`item_id` (empty where a photo shows nothing of this catalogue): "
             f"{command('calibrate', bundle, gallery, '--queries', 'LABELLED.csv')}"
         )
-    if can_train(catalogue):
+    if can_train(catalogue) and _fit_gains(bundle) and not (output / "run").exists():
         click.echo(_about_training(photos, backbone, output))
     if serve:
         _run("serve", bundle, gallery, "--port", port)
@@ -142,8 +142,17 @@ def _check_same_photos(place: Path, photos: Sequence[Photo], bundle: Path, galle
 def _about_training(photos: Path, backbone: str, output: Path) -> str:
     """Return the command that trains a head on the model."""
     train = command("train", photos, "--backbone", backbone, "--precompute", "8", "-o", output / "run")
-    reason = f"At least {TRAINS_FROM} items have {PHOTOS_EACH} photos or more, enough to train a head on this model"
-    return f"{reason}. `retrieval evaluate` shows whether it finds more items. Train it with: {train}"
+    return (
+        "Fitting the model to this catalogue finds more items beyond chance, so a trained head may find still more; "
+        f"training compares it with the pretrained model. Train it with: {train}"
+    )
+
+
+def _fit_gains(bundle: Path) -> bool:
+    """Return whether the model of a bundle was fitted, because a cross-validation showed a gain beyond chance."""
+    from retrieval.bundle.bundle import Bundle
+
+    return "fit" in Bundle.open(bundle).manifest["evidence"]
 
 
 def _threshold(bundle: Path, gallery: Path) -> tuple[bool, float]:

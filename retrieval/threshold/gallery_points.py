@@ -6,6 +6,7 @@ A gallery keeps the points of two bundles of its model, so that a rollback to th
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import UNANCHORED, OperatingPoint
 from retrieval.errors import command
 
-from .error_rates import GalleryRates
+from .error_rates import LEAST_ITEMS, GalleryRates
 
 MOST_POINTS = 2  # bundles whose points a gallery keeps: the current and the previous one
 
@@ -103,10 +104,12 @@ def warning_of(
             f"{again} sets a new threshold, and shows the old one's FPIR with --dry-run"
         )
     if rates is None and point.decides and items > promised:
+        needed = max(LEAST_ITEMS, math.ceil(1 / point.target_fpir))
+        labelled = f"`{command('calibrate', bundle, gallery, '--queries', 'LABELLED.csv')}`"
         return (
             f"The gallery has {items} items and the threshold was set for {promised}: photos of unknown items return a "
-            f"match more often than the {point.target_fpir:.1%} that were promised. {again} sets a threshold in this "
-            "gallery"
+            f"match more often than the {point.target_fpir:.1%} that were promised. {labelled} sets a threshold in "
+            f"this gallery, from at least {needed} labelled photos of unknown items"
         )
     return ""
 

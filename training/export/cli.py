@@ -30,7 +30,7 @@ class ExportCommand(GroupedCommand):
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
         "Threshold": ["target_fpir", "allow_estimate"],
         HARDWARE: ["precision", "provider"],
-        MODEL: ["pretrained", "fit", "verify", "item_distance"],
+        MODEL: ["pretrained", "fit", "verify", "item_distance", "even_if_worse"],
         OUTPUT: ["output"],
     }
 
@@ -61,6 +61,9 @@ class ExportCommand(GroupedCommand):
     help="What decides: the nearest photo, the mean photo and the rivals of an item, or its nearest photo alone.",
 )
 @click.option(
+    "--even-if-worse", is_flag=True, help="Accept a run that finds less than the model that its training started from."
+)
+@click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to write the bundle to."
 )
 @click.option(
@@ -85,13 +88,14 @@ class ExportCommand(GroupedCommand):
     show_default=True,
     help="Execution provider that runs the model. The bundle works with this provider only.",
 )
-def export(
+def export(  # noqa: PLR0913, PLR0917, one an option
     run: Path | None,
     output: Path,
     pretrained: str | None,
     fit: Path | None,
     verify: bool,
     item_distance: str,
+    even_if_worse: bool,
     target_fpir: float,
     allow_estimate: bool,
     precision: str,
@@ -116,10 +120,10 @@ def export(
 
     variant, distance = Variant(precision, provider), _distance(item_distance, verify=verify)
     if pretrained is not None:
-        if run is not None or allow_estimate:
+        if run is not None or allow_estimate or even_if_worse:
             raise InvalidParameter(
                 "--pretrained",
-                "be used without RUN and --allow-estimate",
+                "be used without RUN, --allow-estimate and --even-if-worse",
                 pretrained,
                 remedy="The threshold is set in a gallery: leave them out",
             )
@@ -139,6 +143,7 @@ def export(
             variant=variant,
             item_distance=distance,
             verify=verify,
+            even_if_worse=even_if_worse,
         )
         _show_evidence(bundle.manifest["evidence"])
     click.echo(f"Wrote {output}: {bundle.operating_point.describe()}")

@@ -43,6 +43,7 @@ def export(
     variant: Variant = REFERENCE,
     item_distance: ItemDistance | None = None,
     verify: bool = False,
+    even_if_worse: bool = False,
 ) -> Bundle:
     """Write a bundle to `path` and return it. The threshold is set on the calibration items, with the ONNX model.
 
@@ -58,15 +59,19 @@ def export(
         Constants of the item distance, by default those of `ItemDistance.default`.
     verify:
         Compare local features (geometric verification), with a vocabulary fitted to the fit items.
+    even_if_worse:
+        Export a run that finds less than the model that it started from.
 
     Raises
     ------
     RunError
-        If the ONNX model differs too much from torch, or the run has no calibration items.
+        If the run is worse than its start or has no calibration items, or the ONNX model differs too much from torch.
     CalibrationError, BundleError
         If no threshold keeps the promise, or `path` exists.
     """
     check_new(path)
+    if not even_if_worse:
+        run.check_not_worse()
     if not run.splits.calibration:
         raise RunError("the run has no calibration items", remedy="Assign some items to the partition calibration")
     distance = item_distance or ItemDistance.default(verified=verify)

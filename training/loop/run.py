@@ -146,13 +146,21 @@ class Run:
     @property
     def export_command(self) -> str:
         """The command that exports the run, or the model that it started from if the run is worse."""
-        output = ("-o", f"bundles/{self.path.name}")
+        output, backbone = f"bundles/{self.path.resolve().name}", self.settings.backbone
         if not self.worse:
-            return command("export", self.path, *output, "--allow-estimate")
+            return command("export", self.path, "-o", output, "--allow-estimate")
         if self.warm_start:
-            return command("export", self.warm_start["run"], *output, "--allow-estimate")
-        name = AUTO if self.settings.backbone == SMALL else self.settings.backbone
-        return command("export", "--pretrained", name, *output)
+            return command("export", self.warm_start["run"], "-o", output, "--allow-estimate")
+        return command("export", "--pretrained", AUTO if backbone == SMALL else backbone, "-o", output)
+
+    def check_not_worse(self) -> None:
+        """Raise RunError if the run is worse than the model that it started from, beyond chance."""
+        if self.worse:
+            raise RunError(
+                f"{self.path} finds less than the model that it started from ({self.started_from}): for new photos in "
+                f"a gallery of fitted and unfitted items, {', and '.join(self.worse)}",
+                remedy=f"Export that model (`{self.export_command}`), train in another way, or pass --even-if-worse",
+            )
 
     @property
     def told_start(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -161,11 +162,17 @@ def test_what_is_missing_is_said_before_anything_is_written(tmp_path: Path) -> N
     assert not (tmp_path / "q").exists()
 
 
-@pytest.mark.parametrize(("items", "suggested"), [(30, True), (29, False)])
-def test_training_is_suggested_from_thirty_items_with_four_photos(
-    output: Path, tmp_path: Path, items: int, suggested: bool
+@pytest.mark.parametrize(("items", "gains", "suggested"), [(30, True, True), (30, False, False), (29, True, False)])
+def test_training_is_suggested_where_a_fit_gains_and_thirty_items_have_four_photos(
+    tiny: Pretrained, tmp_path: Path, items: int, gains: bool, suggested: bool
 ) -> None:
-    done = run(write_folder(tmp_path / "photos", items=range(items), photos=range(4)), output)
+    fitted = replace(
+        tiny, evidence={"fit": {"items": 15, "photos": 60, "recall_at_1": 0.5, "gain": 0.2}} if gains else {}
+    )
+    export_pretrained(fitted, tmp_path / "q" / "bundle")
+    photos = write_folder(tmp_path / "photos", items=range(items), photos=range(4))
+    done = run(photos, tmp_path / "q")
     assert done.exit_code == 0, done.output
     assert ("Train it with: retrieval train" in done.output) == suggested
-    assert ("a head" in done.output) == suggested
+    (tmp_path / "q" / "run").mkdir()
+    assert "retrieval train" not in run(photos, tmp_path / "q").output

@@ -88,6 +88,30 @@ def test_a_bundle_is_never_overwritten(bundle: Bundle, run: Run) -> None:
         export(run, bundle.path, allow_estimate=True)
 
 
+def test_a_run_that_is_worse_than_its_start_is_refused_before_anything_is_embedded(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worse = Run(shutil.copytree(run.path, tmp_path / "run"))
+    progress = worse.progress
+    both = progress["best"]["comparison"]["both"]
+    both["R@1"] |= {"before": 0.5, "after": 0.4, "low": -0.2, "high": 0.01}
+    both["TPIR"] |= {"before": 0.322, "after": 0.281, "low": -0.07, "high": -0.01}
+    progress["best"]["comparison"]["unfitted"]["items"] = 12
+    worse.write_progress(progress)
+    with monkeypatch.context() as patch:
+        patch.setattr("training.export.export.ModelExporter", None)
+        with pytest.raises(RunError) as caught:
+            export(worse, tmp_path / "bundle", target_fpir=0.2, allow_estimate=True)
+    assert "TPIR is 0.281 and was 0.322 before training (95 % interval of the change -0.070 to -0.010)" in str(
+        caught.value
+    )
+    assert "R@1 is" not in str(caught.value)
+    assert "retrieval export --pretrained auto -o bundles/run" in caught.value.remedy
+    assert "--even-if-worse" in caught.value.remedy
+    assert not (tmp_path / "bundle").exists()
+    export(worse, tmp_path / "bundle", target_fpir=0.2, allow_estimate=True, even_if_worse=True)
+
+
 def test_too_few_items_are_refused_without_the_word(run: Run, tmp_path: Path) -> None:
     with pytest.raises(CalibrationError) as caught:
         export(run, tmp_path / "bundle", target_fpir=0.2)

@@ -55,7 +55,7 @@ def test_features_that_two_processes_compute_are_those_of_one(catalogue: Path, t
     assert done.returncode == 0, done.stderr
     alone = train(tiny_settings(catalogue, **QUICK | changes), tmp_path / "alone")
     one, two = (load_file(path / "features.safetensors") for path in (alone.path, tmp_path / "shared"))
-    assert one.keys() == two.keys() == {"fit", "validation"}
+    assert one.keys() == two.keys() == {"fit", "searched", "before"}
     for name, value in one.items():
         assert value.allclose(two[name], atol=1e-5), name
     assert losses(Run.open(tmp_path / "shared")) == pytest.approx(losses(alone), rel=1e-3)
