@@ -36,7 +36,7 @@ def cli(*words: object) -> Result:
 
 def test_a_model_that_training_made_worse_is_exported_only_on_demand(photos: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    head = ("--dim", 2, "--head-start", "random", "--precompute", 1, "--epochs", 1, "--epoch-steps", 1)
+    head = ("--dim", 6, "--head-start", "random", "--precompute", 1, "--epochs", 1, "--epoch-steps", 1)
     trained = cli("train", photos, "--backbone", "efficientnet-lite0", *head, "-o", run)
     assert trained.exit_code == 0, trained.output
     evaluated = cli("evaluate", run)
@@ -48,6 +48,6 @@ def test_a_model_that_training_made_worse_is_exported_only_on_demand(photos: Pat
     assert isinstance(refused.exception, RunError)
     assert "--even-if-worse" in refused.exception.remedy
     assert not (tmp_path / "bundle").exists()
-    done = cli("export", run, "-o", tmp_path / "bundle", "--allow-estimate", "--even-if-worse")
+    done = cli("export", run, "-o", tmp_path / "bundle", "--allow-estimate", "--even-if-worse", "--target-fpir", 0.4)
     assert done.exit_code == 0, done.output
     assert Bundle.open(tmp_path / "bundle").operating_point.decides
