@@ -121,12 +121,8 @@ def export(  # noqa: PLR0913, PLR0917, one an option
     variant, distance = Variant(precision, provider), _distance(item_distance, verify=verify)
     if pretrained is not None:
         if run is not None or allow_estimate or even_if_worse:
-            raise InvalidParameter(
-                "--pretrained",
-                "be used without RUN, --allow-estimate and --even-if-worse",
-                pretrained,
-                remedy="The threshold is set in a gallery: leave them out",
-            )
+            rule = "be used without RUN, --allow-estimate and --even-if-worse"
+            raise InvalidParameter("--pretrained", rule, pretrained, remedy="Leave them out")
         bundle = _export_pretrained(
             pretrained, output, fit=fit, verify=verify, distance=distance, target_fpir=target_fpir, variant=variant
         )

@@ -69,11 +69,7 @@ def export(
     CalibrationError, BundleError
         If no threshold keeps the promise, or `path` exists.
     """
-    check_new(path)
-    if not even_if_worse:
-        run.check_not_worse()
-    if not run.splits.calibration:
-        raise RunError("the run has no calibration items", remedy="Assign some items to the partition calibration")
+    _check(run, path, even_if_worse=even_if_worse)
     distance = item_distance or ItemDistance.default(verified=verify)
     with tempfile.TemporaryDirectory() as folder:
         exporter = ModelExporter(run, Path(folder))
@@ -97,6 +93,14 @@ def export(
             **_facts(run, items),
         }
         return _write(path, run, items, point, evidence, report=items.report(point, comparison))
+
+
+def _check(run: Run, path: Path, *, even_if_worse: bool) -> None:
+    check_new(path)
+    if not even_if_worse:
+        run.check_not_worse()
+    if not run.splits.calibration:
+        raise RunError("the run has no calibration items", remedy="Assign some items to the partition calibration")
 
 
 def _verifier(exporter: ModelExporter) -> GeometricVerifier:

@@ -60,8 +60,7 @@ def train(
     check_photos:
         Open every photo before anything is written.
     keep_start:
-        Compare with the model before training, and keep it if no epoch is better. One photo of each fitted item is
-        then held out to search for it.
+        Compare with the model before training, with a photo of each fitted item held out; keep it if none is better.
 
     Raises
     ------
@@ -70,25 +69,20 @@ def train(
     RunError
         If `path` already contains a run, or contains none to resume.
     """
-    process_group = ProcessGroup.join()
+    group = ProcessGroup.join()
     photos = model = None
     before = entries(path)
     try:
         if not resume:
             photos, model = begin_run(
-                settings, path, process_group, start=start, splits=splits, check=check_photos, hold_out=keep_start
+                settings, path, group, start=start, splits=splits, check=check_photos, hold_out=keep_start
             )
         trainer = Trainer(
-            Run.open(path),
-            photos=photos,
-            model=model,
-            process_group=process_group,
-            on_epoch=on_epoch,
-            keep_start=keep_start,
+            Run.open(path), photos=photos, model=model, process_group=group, on_epoch=on_epoch, keep_start=keep_start
         )
         return trainer.run_epochs()
     except Exception:  # of the model, the data or the device: a run without an epoch is removed
-        if process_group.is_main and not (resume or Run(path).has(LAST)):
+        if group.is_main and not (resume or Run(path).has(LAST)):
             remove_new(path, before)
         raise
 
