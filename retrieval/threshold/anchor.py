@@ -50,7 +50,6 @@ from .error_rates import (
 )
 from .gallery_points import pack_points, stored_point
 from .labelled_queries import QUERIES, by_source, embed_queries, gallery_shift, kept_queries, pack_queries
-from .rule import choose_threshold, most_useful_threshold
 
 SOURCES = (OWN, PROBE, LABELLED, UNKNOWN)  # of the draws that set a threshold
 UNKNOWN_SHARES = (0.1, 0.5, 0.9)  # shares of queries for unknown items, to report precision at
@@ -69,8 +68,9 @@ def anchor(
 ) -> OperatingPoint:
     """Return the operating point of a gallery.
 
-    All sources of draws are one sample, with items weighted equally. Among the thresholds that keep the target, the one
-    with the greatest mean utility over items serves (`calibrate`), or the greatest one if there are no mated searches.
+    All sources of draws are one sample, with items weighted equally. The greatest threshold that keeps the target
+    serves. Mated searches set no threshold: photos of one session are nearer to each other than to users' photos, so
+    they would ask for too small a one.
 
     Parameters
     ----------
@@ -166,9 +166,8 @@ def _choose(
                 f"more than {target:g} of the draws are at distance 0 from another item",
                 remedy="Look for items that are in the gallery under two ids, with `retrieval audit`",
             )
-        chosen = limit if mated is None else choose_threshold(mated, limit, most_useful_threshold)
-        if chosen is not None:
-            return chosen, status
+        if mated is None or (mated.correct <= limit).any():
+            return limit, status
     raise CalibrationError(
         f"no threshold with FPIR <= {target:g} in this gallery finds a single item (TPIR 0)",
         remedy="Use a better model, or accept more false matches with a larger --target-fpir",

@@ -153,12 +153,12 @@ class DrawnDistances:
         counts = np.unique(np.linspace(0, last + 1, STEPS).astype(int)).clip(0, len(weights))
         shares = np.r_[0, weights][counts] if len(weights) else np.zeros(1)
         expected = self.left_out(shares)
-        kept = np.flatnonzero(expected <= target + TOLERANCE)
+        kept = np.flatnonzero((expected <= target + TOLERANCE) & (shares <= target + TOLERANCE))
         if not len(kept):
             return None
         step = int(kept[-1])
         limit = self.at_share(float(shares[step]))
-        if step + 1 == len(shares):
+        if step + 1 == len(shares) or expected[step + 1] <= target:
             return limit
         further = self.at_share(float(shares[step + 1]))
         part = (target - expected[step]) / (expected[step + 1] - expected[step])

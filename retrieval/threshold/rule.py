@@ -19,7 +19,7 @@ conservative.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,6 @@ REMEDY = "Bring more calibration items, or accept the word `estimated` with --al
 ITEMS, GROUPS, FAMILIES = "items", "groups of items", "families of similar items"  # kinds of clusters
 
 Floats = NDArray[np.float64]
-Rule = Callable[[UtilityCurves], float | None]  # chooses one of the distances of curves
 
 
 def calibrate(
@@ -177,9 +176,7 @@ class _Promise:
         )
 
 
-def choose_threshold(
-    scores: SearchScores, limit: float, rule: Callable[[UtilityCurves], float | None] | None = None
-) -> float | None:
+def choose_threshold(scores: SearchScores, limit: float) -> float | None:
     """Return the threshold chosen by the rule among those up to `limit`, None if none of them finds anything.
 
     Utility only grows between two impostor distances, so the candidates lie just below each of them and at the limit.
@@ -189,7 +186,7 @@ def choose_threshold(
     if len(candidates) > CANDIDATES:
         picked = np.linspace(0, len(candidates) - 1, CANDIDATES).round().astype(int)
         candidates = candidates[picked]
-    return (rule or best_threshold)(search_curves(scores, candidates))
+    return best_threshold(search_curves(scores, candidates))
 
 
 def best_threshold(curves: UtilityCurves) -> float | None:
@@ -204,14 +201,6 @@ def best_threshold(curves: UtilityCurves) -> float | None:
     equal = np.flatnonzero(means >= means[best] - error)
     least = spread[equal].min()
     return float(candidates[equal[spread[equal] <= least + 1e-12][-1]])
-
-
-def most_useful_threshold(curves: UtilityCurves) -> float | None:
-    """Return the distance with the greatest mean utility, the largest of equals; None if none finds anything."""
-    if not curves.sensitivity.any():
-        return None
-    means = curves.utility.mean(axis=0)
-    return float(curves.distances[np.flatnonzero(means >= means.max() - 1e-12)[-1]])
 
 
 def _evidence(scores: SearchScores, promise: _Promise, threshold: float) -> dict[str, Any]:

@@ -219,19 +219,26 @@ def test_a_shift_is_kept_for_own_draws_that_come_later() -> None:
     assert rates.drawn.margin == shift.margin
 
 
-def test_utility_may_ask_for_less_than_the_promise_allows() -> None:
+def test_the_greatest_threshold_that_keeps_the_target_serves_however_near_the_photos_of_an_item_are() -> None:
     generator = np.random.default_rng(0)
     other = generator.uniform(0.5, 1, 60)
-    own = draws(other, np.arange(60), own=generator.uniform(0, 0.2, 60))  # every item is found within 0.2
-    point = anchor({OWN: own}, 0.3, gallery_items=60)
-    assert own.own.max() <= point.threshold < other.min()
-    assert point.evidence["tpir"] == 1
-    assert point.evidence["tpir_of"] == "catalogue photos"
-    assert point.evidence["misidentification"] == 0
+    bursts = draws(other, np.arange(60), own=generator.uniform(0, 0.01, 60))  # photos of one session
+    sessions = draws(other, np.arange(60), own=generator.uniform(0, 1.5, 60))
+    point = anchor({OWN: bursts}, 0.3, gallery_items=60)
+    assert point.threshold == anchor({OWN: sessions}, 0.3, gallery_items=60).threshold
+    assert point.threshold == DrawnDistances.of({OWN: bursts}).limit(0.3, certified=False)
+    assert (point.evidence["tpir"], point.evidence["tpir_of"]) == (1, "catalogue photos")
+
+
+def test_precision_is_that_of_the_rate_to_expect_where_no_draw_returned_a_match() -> None:
+    other = np.random.default_rng(0).uniform(0.5, 1, 60)
+    own = draws(other, np.arange(60), own=np.full(60, 0.1))  # every item is found, and no other one before it
+    point = anchor({OWN: own}, 0.3, gallery_items=60, cap=0.3)
     expected = point.evidence["fpir_expected"]
+    assert point.evidence["misidentification"] == 0
     assert point.evidence["fpir"] == 0 < expected < 0.05
     shares = {name: (1 - float(name)) / (1 - float(name) + float(name) * expected) for name in ("0.1", "0.5", "0.9")}
-    assert point.evidence["precision"] == pytest.approx(shares)  # of the rate to expect, not of the observed zero
+    assert point.evidence["precision"] == pytest.approx(shares)
     assert max(shares.values()) < 1
 
 

@@ -9,7 +9,7 @@ from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.metrics.consistency import UtilityCurves, search_curves, search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates
 from retrieval.threshold.bounds import bound_p_value, items_needed, upper_bound
-from retrieval.threshold.rule import best_threshold, calibrate, choose_threshold, most_useful_threshold
+from retrieval.threshold.rule import best_threshold, calibrate, choose_threshold
 
 
 def searches(items: int, *, photos: int = 6, seed: int = 0, hard: float = 0.1) -> SearchScores:
@@ -192,13 +192,6 @@ def test_one_item_has_no_standard_error() -> None:
 def test_thresholds_that_find_nothing_are_no_candidates() -> None:
     assert best_threshold(curves([0.1, 0.2], [[0.0, 0.0]])) is None
     assert best_threshold(curves([0.1, 0.2], [[0.0, 0.3], [0.0, 0.0]])) == 0.2
-
-
-def test_the_most_useful_threshold_has_the_greatest_mean_and_is_the_largest_of_equals() -> None:
-    """However uneven the items are, unlike the one that is best for an unanchored gallery."""
-    uneven = curves([0.1, 0.2, 0.3, 0.4], [[0.6, 1.0, 0.0, 0.1], [0.6, 0.3, 1.3, 0.1]])
-    assert most_useful_threshold(uneven) == 0.3
-    assert most_useful_threshold(curves([0.1, 0.2, 0.3], [[0.0, 0.0, 0.0]])) is None
 
 
 def test_the_searches_of_a_large_item_are_one_cluster() -> None:
