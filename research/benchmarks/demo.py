@@ -1,4 +1,4 @@
-"""Run the demo with several seeds: rates of new photos under three thresholds, and the time it takes.
+"""Run the demo with several seeds: two trainings, rates of new photos under three thresholds, and the time it takes.
 
     python -m research.benchmarks.demo --output runs/demo
 
@@ -18,10 +18,12 @@ from pathlib import Path
 from training.demo.queries import Rates
 from training.demo.run import TARGET_FPIR, measure_demo, run_demo
 from training.demo.thresholds import BY_HAND, KindRates, kind_rates
+from training.demo.trainings import HEAD
 
 from .tables import NONE, Recorder, parser_of
 
 RATES = ("seed, threshold", "promised FPIR", "realised FPIR", "interval", "TPIR", "precision at 50 % unknown")
+TRAININGS = ("seed, training", *HEAD[1:])
 TIMES = ("seed", "wall clock", "processor")
 
 
@@ -34,6 +36,11 @@ def main() -> None:
     times = {seed: _run(folder, seed) for seed, folder in demos.items()}
     results = {seed: measure_demo(folder) for seed, folder in demos.items()}
     with Recorder("demo", arguments) as record:
+        record.table("trainings", TRAININGS)
+        for seed, result in results.items():
+            for name, found in result.trainings.items():
+                measured = (found.recall, found.tpir, found.opis, found.plain_opis)
+                record.add(f"{seed}, {name}", *(f"{value:.3f}" for value in measured))
         record.table("thresholds", RATES)
         for seed, result in results.items():
             for name, rates in result.rates.items():

@@ -19,6 +19,8 @@ from training.demo.examples import ELSEWHERE, FIRST, MATCH, MISS, NEW, choose_ex
 from training.demo.queries import Answers, Nearest, bootstrap_interval
 from training.demo.run import TARGET_FPIR
 from training.demo.thresholds import BUNDLE, BY_HAND, GALLERY, compare_thresholds, conclude, kind_rates
+from training.demo.trainings import WITH_TCM, WITHOUT_TCM
+from training.loop.run import Run
 
 UNKNOWN_LABELS = {UNKNOWN: "unknown-item", SIBLING: "unknown-variant"}
 
@@ -140,6 +142,22 @@ def test_the_table_is_what_the_retriever_answers(finished: Path) -> None:
     assert realised_fpir(table, GALLERY) == pytest.approx(100 * found, abs=0.06)
     assert 1 < realised_fpir(table, GALLERY) < 10
     assert realised_fpir(table, BY_HAND) > 2 * realised_fpir(table, GALLERY)
+
+
+@pytest.mark.end_to_end
+def test_the_table_compares_trainings_that_differ_in_tcm_alone(finished: Path) -> None:
+    settings = {name: Run.open(finished / name).settings.to_dict() for name in ("run", "run-without-tcm")}
+    assert settings["run"] | {"regularizer": "", "regularizer_arguments": {}} == settings["run-without-tcm"]
+    assert settings["run"]["regularizer"] == "tcm"
+    table = (finished / "table.txt").read_text()
+    found = {
+        name: re.search(rf"^{name} +([\d.]+)% +([\d.]+)%", table, re.MULTILINE) for name in (WITH_TCM, WITHOUT_TCM)
+    }
+    recalls = {name: float(match[1]) for name, match in found.items() if match}
+    assert recalls[WITH_TCM] != recalls[WITHOUT_TCM]
+    for name, match in found.items():
+        assert match, name
+        assert 20 < float(match[2]) < float(match[1])  # TPIR, R@1
 
 
 def realised_fpir(table: str, name: str) -> float:

@@ -11,9 +11,9 @@ import click
 from retrieval.errors import RunError, command
 from retrieval.files import write_file
 
-from .run import SEED, run_demo
+from .run import RUNS, SEED, run_demo
 
-PARTS = ("photos", "run", "bundle", "gallery", "examples", "table.txt")  # of a demo
+PARTS = ("photos", *RUNS.values(), "bundle", "gallery", "examples", "table.txt")  # of a demo
 
 
 @click.command()
@@ -34,10 +34,11 @@ PARTS = ("photos", "run", "bundle", "gallery", "examples", "table.txt")  # of a 
 )
 @click.option("--keep", is_flag=True, help="Keep a finished demo and print its table.")
 def demo(output: Path, seed: int, keep: bool) -> None:
-    """Draw a catalogue, train, export and index it, and compare thresholds.
+    """Draw a catalogue, train, export and index it, and compare trainings and thresholds.
 
-    The table at the end shows three thresholds with the same new photos of known and unknown items: chosen by hand on
-    the training photos, the bundle's and the gallery's. The output is ready for `retrieval serve`.
+    The tables at the end show what the threshold-consistent margin (TCM) changes, and three thresholds with the same
+    new photos of known and unknown items: chosen by hand on the training photos, the bundle's and the gallery's. The
+    output is ready for `retrieval serve`.
 
     \b
     Example:

@@ -1,11 +1,12 @@
-"""Run the demo: draw a catalogue, train, export, index, and search with new photos."""
+"""Run the demo: draw a catalogue, train with and without TCM, export, index, and search with new photos."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from retrieval.catalogue.read import read_catalogue
+from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.catalogue.splits import side
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
@@ -13,6 +14,7 @@ from retrieval.threshold.wording import describe
 from training.config import Settings
 from training.data.synthetic.catalogue import CATALOGUE, QUERIES, make_catalogue
 from training.export.export import export
+from training.loop.run import Run
 from training.loop.train import train
 
 from .examples import Example, choose_examples, copy_examples, describe_examples
@@ -25,17 +27,20 @@ from .thresholds import (
     kind_table,
     threshold_table,
 )
+from .trainings import WITH_TCM, WITHOUT_TCM, Training, measure_training, training_table
 
 TARGET_FPIR = 0.05
 SEED = 0
 SIZE = 64  # side of the model's input
 PHOTO_SIZE = 80  # side of a photo, of which the centre crop covers 0.8
+RUNS = {WITH_TCM: "run", WITHOUT_TCM: "run-without-tcm"}  # directories; the first is exported
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """Answers to fresh queries, their rates under three thresholds, and the examples for the page."""
+    """What two trainings find, answers to new photos, their rates under three thresholds, and the page's examples."""
 
+    trainings: dict[str, Training]  # by name
     answers: Answers
     rates: dict[str, Rates]  # of each threshold, by name
     expectation: list[str]  # what indexing said to expect
@@ -45,6 +50,7 @@ class DemoResult:
         """Return the tables with a few sentences about them."""
         parts = (
             self.expectation,
+            training_table(self.trainings, TARGET_FPIR),
             [*threshold_table(self.rates, TARGET_FPIR), "", *EXPLANATION],
             kind_table(self.answers),
             conclude(self.answers, self.rates, TARGET_FPIR),
@@ -61,6 +67,8 @@ def demo_settings(catalogue: Path, *, epochs: int = 14, seed: int = SEED) -> Set
         size=SIZE,
         dim=128,
         loss="smooth_ap",
+        regularizer="tcm",
+        regularizer_arguments={"negative_margin": 0.7},
         epochs=epochs,
         learning_rate=2e-3,
         head_learning_rate=2e-3,
@@ -75,10 +83,11 @@ def demo_settings(catalogue: Path, *, epochs: int = 14, seed: int = SEED) -> Set
 def run_demo(output: Path, *, seed: int = SEED) -> DemoResult:
     """Draw a catalogue, train, export and index it under `output`, and search with new photos."""
     catalogue = make_catalogue(output / "photos", size=PHOTO_SIZE, seed=seed)
-    run = train(demo_settings(catalogue, seed=seed), output / "run")
+    settings = demo_settings(catalogue, seed=seed)
+    run = train(settings, output / RUNS[WITH_TCM])
+    train(replace(settings, regularizer="", regularizer_arguments={}), output / RUNS[WITHOUT_TCM])
     bundle = export(run, output / "bundle", target_fpir=TARGET_FPIR, allow_estimate=True)
-    shown = [photo for photo in read_catalogue(catalogue) if side(photo) == run.protocol.gallery_source]
-    index_catalogue(bundle, shown, output / "gallery")
+    index_catalogue(bundle, _shown(run, read_catalogue(catalogue)), output / "gallery")
     result = measure_demo(output)
     copy_examples(result.answers, result.examples, output / "examples")
     return result
@@ -86,11 +95,19 @@ def run_demo(output: Path, *, seed: int = SEED) -> DemoResult:
 
 def measure_demo(output: Path) -> DemoResult:
     """Search the gallery of a finished demo under `output` with its new photos."""
-    trained = [photo for photo in read_catalogue(output / "photos" / CATALOGUE) if photo.partition == "train"]
+    photos, queries = (read_catalogue(output / "photos" / name) for name in (CATALOGUE, QUERIES))
+    trained = [photo for photo in photos if photo.partition == "train"]
+    runs = {name: Run.open(output / folder) for name, folder in RUNS.items()}
+    trainings = {name: measure_training(run, _shown(run, photos), queries, TARGET_FPIR) for name, run in runs.items()}
     with Retriever.open(output / "bundle", output / "gallery") as retriever:
         bundle, point = retriever.bundle, retriever.point
-        answers = ask(retriever, read_catalogue(output / "photos" / QUERIES), {photo.item_id for photo in trained})
+        answers = ask(retriever, queries, {photo.item_id for photo in trained})
         expectation = describe(point) if retriever.rates() is not None else []
     by_hand = best_f1_threshold(bundle, trained)
     rates = compare_thresholds(answers, by_hand=by_hand, bundle=bundle.threshold, gallery=point.threshold)
-    return DemoResult(answers, rates, expectation, choose_examples(answers))
+    return DemoResult(trainings, answers, rates, expectation, choose_examples(answers))
+
+
+def _shown(run: Run, photos: Sequence[Photo]) -> list[Photo]:
+    """Return the photos that the gallery holds: the catalogue's pictures, without photos of users."""
+    return [photo for photo in photos if side(photo) == run.protocol.gallery_source]
