@@ -13,6 +13,17 @@ from .measured import measured_values
 
 HEAD = """# The papers' tables and figures
 
+## What each paper gives the product
+
+| paper | what it gives | where it is seen |
+| --- | --- | --- |
+| Threshold-Consistent Margin Loss | TCM, a margin that makes one distance mean the same for every item; OPIS, the measure of that | `train --regularizer tcm`; [the demo](tables/demo.md) trains with and without it; OPIS is in the lines of `train`, in `evaluate`, and in the evidence and the report of every threshold |
+| Mean Field Theory in Deep Metric Learning | losses that compare photos with a learned mean of each item instead of with each other | `train --loss mean_field_contrastive` or `mean_field_class_wise_multi_similarity` |
+| Contextual Similarity Optimization | losses that also compare the neighbours of two photos | `train --loss contextual` or `contextual_sum`; the sampler `groups:COLUMN` |
+| A Non-isotropic Probabilistic Take on Proxy-based Metric Learning | EL-nivMF: items with a direction and a spread of their own; a certainty for each photo | `train --loss proxy_anchor --regularizer vmf_nca`; the `certainty` of every answer, which the server watches for drift |
+
+## How to run them
+
 Every table and figure of the four papers that this project builds on has a configuration that `retrieval research run`
 runs from start to end, on the official data sets or on a catalogue of your own. This page is made of those
 configurations (`retrieval research list --markdown`); a test keeps both alike.
