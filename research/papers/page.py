@@ -15,12 +15,16 @@ HEAD = """# The papers' tables and figures
 
 ## What each paper gives the product
 
-| paper | what it gives | where it is seen |
-| --- | --- | --- |
-| Threshold-Consistent Margin Loss | TCM, a margin that makes one distance mean the same for every item; OPIS, the measure of that | `train --regularizer tcm`; [the demo](tables/demo.md) trains with and without it; OPIS is in the lines of `train`, in `evaluate`, and in the evidence and the report of every threshold |
-| Mean Field Theory in Deep Metric Learning | losses that compare photos with a learned mean of each item instead of with each other | `train --loss mean_field_contrastive` or `mean_field_class_wise_multi_similarity` |
-| Contextual Similarity Optimization | losses that also compare the neighbours of two photos | `train --loss contextual` or `contextual_sum`; the sampler `groups:COLUMN` |
-| A Non-isotropic Probabilistic Take on Proxy-based Metric Learning | EL-nivMF: items with a direction and a spread of their own; a certainty for each photo | `train --loss proxy_anchor --regularizer vmf_nca`; the `certainty` of every answer, which the server watches for drift |
+- *Threshold-Consistent Margin Loss* gives TCM, a margin that makes one distance mean the same for every item, and OPIS,
+  the measure of that. See `train --regularizer tcm`, and [the demo](tables/demo.md), which trains with and without it.
+  OPIS is in the lines of `train`, in `evaluate`, and in the evidence and the report of every threshold.
+- *Mean Field Theory in Deep Metric Learning* gives losses that compare photos with a learned mean of each item instead
+  of with each other: `train --loss mean_field_contrastive` and `mean_field_class_wise_multi_similarity`.
+- *Contextual Similarity Optimization* gives losses that also compare the neighbours of two photos:
+  `train --loss contextual` and `contextual_sum`, and the sampler `groups:COLUMN`.
+- *A Non-isotropic Probabilistic Take on Proxy-based Metric Learning* gives EL-nivMF, in which each item has a direction
+  and a spread of its own: `train --loss proxy_anchor --regularizer vmf_nca`. It also gives the `certainty` of a photo,
+  which is in every answer, and which the server watches for drift.
 
 ## How to run them
 

@@ -69,8 +69,7 @@ def anchor(
     """Return the operating point of a gallery.
 
     All sources of draws are one sample, with items weighted equally. The greatest threshold that keeps the target
-    serves. Mated searches set no threshold: photos of one session are nearer to each other than to users' photos, so
-    they would ask for too small a one.
+    serves. Mated searches would set too small a one, since the photos of one session are near to each other.
 
     Parameters
     ----------
