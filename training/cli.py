@@ -156,21 +156,14 @@ def evaluate(run: Path, as_json: bool, target_fpir: float | None) -> None:
     "-o", "--output", type=click.Path(path_type=Path), help="File to write the sheet to.  [default: RUN/errors.html]"
 )
 @click.option(
-    "--split",
-    type=click.Choice(["unseen", "mixed"]),
-    default="unseen",
-    show_default=True,
-    help="Items to search for: unseen ones, or new photos of fitted ones as well.",
-)
-@click.option(
     "--worst", type=int, default=8, show_default=True, help="Number of searches to show per kind of error, at most 50."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the errors as JSON.")
-def explain(run: Path, output: Path | None, split: str, worst: int, as_json: bool) -> None:
-    """Show the worst errors of a run with photos, on one HTML page.
+def explain(run: Path, output: Path | None, worst: int, as_json: bool) -> None:
+    """Show the worst errors of a run on its test items with photos, on one HTML page.
 
     For each wrong search, the error sheet has the query, the nearest photo of another item, the nearest one of its own
-    item and their distances. The threshold is set on the calibration items, as `retrieval evaluate` does.
+    item and their distances. The threshold is set on the calibration items.
 
     \b
     Example:
@@ -183,7 +176,7 @@ def explain(run: Path, output: Path | None, split: str, worst: int, as_json: boo
     if target.is_dir() or not target.parent.is_dir():
         raise InvalidParameter("output", "be a file in an existing folder", str(target))
     check_place(target)
-    found = explain_run(opened, split=split, worst=worst)
+    found = explain_run(opened, worst=worst)
     write_file(target, found.sheet().html())
     if as_json:
         click.echo(json.dumps(found.to_dict() | {"page": str(target)}, indent=2))

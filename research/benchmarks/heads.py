@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.catalogue.splits import Splits, make_evaluation_protocol, make_splits, photos_in_protocol
-from retrieval.metrics.identification import identification_rates, threshold_at_fpir
+from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
 from training.backbones import backbone_preprocessing, load_backbone
 from training.config import Settings
 from training.data.augmentation import Augmentation
@@ -34,7 +34,6 @@ from training.evaluation.evaluate import (
     identification_metrics,
     item_labels,
     make_evaluation_split,
-    open_set_metrics,
     rank_metrics,
     score_split,
 )
@@ -224,6 +223,11 @@ def head_metrics(features: FrozenFeatures, head: nn.Linear) -> dict[str, Any]:
     metrics["AUROC of the norm"] = auroc(-norms[unseen.queries], wrong)
     metrics["AUROC of the distance"] = auroc(np.minimum(scores.own, scores.impostor), wrong)
     return metrics | validation_metrics(features, head)
+
+
+def open_set_metrics(scores: SearchScores, target_fpir: float) -> dict[str, float]:
+    """Return the rates at the threshold that meets the target on these queries themselves (an oracle)."""
+    return identification_metrics(identification_rates(scores, threshold_at_fpir(scores, target_fpir)))
 
 
 def auroc(score: np.ndarray, positive: np.ndarray) -> float:

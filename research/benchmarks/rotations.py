@@ -40,12 +40,12 @@ from training.config import Settings
 from training.data.augmentation import Augmentation
 from training.data.reader import PhotoReader, evaluation_batches
 from training.evaluation.embedding import embed_photos, to_device
-from training.evaluation.evaluate import item_labels, make_evaluation_split, open_set_metrics, score_split
+from training.evaluation.evaluate import item_labels, make_evaluation_split, score_split
 from training.loop.run import Run
 from training.loop.train import train
 
 from . import grocery
-from .heads import VIEWS, FrozenFeatures, Task, train_head, vectors_of
+from .heads import VIEWS, FrozenFeatures, Task, open_set_metrics, train_head, vectors_of
 from .rotation_tables import EVAL_SPLITS, ROTATIONS, report
 from .tables import Recorder, parser_of
 

@@ -1,29 +1,18 @@
-"""Evaluation splits and their metrics.
-
-An evaluation split is a gallery and its queries: unseen items, and unseen items with catalogue pictures as the gallery,
-where there are any. `mixed` has the gallery by which models are judged.
-"""
+"""Evaluation splits, which are a gallery and its queries, and their metrics by the nearest photo."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from index.search.details import Verifier
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from retrieval.catalogue.read import Photo
-from retrieval.catalogue.splits import EvaluationProtocol, query_and_gallery, side
+from retrieval.catalogue.splits import EvaluationProtocol, query_and_gallery
 from retrieval.metrics.consistency import opis
-from retrieval.metrics.identification import (
-    IdentificationRates,
-    SearchScores,
-    identification_rates,
-    search_scores,
-    threshold_at_fpir,
-)
+from retrieval.metrics.identification import IdentificationRates, SearchScores, search_scores
 from retrieval.metrics.ranks import map_at_r, r_precision, recall_at_k
 
 
@@ -106,56 +95,6 @@ def identification_metrics(rates: IdentificationRates) -> dict[str, float]:
         "FNIR any rank": rates.fnir_any_rank,
         "misidentification": rates.misidentification,
     }
-
-
-def open_set_metrics(scores: SearchScores, target_fpir: float) -> dict[str, float]:
-    """Return the rates at the threshold that meets the target on these queries themselves (an oracle)."""
-    return identification_metrics(identification_rates(scores, threshold_at_fpir(scores, target_fpir)))
-
-
-def evaluation_splits(
-    photos: Sequence[Photo], *, unseen: Sequence[str], protocol: EvaluationProtocol
-) -> list[EvaluationSplit]:
-    """Return the evaluation splits of a report: unseen items, and the same with catalogue pictures."""
-    eval_splits = [make_evaluation_split("unseen", photos, unseen, protocol)]
-    wanted = set(unseen)
-    pictures = {side(photo) for photo in photos} - protocol.sources
-    for source in sorted(pictures):
-        gallery = [i for i, p in enumerate(photos) if p.item_id in wanted and side(p) == source]
-        if gallery:
-            eval_splits.append(EvaluationSplit(f"unseen, {source} gallery", eval_splits[0].queries, np.array(gallery)))
-    return eval_splits
-
-
-def evaluate_splits(
-    eval_splits: Sequence[EvaluationSplit],
-    labels: np.ndarray,
-    vectors: np.ndarray,
-    *,
-    calibration: EvaluationSplit,
-    target_fpir: float,
-) -> dict[str, Any]:
-    """Return the metrics of evaluation splits by the nearest photo, with unit vectors (n, d).
-
-    The threshold is the largest distance with FPIR ≤ target on the calibration queries. OPIS is that of the cosines of
-    pairs.
-    """
-    threshold = threshold_at_fpir(score_split(calibration, vectors, labels), target_fpir)
-    report: dict[str, Any] = {"threshold": threshold, "target_fpir": target_fpir, "splits": {}}
-    for split in eval_splits:
-        scores = score_split(split, vectors, labels)
-        metrics = rank_metrics(split, vectors, labels) | consistency_metrics(split, vectors, labels)
-        metrics |= identification_metrics(identification_rates(scores, threshold))
-        metrics["TPIR at exactly the target"] = open_set_metrics(scores, target_fpir)["TPIR"]
-        metrics["queries"] = len(split.queries)
-        metrics["items"] = scores.gallery_items
-        report["splits"][split.name] = metrics
-    return report
-
-
-def photos_of(eval_splits: Sequence[EvaluationSplit]) -> np.ndarray:
-    """Return the positions of the photos in any of the evaluation splits, ascending."""
-    return np.unique(np.concatenate([part for split in eval_splits for part in (split.queries, split.gallery)]))
 
 
 def item_labels(photos: Sequence[Photo]) -> np.ndarray:

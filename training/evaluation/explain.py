@@ -1,4 +1,4 @@
-"""Error sheet of a run: the wrong answers of its best model on one evaluation split."""
+"""Error sheet of a run: the wrong answers of its best model on the test items."""
 
 from __future__ import annotations
 
@@ -43,12 +43,9 @@ from .evaluate import (
     identification_metrics,
     item_labels,
     make_evaluation_split,
-    photos_of,
     score_split,
 )
-from .mixed import MixedGallery
 
-SPLITS = ("unseen", "mixed")
 WORST, MOST_WORST = 8, 50  # queries per kind of error
 SIDE = 144  # side of a picture, in pixels
 TEXTS = {
@@ -69,10 +66,9 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The errors of a run on one split at the threshold of its calibration items."""
+    """The errors of a run on its test items, at the threshold of its calibration items."""
 
     run: str
-    split: str
     protocol: str
     threshold: float
     target_fpir: float
@@ -91,7 +87,7 @@ class Explanation:
     def summary(self) -> list[str]:
         """Return the results in a few sentences."""
         lines = [
-            f"{self.queries} searches among {self.items} items ({self.split}), plain distance, threshold "
+            f"{self.queries} searches among {self.items} items, plain distance, threshold "
             f"{self.threshold:.4f} set on the calibration items for FPIR {self.target_fpir:g}.",
             f"{self.counts[FOUND]} return their own item first, {self.counts[MISIDENTIFIED]} another item, "
             f"{self.counts[MISSED]} nothing; {self.counts[FALSE_MATCH]} would return something if their item were not "
@@ -110,7 +106,6 @@ class Explanation:
         rates = identification_metrics(self.rates)
         return {
             "run": self.run,
-            "split": self.split,
             "protocol": self.protocol,
             "threshold": self.threshold,
             "target_fpir": self.target_fpir,
@@ -164,31 +159,26 @@ class ForgivingReader(PhotoReader):
             return np.zeros((self._size, self._size, 3), np.uint8)
 
 
-def explain_run(run: Run, *, split: str = "unseen", worst: int = WORST, progress: bool = True) -> Explanation:
-    """Embed the photos of an evaluation split with the run's best model and find its errors.
+def explain_run(run: Run, *, worst: int = WORST, progress: bool = True) -> Explanation:
+    """Embed the photos of a run's test items with its best model and find its errors among them.
 
     Parameters
     ----------
-    split:
-        "unseen" items, or new photos in the mixed gallery of fitted and unseen items ("mixed").
     worst:
         Number of wrong answers per kind of error, 1 to 50.
 
-    The threshold is set on the calibration items, as `evaluate` does. Unreadable photos are left out and listed.
+    The threshold is set on the calibration items. Unreadable photos are left out and listed.
     """
-    if split not in SPLITS:
-        raise InvalidParameter("split", f"be one of {', '.join(SPLITS)}", split)
     if not 1 <= worst <= MOST_WORST:
         raise InvalidParameter("worst", f"lie between 1 and {MOST_WORST}", worst)
     photos, parts, target = run.photos(), run.splits, run.settings.target_fpir
     calibration = make_evaluation_split("calibration", photos, parts.calibration, run.protocol)
-    searched = make_evaluation_split("unseen", photos, parts.test, run.protocol)
-    if split == "mixed":
-        mixed = MixedGallery.of(photos, held_out=run.held_out, unfitted=parts.test, protocol=run.protocol)
-        place = {photo.photo_id: position for position, photo in enumerate(photos)}
-        positions = np.array([place[photo.photo_id] for photo in mixed.photos])
-        searched = EvaluationSplit("mixed", positions[mixed.split.queries], positions[mixed.split.gallery])
-    used = photos_of([searched, calibration])
+    searched = make_evaluation_split("test", photos, parts.test, run.protocol)
+    asked, shown = (
+        np.union1d(searched.queries, calibration.queries),
+        np.union1d(searched.gallery, calibration.gallery),
+    )
+    used = np.union1d(asked, shown)
     vectors, refused = _embedded(run, photos, used, progress=progress)
     chosen, calibration = (_without(each, list(refused)) for each in (searched, calibration))
     labels = item_labels(photos)
@@ -197,7 +187,6 @@ def explain_run(run: Run, *, split: str = "unseen", worst: int = WORST, progress
     outcomes = Outcomes.of(scores, threshold)
     return Explanation(
         run=run.path.resolve().name,
-        split=split,
         protocol=run.protocol.describe(),
         threshold=threshold,
         target_fpir=target,

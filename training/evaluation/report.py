@@ -1,4 +1,4 @@
-"""Evaluation of a run: metrics as data and as text tables."""
+"""Evaluation of a run: metrics as data and as text."""
 
 from __future__ import annotations
 
@@ -19,69 +19,57 @@ from training.loop.warm_start import model_before
 from training.model import EmbeddingModel, PretrainedModel
 
 from .embedding import embed_photos
-from .evaluate import evaluate_splits, evaluation_splits, item_labels, make_evaluation_split, photos_of
+from .evaluate import consistency_metrics, item_labels, make_evaluation_split, rank_metrics
 from .mixed import Comparison, MixedGallery
 
 MIXED = ("R@1", "TPIR", "FPIR", "OPIS")
-UNSEEN = (
-    ("R@1", "R@1"),
-    ("MAP@R", "MAP@R"),
-    ("OPIS", "OPIS"),
-    ("FPIR", "FPIR"),
-    ("TPIR", "TPIR"),
-    ("misidentification", "misid."),
-    ("TPIR at exactly the target", "TPIR at target"),
-    ("queries", "queries"),
-    ("items", "items"),
-)
 
 
 def evaluate_run(run: Run, *, target_fpir: float | None = None) -> dict[str, Any]:
     """Evaluate a run's best model and write `evaluation.json`.
 
     "mixed" compares it with the model that the run started from, in a mixed gallery of fitted items, test items and
-    calibration items, by the item distance. "splits" has the test items alone, by the nearest photo, as in papers.
+    calibration items, by the item distance. "unseen" has the test items alone, by the nearest photo, as in papers.
     """
     splits, protocol, photos = run.splits, run.protocol, run.photos()
     target = run.settings.target_fpir if target_fpir is None else target_fpir
-    eval_splits = evaluation_splits(photos, unseen=splits.test, protocol=protocol)
-    calibration = make_evaluation_split("calibration", photos, splits.calibration, protocol)
+    chosen = set(splits.test)
+    tested = [photo for photo in photos if photo.item_id in chosen]
+    unseen, labels = make_evaluation_split("test", tested, splits.test, protocol), item_labels(tested)
     mixed = MixedGallery.of(
         photos, held_out=run.held_out, unfitted=splits.test, calibration=splits.calibration, protocol=protocol
     )
-    used, model = photos_of([*eval_splits, calibration]), run.best_model()
-    vectors = np.zeros((len(photos), model.dim), dtype=np.float32)
-    vectors[used] = _embedded(model, [photos[i] for i in used], run.preprocessing)
-    report = evaluate_splits(eval_splits, item_labels(photos), vectors, calibration=calibration, target_fpir=target)
+    model = run.best_model()
     before, after = (
         mixed.search(_embedded(each, mixed.photos, preprocessing))
         for each, preprocessing in (model_before(run), (model, run.preprocessing))
     )
-    report |= {
-        "mixed": mixed.compare(before, after, target),
-        "before": run.started_from,
+    vectors = _embedded(model, tested, run.preprocessing)
+    report = {
+        "target_fpir": target,
         "protocol": protocol.describe(),
+        "before": run.started_from,
+        "mixed": mixed.compare(before, after, target),
+        "unseen": rank_metrics(unseen, vectors, labels) | consistency_metrics(unseen, vectors, labels),
     }
     write_file(run.path / "evaluation.json", json.dumps(report, indent=2) + "\n")
     return report
 
 
 def render(report: dict[str, Any]) -> str:
-    """Return the metrics as text tables: the comparison in the mixed gallery, and the test items alone."""
-    target = report["target_fpir"]
+    """Return the comparison in the mixed gallery as a text table, and the metrics of the test items alone."""
+    unseen = report["unseen"]
     return "\n".join(
         [
             f"New photos in a mixed gallery of fitted and unfitted items, by the item distance: {report['before']} → "
             "this run [95 % interval of the change].",
             *_mixed_table(report["mixed"]),
+            f"The threshold has FPIR {report['target_fpir']:g} on the calibration items, each of which is left out and "
+            "searched for. FPIR and OPIS are those of the test items, the unfitted ones. Items count equally; both is "
+            "the mean of the two.",
             "",
-            f"The threshold has FPIR {target:g} on calibration items, each of which is left out and searched for. FPIR "
-            "and OPIS are those of the test items, the unfitted ones. Items count equally; both: the mean of the two.",
-            "",
-            f"Test items alone, by the nearest photo, as in papers, one threshold {report['threshold']:.4f}:",
-            *_unseen_table(report["splits"]),
-            "",
-            f"Protocol: {report['protocol']}. The threshold is set for FPIR {target:g} on the calibration items.",
+            f"Test items alone, by the nearest photo, as in papers: R@1 {unseen['R@1']:.3f}, MAP@R "
+            f"{unseen['MAP@R']:.3f}, OPIS of pairs {unseen['OPIS']:.2e} ({report['protocol']}).",
         ]
     )
 
@@ -107,15 +95,3 @@ def _change(values: dict[str, float] | None) -> str:
     if values is None:
         return ""
     return f"{values['before']:.3f} → {values['after']:.3f} [{values['low']:+.3f}, {values['high']:+.3f}]"
-
-
-def _unseen_table(eval_splits: dict[str, Any]) -> list[str]:
-    head = ["gallery and queries", *(title for _, title in UNSEEN)]
-    rows = [[name, *(_cell(key, metrics[key]) for key, _ in UNSEEN)] for name, metrics in eval_splits.items()]
-    return text_table(head, rows)
-
-
-def _cell(key: str, value: float) -> str:
-    if key in ("queries", "items"):
-        return str(int(value))
-    return f"{value:.2e}" if key == "OPIS" else f"{value:.3f}"

@@ -1,4 +1,4 @@
-"""`retrieval explain` on a tiny run: the threshold of `evaluate`, the same sheet twice, and odd catalogues."""
+"""`retrieval explain` on a tiny run: what it counts, the same sheet twice, and odd catalogues."""
 
 from __future__ import annotations
 
@@ -68,13 +68,12 @@ def explained(copy: Run) -> Explanation:
     return explain_run(copy, worst=4, progress=False)
 
 
-def test_figures_equal_those_of_evaluate(copy: Run) -> None:
+def test_searches_are_those_of_evaluate_and_figures_count_them(copy: Run) -> None:
     report = evaluate_run(copy)
-    told, measured = explain_run(copy, progress=False).to_dict(), report["splits"]["unseen"]
-    assert told["threshold"] == report["threshold"]
-    assert told["rates"] == {name: measured[name] for name in told["rates"]}
-    assert (told["queries"], told["items"]) == (measured["queries"], measured["items"])
-    assert explain_run(copy, split="mixed", progress=False).queries == report["mixed"]["both"]["queries"]
+    told = explain_run(copy, progress=False).to_dict()
+    assert told["queries"] == report["mixed"]["unfitted"]["queries"]
+    assert told["items"] == report["mixed"]["unfitted"]["items"]
+    assert told["outcomes"]["found"] / told["queries"] == pytest.approx(told["rates"]["TPIR"])
 
 
 def test_sheet_shows_every_wrong_answer_and_loads_nothing(copy: Run, explained: Explanation) -> None:
@@ -95,7 +94,7 @@ def test_sheet_shows_every_wrong_answer_and_loads_nothing(copy: Run, explained: 
 
 def test_names_of_a_catalogue_stay_text(run: Run, tmp_path: Path) -> None:
     hostile = changed_run(run, tmp_path, rename=lambda item: NASTY.format(item, item))
-    page = explain_run(hostile, split="mixed", progress=False).sheet().html()
+    page = explain_run(hostile, progress=False).sheet().html()
     assert "alert(" in page
     assert "<script" not in page
     assert "<b>item-" not in page
@@ -117,9 +116,9 @@ def test_command_writes_the_sheet_and_json(copy: Run, tmp_path: Path) -> None:
     assert (own / "errors.html").read_text().startswith("<!doctype html>")
     assert f"Wrote {own / 'errors.html'}" in done.output
     page = tmp_path / "other.html"
-    words = ["explain", str(own), "--json", "-o", str(page), "--split", "mixed"]
+    words = ["explain", str(own), "--json", "-o", str(page)]
     told = json.loads(CliRunner().invoke(group, words, catch_exceptions=False).stdout)
-    assert (told["split"], told["page"], set(told["worst"])) == ("mixed", str(page), set(KINDS))
+    assert (told["page"], set(told["worst"])) == (str(page), set(KINDS))
     assert page.exists()
     with pytest.raises(InvalidParameter, match="output must be a file in an existing folder"):
         CliRunner().invoke(group, ["explain", str(own), "-o", str(tmp_path)], catch_exceptions=False)
