@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from index.errors import InvalidParameter
@@ -117,11 +117,14 @@ def test_own_distance_falls_with_both_distances_and_with_inliers(seed: int) -> N
 
 
 @given(seed=SEEDS, count=st.integers(0, 9))
+@example(seed=590193193, count=7)  # the mean photo is on the other side, and every rival is a copy too
 def test_an_item_with_a_copy_is_at_distance_zero_whatever_its_rivals(seed: int, count: int) -> None:
     generator = np.random.default_rng(seed)
     copy = float(DISTANCE.own(np.zeros(1), generator.uniform(0, 2, 1))[0])
-    rivals = generator.uniform(-2.5, 2, count).tolist()
+    rivals = generator.uniform(-3, 2, count).tolist()
     assert measured([copy, *rivals], list(range(count + 1)))[0] == 0
+    farthest = float(DISTANCE.own(np.zeros(1), np.full(1, 2.0))[0])
+    assert measured([farthest, *[-3.0] * count], list(range(count + 1)))[0] == 0
 
 
 def test_nearest_photo_is_the_plain_distance() -> None:
