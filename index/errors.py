@@ -32,14 +32,6 @@ class InvalidParameter(RetrievalError, ValueError):
         super().__init__(f"{parameter} must {rule}, got {_shown(value)}", remedy=remedy)
         self.parameter = parameter
 
-    @classmethod
-    def of_message(cls, message: str, *, remedy: str = "") -> InvalidParameter:
-        """Return the error with the message of an error in another process."""
-        error = cls.__new__(cls)
-        RetrievalError.__init__(error, message, remedy=remedy)
-        error.parameter = message.partition(" ")[0]
-        return error
-
 
 class MissingDependency(RetrievalError, ImportError):
     """An optional package is not installed."""

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from index.ann.faiss_index import release_memory
 from index.ann.kinds import FLAT, choose_kind
-from index.ann.recall import Probe
 
 from .checks import (
     Additions,
@@ -282,7 +281,7 @@ class Gallery:
         verifier: Verifier | None = None,
         features: Sequence[bytes] | None = None,
     ) -> list[list[Neighbour]]:
-        """Return the k nearest items for each of the vectors (n, d), best first: by their nearest photo, if not told.
+        """Return the k nearest items for each of the vectors (n, d), best first.
 
         Distances are exact. Fewer than k items are returned only if the gallery has no more.
 
@@ -292,7 +291,8 @@ class Gallery:
             Filter over declared columns, such as "brand = 'x' and price < 10" (`index.search.filters`). It is applied
             before the nearest k are taken.
         item_distance:
-            Constants of the item distance (`index.search.item_distance`).
+            Constants of the item distance (`index.search.item_distance`). By default, an item is as far as its nearest
+            photo.
         verifier, features:
             Compares local features, and those of each query.
         """
@@ -480,7 +480,7 @@ class Gallery:
         *,
         kind: str | None = None,
         max_memory: int | None = None,
-        probe: Probe | None = None,
+        queries: NDArray[np.float32] | None = None,
         min_recall: float = MIN_RECALL,
         purge: bool = True,
         threads: int | None = None,
@@ -496,8 +496,9 @@ class Gallery:
             Index kind of `index.ann.kinds`, or "auto" to choose by size and memory. Defaults to the last choice.
         max_memory:
             Memory limit in bytes for the index and its rebuild.
-        probe:
-            Queries that measure the recall of an approximate index. An index below `min_recall` is refused.
+        queries:
+            Unit vectors (q, d) that measure the recall of an approximate index, in addition to photos of the gallery.
+            An index below `min_recall` is refused.
         purge:
             Rewrite every segment with a removed photo, not only those with many.
         """
@@ -517,7 +518,7 @@ class Gallery:
                     choice,
                     self.path / INDEXES,
                     now,
-                    probe=probe or Probe(),
+                    queries=queries,
                     min_recall=min_recall,
                     threads=threads or os.cpu_count() or 1,
                 )
@@ -534,18 +535,18 @@ class Gallery:
         return Rebuilt(choice, recall, len(rewritten.dropped))
 
     def rebuild_if_due(
-        self, *, kind: str | None = None, max_memory: int | None = None, probe: Probe | None = None
+        self, *, kind: str | None = None, max_memory: int | None = None, queries: NDArray[np.float32] | None = None
     ) -> Rebuilt | None:
         """Rebuild if `kind` or `max_memory` is given, another kind fits better, or the index lacks too many photos."""
         if kind is not None or max_memory is not None:
-            return self.rebuild(kind=kind, max_memory=max_memory, probe=probe)
+            return self.rebuild(kind=kind, max_memory=max_memory, queries=queries)
         now, facts = self._current(), self._database.facts()
         recommended = choose_kind(now.photos, self.dim, kind=facts["kind"], max_memory=_memory_limit(facts)).kind
         covered = now.scanned_photos <= max(TAIL, UNINDEXED * now.photos)
         same = now.kind == recommended or not now.photos
         if same and (covered or recommended == FLAT):
             return None
-        return self.rebuild(probe=probe, purge=False)
+        return self.rebuild(queries=queries, purge=False)
 
     def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
         """Return the numbers of the items that are in the gallery."""

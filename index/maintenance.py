@@ -13,10 +13,11 @@ from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from index.ann.faiss_index import Candidates
 from index.ann.kinds import FLAT, IVF, Choice
-from index.ann.recall import Probe, Recall, reference_search, settings_of, tune
+from index.ann.recall import Recall, reference_search, settings_of, tune
 
 from .database import DATABASE, FEATURES_KEY, INDEXES, SEGMENTS, Database, IndexFile, Segment
 from .errors import GalleryCorrupt, GalleryError
@@ -31,7 +32,7 @@ BLOCK = 16_384  # rows rewritten at a time
 FEATURES_BLOCK = 256  # the same in a gallery with features, about 40 KB per photo
 FAISS, SEQS, PARTIAL = ".faiss", ".npy", ".partial"
 INDEX_ENDINGS = (FAISS, SEQS, PARTIAL)  # of the files of indexes
-MIN_RECALL = 0.99  # an index whose decision recall has a smaller lower bound is refused
+MIN_RECALL = 0.99  # an index whose recall has a smaller lower bound is refused
 COMPARED = 10_000  # photos compared at a time
 SHOWN = 5  # damaged rows listed per segment
 LINES = """SELECT seq, photo_id, item_id, metadata FROM photos JOIN items ON number = item
@@ -122,7 +123,7 @@ def build_index(
     folder: Path,
     snapshot: Snapshot,
     *,
-    probe: Probe,
+    queries: NDArray[np.float32] | None = None,
     min_recall: float,
     threads: int,
 ) -> tuple[IndexFile | None, Recall | None]:
@@ -138,7 +139,7 @@ def build_index(
     )
     seqs, recall = snapshot.seqs[positions], None
     if choice.kind == IVF:
-        reference = reference_search(snapshot, probe)
+        reference = reference_search(snapshot, queries)
         candidates, recall = tune(snapshot, candidates, positions, reference)
         if recall.found < recall.expected and recall.lower < min_recall:
             raise GalleryError(
@@ -158,7 +159,7 @@ def build_index(
     for partial_path, path in zip(partial_paths, paths, strict=True):
         partial_path.replace(path)
     sync_folder(folder)
-    return IndexFile(name, choice.kind, settings_of(candidates, recall, probe), digest), recall
+    return IndexFile(name, choice.kind, settings_of(candidates, recall), digest), recall
 
 
 def verify(path: Path, database: Database, *, rows: bool = True) -> list[str]:

@@ -13,25 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.search.distance import accepts
 from index.search.filters import Filter
+from index.search.item_search import NOBODY
 from index.snapshot import Base, Snapshot
 
 from .faiss_index import Candidates
 
 OWN_QUERIES = 2000  # gallery photos used as queries
 SHOWN = 10  # nearest items that are counted
-NOBODY = -1  # number of the item of an external query
 ENOUGH, LEAST = 0.999, 0.998  # target recall and target for its lower 95 % bound when the search width is tuned
 QUERIES = 256  # queries per exhaustive search
-
-
-@dataclass(frozen=True)
-class Probe:
-    """Queries and settings for measuring the recall of an index."""
-
-    within: float = np.inf  # plain distance up to which the nearest items are counted
-    queries: NDArray[np.float32] | None = None  # (q, d) unit vectors in addition to photos of the gallery
 
 
 @dataclass(frozen=True)
@@ -69,21 +60,20 @@ class Reference:
     items: list[set[int]]
 
 
-def reference_search(snapshot: Snapshot, probe: Probe, *, seed: int = 0) -> Reference:
-    """Compute the expected items by comparing the queries with every live photo."""
+def reference_search(snapshot: Snapshot, queries: NDArray[np.float32] | None = None, *, seed: int = 0) -> Reference:
+    """Compute the expected items by comparing photos of the gallery, and unit vectors (q, d), with every live photo."""
     live = np.flatnonzero(snapshot.live)
     chosen = np.random.default_rng(seed).permutation(live)[:OWN_QUERIES]
     vectors, own = snapshot.vectors(chosen), snapshot.items[chosen].astype(np.int64)
-    if probe.queries is not None and len(probe.queries):
-        vectors = np.concatenate([vectors, probe.queries.astype(np.float32)])
-        own = np.concatenate([own, np.full(len(probe.queries), NOBODY)])
+    if queries is not None:
+        vectors = np.concatenate([vectors, queries.astype(np.float32)])
+        own = np.concatenate([own, np.full(len(queries), NOBODY)])
     everything = Filter(snapshot.live, live, None, None, ("", []))  # which is scanned
     items: list[set[int]] = []
     for start in range(0, len(vectors), QUERIES):
         block = slice(start, start + QUERIES)
         for best, number in zip(snapshot.nearest(vectors[block], SHOWN + 1, only=everything), own[block], strict=True):
-            near = {int(snapshot.items[position]) for position, apart in best if accepts(apart, probe.within)}
-            items.append(near - {int(number)})
+            items.append({int(snapshot.items[position]) for position, _ in best} - {int(number)})
     return Reference(vectors, own, items)
 
 
@@ -112,10 +102,9 @@ def tune(
         candidates = candidates.with_probes(min(2 * candidates.probes, candidates.most_probes))
 
 
-def settings_of(candidates: Candidates, recall: Recall | None, probe: Probe) -> Mapping[str, Any]:
+def settings_of(candidates: Candidates, recall: Recall | None) -> Mapping[str, Any]:
     """Return the settings stored with an index."""
     settings: dict[str, Any] = {"slack": candidates.slack, "probes": candidates.probes}
     if recall is not None:
-        within = probe.within if np.isfinite(probe.within) else None
-        settings["recall"] = {**recall.to_dict(), "within": within}
+        settings["recall"] = recall.to_dict()
     return settings

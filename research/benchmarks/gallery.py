@@ -3,7 +3,7 @@
     python -m research.benchmarks.gallery --output runs/gallery [--photos 1000000]
 
 The gallery contains simulated embeddings: clusters of different widths, as for real items. Printed are times, memory
-without file-backed pages, and decision recall. Every measurement is a fresh process.
+without file-backed pages, and recall. Every measurement is a fresh process.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ import numpy as np
 
 from index.ann.faiss_index import Candidates
 from index.ann.kinds import FLAT
-from index.ann.recall import Probe
 from index.gallery import Gallery
 from index.search.item_distance import ItemDistance
 
 from .tables import Recorder, parser_of
 
-PHOTOS_PER_ITEM, DIM, THRESHOLD = 5, 128, 0.6
+PHOTOS_PER_ITEM, DIM = 5, 128
 BLOCK = 10_000
 QUERIES, BATCH, ROUNDS = 200, 40, 3
 K = 10
@@ -139,7 +138,7 @@ def build(path: Path, kind: str) -> dict[str, Any]:
         query = unit_queries(gallery.dim, 1)
         gallery.search(query, K)
         started = time.perf_counter()
-        made = gallery.rebuild(kind=kind, probe=Probe(THRESHOLD))
+        made = gallery.rebuild(kind=kind)
         seconds = time.perf_counter() - started
         gallery.search(query, K)
     found: dict[str, Any] = {"kind": made.choice.kind, "rebuild_s": seconds, "rebuild_peak": peak.bytes - before}
@@ -244,7 +243,7 @@ COLUMNS = (
     "to the threshold ms (beyond bare)",
     "batches of 40, ms per query (beyond bare)",
     "× bare flat",
-    "decision recall [lower]",
+    "recall [lower]",
     "add 1,000 s",
     "remove 1,000 s",
     "resident / index",

@@ -13,11 +13,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from retrieval.errors import InvalidParameter
-from training.losses.base import Loss, check_labels, library, pair_masks
+from training.losses.base import Loss, check_labels, library
 from training.losses.contextual import Contextual, expand_query, neighbourhoods, shared_neighbours
 from training.losses.proxies import Proxies
 
 TINY = 1e-6
+
+
+def pair_masks(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the (n, n) masks of positive and negative pairs, self-pairs excluded."""
+    same = labels[:, None] == labels[None, :]
+    return same.clone().fill_diagonal_(False), ~same
 
 
 class FastAP(Loss):

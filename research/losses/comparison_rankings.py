@@ -13,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from retrieval.errors import InvalidParameter
-from training.losses.base import Loss, pair_masks
+from training.losses.base import Loss
+
+from .comparison import pair_masks
 
 TINY = 1e-12
 

@@ -5,6 +5,7 @@ Shapes: n photos, d = embedding size.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from index.files import load_arrays
 from retrieval.errors import BundleError, InvalidParameter, RetrievalError, command
 from retrieval.images import Preprocessing, Source, center_crop_resize, open_image, to_tensor
 
@@ -21,11 +23,6 @@ from .providers import CPU, FP32, Provider, engines_of, find_provider, import_on
 
 if TYPE_CHECKING:
     import onnxruntime
-
-
-import io
-
-from index.files import load_arrays
 
 ALONE = "photos_run_alone"  # model metadata: quantization ranges depend on the batch, so each photo runs alone
 NO_FOLDER = "/nonexistent"  # forbids external weights, which the model's hash does not cover

@@ -163,11 +163,11 @@ def rebuild(
       retrieval gallery rebuild galleries/shop --bundle bundles/shop --max-memory 2GiB
     """
     from retrieval.bundle.bundle import Bundle
-    from retrieval.indexing.pipeline import probe_of
+    from retrieval.indexing.pipeline import recall_queries
 
-    probe = probe_of(Bundle.open(bundle)) if bundle is not None else None
+    queries = recall_queries(Bundle.open(bundle)) if bundle is not None else None
     with _open(path) as opened:
-        rebuilt = opened.rebuild(kind=kind, max_memory=max_memory, probe=probe, min_recall=min_recall)
+        rebuilt = opened.rebuild(kind=kind, max_memory=max_memory, queries=queries, min_recall=min_recall)
     click.echo(f"{describe_rebuild(rebuilt)} Dropped the vectors of {rebuilt.dropped} removed photos.")
 
 

@@ -1,4 +1,4 @@
-"""What several commands print: lists, the index of a gallery, and the command that comes next."""
+"""Output that commands share: lists, a description of the index, and the command that comes next."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def describe_index(gallery: AnyGallery) -> str:
         return f"Index: {index['kind']}, which maintains it."
     recall = index.get("recall")
     choice = choose_kind(len(gallery), gallery.dim, kind=index["kind"])
-    accuracy = _decision_recall(recall["value"], recall["lower"]) if recall else EXACT
+    accuracy = _recall(recall["value"], recall["lower"]) if recall else EXACT
     scanned = f"{index['scanned_photos']:,} photos outside it are scanned"
     return f"Index: {choice.kind}; {_memory(choice)}; {accuracy}; {scanned}."
 
@@ -55,7 +55,7 @@ def describe_rebuild(rebuilt: Rebuilt) -> str:
     if recall is None:
         accuracy = EXACT
     elif recall.expected:
-        accuracy = _decision_recall(recall.value, recall.lower)
+        accuracy = _recall(recall.value, recall.lower)
     else:
         accuracy = "its recall is unknown, because there are no other items"
     return f"Index: {choice.kind}, {choice.why}; {_memory(choice)}; {accuracy}."
@@ -66,5 +66,5 @@ def _memory(choice: Choice) -> str:
     return f"about {held:,.0f} MiB in memory, {rebuilding:,.0f} MiB while it is rebuilt"
 
 
-def _decision_recall(value: float, lower: float) -> str:
-    return f"decision recall {value:.4f} (at least {lower:.4f}, with 95 % confidence)"
+def _recall(value: float, lower: float) -> str:
+    return f"recall {value:.4f} (at least {lower:.4f}, with 95 % confidence)"

@@ -242,7 +242,7 @@ def lines(result: SearchResult, *, filtered: bool) -> Iterator[str]:
     for item in () if result.explanation is None else result.explanation.items:
         mean = "" if item.mean_distance is None else f", {item.mean_distance:.4f} from the mean of its photos"
         details = f", {item.inliers} details agree" if item.inliers else ""
-        yield (f"{item.item_id}: {item.photo_distance:.4f} from {item.photo_id}{mean}{details}.")
+        yield f"{item.item_id}: {item.photo_distance:.4f} from {item.photo_id}{mean}{details}."
     if result.p_value_without_filter and result.nearest is not None:
         yield "How often an unknown item comes as close was measured without the filter."
 

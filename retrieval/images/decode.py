@@ -129,21 +129,20 @@ def plain_source(source: Source) -> bytes | Path | Image.Image:
     return Image.fromarray(np.ascontiguousarray(source))
 
 
-def read_file(path: Path, *, follow_links: bool = True) -> bytes:
+def read_file(path: Path) -> bytes:
     """Return the bytes of a regular file, at most `MAX_BYTES`.
 
-    Pipes, sockets and devices are refused without being opened; so are symbolic links unless `follow_links`. Reading
-    stops after `MAX_BYTES` + 1 bytes, whatever size the file system reports.
+    Pipes, sockets and devices are refused without being opened. Reading stops after `MAX_BYTES` + 1 bytes, whatever
+    size the file system reports.
 
     Raises
     ------
     ImageUnreadable, ImageTooLarge
         If the file cannot be read or is too large.
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
     try:
-        if stat.S_ISREG(path.stat(follow_symlinks=follow_links).st_mode):
-            with os.fdopen(os.open(path, flags), "rb", buffering=0) as file:
+        if stat.S_ISREG(path.stat().st_mode):
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
                 status = os.fstat(file.fileno())
                 if stat.S_ISREG(status.st_mode):  # again: the path may have been replaced since
                     return _read_limited(file, path, status.st_size)

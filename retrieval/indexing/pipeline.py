@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
-from index.ann.recall import Probe
 from index.gallery import Gallery
 from index.location import AnyGallery, exists, is_address, open_gallery, open_or_create
 from index.maintenance import Rebuilt
@@ -122,7 +123,7 @@ def index_catalogue(
             report.gone = plan.gone
         report.seconds = time.perf_counter() - started
         if isinstance(gallery, Gallery):  # Milvus maintains its own index
-            report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
+            report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, queries=recall_queries(bundle))
         if sync.windows:
             keep_windows(bundle, gallery, photos, progress=progress)
         _anchor(bundle, gallery, report, again=sync.windows)
@@ -200,11 +201,10 @@ def _anchor(bundle: Bundle, gallery: AnyGallery, report: IndexReport, *, again: 
     report.point, report.rates, report.unanchored = found.point, found.rates, found.why_not
 
 
-def probe_of(bundle: Bundle) -> Probe:
-    """Return the queries that measure the recall of an approximate index."""
+def recall_queries(bundle: Bundle) -> NDArray[np.float32] | None:
+    """Return the calibration vectors, if any, which measure the recall of an approximate index."""
     calibration = bundle.calibration
-    queries = calibration.vectors if calibration is not None and len(calibration.vectors) else None
-    return Probe(queries=queries)
+    return calibration.vectors if calibration is not None and len(calibration.vectors) else None
 
 
 def _grouped(batches: Iterable[Batch]) -> Iterator[Batch]:

@@ -1,4 +1,4 @@
-"""What a search asks with: the options, and the looks of a query: a photo, a part of it, or several photos of one item.
+"""The input of a search: its options, and the looks of a query (a photo, a part of it, or several photos of one item).
 
 Shapes: n photos, d = embedding size.
 """

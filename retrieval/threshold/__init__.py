@@ -1,1 +1,1 @@
-"""Threshold selection: calibration, bounds, targets, feedback and the report."""
+"""Thresholds: the rule for bundles, anchoring in a gallery, bounds, and labelled queries."""

@@ -1,4 +1,4 @@
-"""Which operating point serves: the gallery's, if it was set with this bundle, else the bundle's.
+"""The operating point that serves: the gallery's, if it was set with this bundle, else the bundle's.
 
 A gallery keeps the points of two bundles of its model, so that a rollback to the previous bundle finds its point.
 """

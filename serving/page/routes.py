@@ -1,4 +1,4 @@
-"""What of a request reaches Gradio: paths on an allow list, and events rebuilt from checked values.
+"""The filter between requests and Gradio: paths on an allow list, and events rebuilt from checked values.
 
 Gradio has about ninety routes, which serve files, fetch URLs, join queues and share sessions, and its components open
 the paths and URLs that a client sends. The page uses its HTML, scripts, styles and event runner. Each kind of input

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from index.ann.kinds import IVF, KINDS
-from index.ann.recall import Probe
 from index.errors import GalleryError
 from index.gallery import Gallery
 from index.search.distance import plain_distance
@@ -39,7 +38,7 @@ def test_an_item_behind_three_hundred_photos_of_another_is_found(tmp_path: Path,
         gallery.add([f"c{i}" for i in range(300)], ["crowd"] * 300, crowd)
         gallery.add(["second"], ["second"], second)
         gallery.add([f"f{i}" for i in range(800)], [f"f{i}" for i in range(800)], far)
-        gallery.rebuild(kind=kind, probe=Probe(0.5))
+        gallery.rebuild(kind=kind)
         assert [found.item_id for found in gallery.search([query], 2)[0]] == ["crowd", "second"]
 
 
@@ -64,7 +63,7 @@ def test_near_ties_are_told_apart_by_the_exact_distance(
             near = at(np.linspace(0.1, 0.1 + width, count)[::-1], query, 100 + number, count)
             names = [f"{number}-{i}" for i in range(count)]
             gallery.add(names, names, near, metadata=[{"half": "ab"[i % 2]} for i in range(count)])
-        gallery.rebuild(kind=kind, probe=Probe(0.4))
+        gallery.rebuild(kind=kind)
         ids, _, vectors = contents(gallery)
         kept = [i for i, name in enumerate(ids) if where is None or int(name.split("-")[1]) % 2 == 0]
         found = expected = 0

@@ -19,7 +19,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from index import segments
 from index.ann.kinds import IVF, KINDS
-from index.ann.recall import Probe
 from index.gallery import Gallery
 from index.milvus import MilvusGallery
 from index.search.distance import plain_distance
@@ -96,7 +95,7 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def rebuild(self) -> None:
         if isinstance(self.gallery, Gallery):
-            self.gallery.rebuild(kind=self.kind, probe=Probe(THRESHOLD), threads=1)
+            self.gallery.rebuild(kind=self.kind, threads=1)
 
     @rule()
     def reopen(self) -> None:

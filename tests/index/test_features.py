@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from index import features, maintenance, transfer
-from index.ann.recall import Probe
 from index.errors import GalleryCorrupt, GalleryError, InvalidParameter
 from index.gallery import Gallery
 from index.location import open_or_create
@@ -36,7 +35,7 @@ def test_features_share_the_life_of_vectors(tmp_path: Path, monkeypatch: pytest.
         check(gallery, 80)
         gallery.remove(photo_ids=[f"n{step}" for step in range(20)])
         check(gallery, 60)
-        gallery.rebuild(kind="fp16", probe=Probe(0.5))
+        gallery.rebuild(kind="fp16")
         gallery.update(["p1", "p2"], ["other", "other"], [{}, {}])
         check(gallery, 60)
         gallery.rebuild()

@@ -10,7 +10,6 @@ import pytest
 
 from index import segments
 from index.ann.kinds import KINDS
-from index.ann.recall import Probe
 from index.errors import GalleryCorrupt
 from index.gallery import Gallery
 
@@ -26,7 +25,7 @@ def made(path: Path, kind: str) -> np.ndarray:
     vectors = unit(COUNT, 1)
     with Gallery.create(path, dim=DIM, embedding_id="e") as gallery:
         gallery.add([f"p{i}" for i in range(COUNT)], [f"i{i}" for i in range(COUNT)], vectors)
-        gallery.rebuild(kind=kind, probe=Probe(0.5))
+        gallery.rebuild(kind=kind)
     return vectors
 
 
@@ -89,7 +88,7 @@ def test_a_damaged_index_is_an_error(tmp_path: Path, kind: str, ending: str) -> 
     with Gallery.open(tmp_path / "g") as gallery:
         with pytest.raises(GalleryCorrupt, match="cannot be read"):
             gallery.search(vectors[:1], 1)
-        gallery.rebuild(kind=kind, probe=Probe(0.5))  # the remedy
+        gallery.rebuild(kind=kind)  # the remedy
         assert gallery.search(vectors[7:8], 1)[0][0].photo_id == "p7"
         assert gallery.verify() == []
 

@@ -11,7 +11,6 @@ import pytest
 from index import gallery as gallery_module
 from index import maintenance
 from index.ann.kinds import choose_kind
-from index.ann.recall import Probe
 from index.database import Segment
 from index.errors import GalleryError
 from index.files import load_array, remove_unused, sha256
@@ -105,7 +104,7 @@ def test_rewriting_keeps_live_photos_in_order(tmp_path: Path, monkeypatch: pytes
 def built(gallery: Gallery, kind: str, folder: Path) -> maintenance.IndexFile | None:
     now = gallery.snapshot()
     choice = choose_kind(now.photos, DIM, kind=kind)
-    index, recall = maintenance.build_index(choice, folder, now, probe=Probe(1.0), min_recall=0.9, threads=1)
+    index, recall = maintenance.build_index(choice, folder, now, min_recall=0.9, threads=1)
     assert (recall is not None) == (kind == "ivf")
     return index
 
@@ -133,7 +132,7 @@ def test_searches_during_a_rebuild_use_the_index_in_its_file(
 ) -> None:
     queries = unit(5, seed=1)
     with filled(tmp_path / "g", 600, 60) as gallery:
-        gallery.rebuild(kind=kind, probe=Probe(1.0))
+        gallery.rebuild(kind=kind)
         answers, opened = gallery.search(queries, 3), gallery.snapshot().base
         during = []
 
@@ -145,10 +144,10 @@ def test_searches_during_a_rebuild_use_the_index_in_its_file(
         with monkeypatch.context() as patch:
             patch.setattr("index.gallery.build_index", refused)
             with pytest.raises(GalleryError, match="refused"):
-                gallery.rebuild(kind=kind, probe=Probe(1.0))
+                gallery.rebuild(kind=kind)
         assert during == answers
         assert gallery.search(queries, 3) == answers
-        gallery.rebuild(kind=kind, probe=Probe(1.0))
+        gallery.rebuild(kind=kind)
         assert gallery.search(queries, 3) == answers
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from index import snapshot
-from index.ann.recall import Probe
 from index.gallery import Gallery
 from index.search.distance import plain_distance
 from index.snapshot import Snapshot
@@ -27,7 +26,7 @@ def numbered(path: Path, kind: str) -> Gallery:
     gallery = Gallery.create(path, dim=DIM, embedding_id="e", columns={"number": "number"})
     for start, stop in ((0, 60), (60, 120), (120, 130)):
         if start == 120:
-            gallery.rebuild(kind=kind, probe=Probe(1.0), purge=False)
+            gallery.rebuild(kind=kind, purge=False)
         rows = range(start, stop)
         metadata = [{"number": i} for i in rows]
         gallery.add([f"p{i}" for i in rows], [f"i{i % ITEMS}" for i in rows], VECTORS[start:stop], metadata=metadata)

@@ -7,10 +7,8 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from index.ann.recall import Probe
 from index.gallery import Gallery
 
 from .vectors import unit
@@ -46,7 +44,7 @@ def test_no_answer_mixes_two_versions(tmp_path: Path, kind: str) -> None:
         writer.add(["p0"], [owner], vectors[:1], upsert=True)
         owners[writer.version] = owner
         if number % 5 == 0:
-            writer.rebuild(kind=kind, probe=Probe(np.inf), threads=1)
+            writer.rebuild(kind=kind, threads=1)
             owners[writer.version] = owner
         time.sleep(0.02)
     done.set()

@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 import pytest
 
-from index.ann.recall import Probe
 from index.errors import GalleryError
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle, write_bundle
@@ -58,7 +57,7 @@ def test_no_damage_of_a_gallery_passes_verify(tmp_path: Path, pattern: str) -> N
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     with Gallery.create(tmp_path / "g", dim=16, embedding_id="e") as gallery:
         gallery.add([f"p{i}" for i in range(200)], [f"i{i % 50}" for i in range(200)], vectors)
-        gallery.rebuild(kind="ivf", probe=Probe(0.8))
+        gallery.rebuild(kind="ivf")
     (file,) = (tmp_path / "g").glob(pattern)
     whole, generator = file.read_bytes(), np.random.default_rng(2)
     for number in range(FLIPS):

@@ -109,12 +109,6 @@ def in_blocks(compute: Callable[[slice], T], *, rows: int, columns: int, limit: 
     return [checkpoint(compute, block, use_reentrant=False, preserve_rng_state=False) for block in blocks]
 
 
-def pair_masks(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the (n, n) masks of positive and negative pairs, self-pairs excluded."""
-    same = labels[:, None] == labels[None, :]
-    return same.clone().fill_diagonal_(False), ~same
-
-
 def library(module: str) -> Any:
     """Return a module of pytorch-metric-learning, such as its `losses`."""
     try:

@@ -12,7 +12,7 @@ from index import maintenance
 from index.ann import recall
 from index.ann.faiss_index import Candidates
 from index.ann.kinds import FLAT, KINDS, choose_kind, lists_of, memory_of
-from index.ann.recall import Probe, Recall
+from index.ann.recall import Recall
 from index.errors import GalleryCorrupt, GalleryError, InvalidParameter
 from index.gallery import Gallery
 from index.search.distance import plain_distance
@@ -37,7 +37,7 @@ def gallery_of(path: Path, kind: str, count: int = COUNT) -> tuple[Gallery, np.n
     gallery = Gallery.create(path, dim=DIM, embedding_id="e", columns={"half": "text", "number": "number"})
     half = [{"half": "ab"[i % 2], "number": i} for i in range(count)]
     gallery.add([f"p{i}" for i in range(count)], items, vectors, metadata=half)
-    gallery.rebuild(kind=kind, probe=Probe(0.6))
+    gallery.rebuild(kind=kind)
     return gallery, vectors, items
 
 
@@ -80,13 +80,12 @@ def test_recall_is_measured_stored_and_refused_where_it_is_too_small(
     kept = gallery.index()
     assert kept["kind"] == "ivf"
     assert kept["recall"]["value"] >= 0.999
-    assert kept["recall"]["within"] == 0.6
     assert kept["recall"]["expected"] > 50
     before = gallery.version
     monkeypatch.setattr(recall, "ENOUGH", 0.0)  # look at eight lists and be content
     monkeypatch.setattr(recall, "LEAST", 0.0)
     with pytest.raises(GalleryError, match=r"less than 0\.9999"):
-        gallery.rebuild(kind="ivf", probe=Probe(1.2), min_recall=0.9999)
+        gallery.rebuild(kind="ivf", min_recall=0.9999)
     assert gallery.version == before
     assert gallery.index()["kind"] == "ivf"
     gallery.close()
@@ -95,7 +94,7 @@ def test_recall_is_measured_stored_and_refused_where_it_is_too_small(
 def test_recall_counts_what_is_lost(tmp_path: Path) -> None:
     gallery, _, _ = gallery_of(tmp_path / "g", FLAT, 1000)
     now = gallery._current()
-    asked = recall.reference_search(now, Probe(1.2))
+    asked = recall.reference_search(now)
     assert recall.recall_of(now, asked).value == 1.0
     half = Candidates.flat(now.vectors(np.arange(500)))
     _, lost = recall.tune(now, half, np.arange(500), asked)
@@ -165,7 +164,7 @@ def test_additions_and_searches_go_on_during_a_merge(tmp_path: Path, monkeypatch
         return build(*arguments, **named)
 
     monkeypatch.setattr("index.gallery.build_index", slow)
-    thread = threading.Thread(target=lambda: gallery.rebuild(kind="ivf", probe=Probe(0.6)))
+    thread = threading.Thread(target=lambda: gallery.rebuild(kind="ivf"))
     thread.start()
     assert started.wait(30)
     for i in range(40):  # more than are written as one outside of a rebuild

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from index import snapshot
-from index.ann.recall import Probe
 from index.gallery import Gallery
 from index.search.exact_search import contenders, first_places
 from index.snapshot import Snapshot
@@ -67,7 +66,7 @@ def gallery(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     ids, items = [f"p{i}" for i in range(PHOTOS)], [f"i{i}" for i in generator.integers(0, ITEMS, PHOTOS)]
     with Gallery.create(tmp_path_factory.mktemp("contenders") / "g", dim=DIM, embedding_id="e") as opened:
         opened.add(ids[:180], items[:180], vectors[:180])
-        opened.rebuild(kind=request.param, probe=Probe(1.0))
+        opened.rebuild(kind=request.param)
         opened.add(ids[180:], items[180:], vectors[180:])
         opened.remove(photo_ids=ids[::17])
         yield opened

@@ -122,8 +122,8 @@ def test_photos_and_items_are_removed_and_the_log_tells(shop: Path) -> None:
 
 def test_an_approximate_index_says_what_it_loses(shop: Path) -> None:
     told = call("gallery", "rebuild", shop / "g", "--bundle", shop / "bundle", "--kind", "ivf", "--max-memory", "2GiB")
-    assert "decision recall 1.0000 (at least 0." in told.output
-    assert "decision recall 1.0000" in call("gallery", "info", shop / "g").output
+    assert "recall 1.0000 (at least 0." in told.output
+    assert "recall 1.0000" in call("gallery", "info", shop / "g").output
 
 
 def test_verify_fails_loudly(shop: Path) -> None:
