@@ -23,7 +23,7 @@ from .world import make_bundle, write_folder
 
 pytestmark = pytest.mark.usefixtures("empty_pictures")
 
-CONFIG = "size = 32\ndim = 16\nepochs = 1\nitems_per_batch = 4\nflip = false\n"
+CONFIG = "backbone = 'small'\nsize = 32\ndim = 16\nepochs = 1\nitems_per_batch = 4\nflip = false\n"
 
 # words of a command; OUT is where it is to write, and the other words in capitals are what `shop` holds
 WRITERS = [

@@ -225,8 +225,7 @@ def gather_settings(
         values["catalogue"] = catalogue if is_url(catalogue) else str(Path(catalogue).resolve())
     if "catalogue" not in values:
         raise InvalidParameter("CATALOGUE", "be given", None, remedy="Name a folder, a CSV or a parquet file")
-    if values.get("backbone") == AUTO:
-        values["backbone"] = named_backbone(AUTO)
+    values["backbone"] = named_backbone(values.get("backbone", AUTO))
     return Settings.from_dict(values)
 
 

@@ -18,7 +18,7 @@ from retrieval.errors import InvalidParameter
 SPLIT_SEED = 0  # of the class-disjoint splits, the same for every run
 AUTO = "auto"  # value of a setting that is chosen by the model, the data or the machine
 SMALL, LITE0 = "small", "efficientnet-lite0"  # backbones with names of their own
-DIMS = {True: 512, False: 128}  # length of an embedding, by whether the backbone is pretrained
+SMALL_DIM = 128  # default length of an embedding of 'small'
 SIZE, SIZES = 160, {LITE0: 224}  # default side of the input in pixels, and exceptions by backbone
 NOT_NEGATIVE = (
     *("learning_rate", "weight_decay", "colour", "micro_batch_size", "epochs", "epoch_steps", "dim"),
@@ -36,10 +36,10 @@ class Settings:
 
     catalogue: str  # folder, CSV or parquet of labelled photos
     backbone: str = setting(
-        SMALL,
+        AUTO,
         MODEL,
-        "Backbone: 'small' (trained from scratch), 'efficientnet-lite0' (pretrained, no download), a local folder or "
-        "model of the Hugging Face hub, or 'auto' (a pretrained one for this machine).",
+        "Backbone: 'auto' (a pretrained one for this machine), 'efficientnet-lite0' (pretrained, no download), a local "
+        "folder or model of the Hugging Face hub, or 'small' (trained from scratch).",
     )
     size: int = setting(
         0,
@@ -52,7 +52,7 @@ class Settings:
         0,
         MODEL,
         "Length of an embedding.",
-        shown=f"{DIMS[True]} for a pretrained backbone, {DIMS[False]} for 'small'",
+        shown=f"width of a pretrained backbone, {SMALL_DIM} for 'small'",
     )
     pooling: str = setting("average", MODEL, "Pooling of the feature map: 'average' or 'gem' (generalised mean).")
     loss: str = setting("smooth_ap", LOSS, "Base loss. `retrieval losses` lists them.")
@@ -126,8 +126,8 @@ class Settings:
 
     @property
     def embedding_size(self) -> int:
-        """Return the length of an embedding: `dim`, or the default for the backbone."""
-        return self.dim or DIMS[self.backbone != SMALL]
+        """Return the length of an embedding: `dim`, which a run always has, or that of 'small'."""
+        return self.dim or SMALL_DIM
 
     @property
     def frozen_statistics(self) -> bool:

@@ -71,7 +71,8 @@ class Job:
     path: Path
 
 
-BASE: Mapping[str, Any] = {"dim": 128, "epochs": 8, "head_start": "random"}  # of recipes that do not say otherwise
+# of recipes that do not say otherwise
+BASE: Mapping[str, Any] = {"backbone": "small", "dim": 128, "epochs": 8, "head_start": "random"}
 
 
 def settings_of(

@@ -50,7 +50,10 @@ class OperatingPoint:
         told = f"a match is a distance of at most {self.threshold:.4f}; FPIR {self.target_fpir:g} is {self.status}"
         if not size and (least := self.evidence.get("least_items")):
             return f"{told} in galleries of {least} items or more. A gallery of 20 items sets a threshold of its own."
-        return f"{told} for {size} items." if size else f"{told}."
+        told = f"{told} for {size} items" if size else told
+        upper = self.evidence.get("fpir_upper")
+        bound = "" if upper is None or self.status == CERTIFIED else f", at most {upper:.2g} with 95 % confidence"
+        return f"{told}{bound}."
 
     def caveats(self) -> list[str]:
         """Return sentences about the performance to expect on new items."""

@@ -36,6 +36,7 @@ def tiny_settings(catalogue: Path, **changes: object) -> Settings:
     """Return settings that train in a second or two."""
     values = {
         "catalogue": str(catalogue),
+        "backbone": "small",
         "size": 32,
         "dim": 16,
         "epochs": 2,

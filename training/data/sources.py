@@ -64,8 +64,8 @@ class PixelSource:
         return to_device(inputs, self._preprocessing, self._process_group.device)
 
     def features(self, model: EmbeddingModel, positions: np.ndarray) -> np.ndarray:
-        """Return the pooled features (n, c) of unaugmented training photos, computed by this process."""
-        return pooled_features(model, evaluation_batches(self.reader, positions.tolist()), self.prepare)
+        """Return the pooled features (1, n, c) of unaugmented training photos, computed by this process."""
+        return pooled_features(model, evaluation_batches(self.reader, positions.tolist()), self.prepare)[None]
 
     def searched_features(self, model: EmbeddingModel) -> np.ndarray:
         """Return the pooled features (m, c) of the mixed gallery, of which each process computes its share."""
@@ -127,8 +127,8 @@ class FeatureSource:
         self._searched, self._before = stored["searched"], stored["before"]  # (m, c), (m, d)
 
     def features(self, model: EmbeddingModel, positions: np.ndarray) -> np.ndarray:  # noqa: ARG002
-        """Return the features (n, c) of unaugmented training photos."""
-        features: np.ndarray = self._fit[0, positions]
+        """Return the features (V, n, c) of views of training photos, of which the first is unaugmented."""
+        features: np.ndarray = self._fit[:, positions]
         return features
 
     def inputs(self, planned: Sequence[np.ndarray], epoch: int) -> Iterator[np.ndarray]:
@@ -176,7 +176,7 @@ def _view(pixels: PixelSource, model: EmbeddingModel, number: int, process_group
     if number:
         features = pooled_features(model, pixels.inputs(blocks, number), pixels.prepare)
     else:
-        features = pixels.features(model, positions)
+        features = pixels.features(model, positions)[0]
     whole = np.empty((pixels.count, model.backbone.width), np.float32)
     whole[process_group.gather_rows(positions)] = process_group.gather_rows(features)
     return whole

@@ -22,8 +22,9 @@ from retrieval.bundle.bundle import (
 )
 from retrieval.bundle.embedder import pack_golden
 from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.errors import RunError
-from retrieval.threshold.rule import calibrate
+from retrieval.errors import CalibrationError, RunError
+from retrieval.threshold.bounds import items_needed
+from retrieval.threshold.rule import REMEDY, calibrate
 from retrieval.verification.verifier import GeometricVerifier
 from training.loop.run import Run
 
@@ -70,6 +71,8 @@ def export(
         If no threshold keeps the promise, or `path` exists.
     """
     _check(run, path, even_if_worse=even_if_worse)
+    if not allow_estimate:
+        _check_size(run, target_fpir)
     distance = item_distance or ItemDistance.default(verified=verify)
     with tempfile.TemporaryDirectory() as folder:
         exporter = ModelExporter(run, Path(folder))
@@ -101,6 +104,14 @@ def _check(run: Run, path: Path, *, even_if_worse: bool) -> None:
         run.check_not_worse()
     if not run.splits.calibration:
         raise RunError("the run has no calibration items", remedy="Assign some items to the partition calibration")
+
+
+def _check_size(run: Run, target_fpir: float) -> None:
+    """Raise CalibrationError, before minutes of work, if the calibration items are too few to certify the target."""
+    items, needed = len(run.splits.calibration), items_needed(target_fpir) if 0 < target_fpir < 1 else 0
+    if items < needed:
+        few = f"{items} calibration items cannot certify an FPIR of {target_fpir:g}: at least {needed} are needed"
+        raise CalibrationError(few, remedy=REMEDY)
 
 
 def _verifier(exporter: ModelExporter) -> GeometricVerifier:

@@ -1,8 +1,11 @@
 """Start of the embedding layer: a projection fitted to the features of training photos.
 
-It whitens the features by the covariance within items, as `export --pretrained --fit` does, and keeps the directions in
-which the photos vary most. Training then starts from the fitted pretrained model rather than from random weights.
-Shapes: n photos, c channels of the backbone, d = embedding size.
+It whitens the features by the covariance within items, as `export --pretrained --fit` does. Training then starts from
+the fitted pretrained model rather than from random weights. Two rules keep new photos and other items as near as the
+fitted photos (`research.benchmarks.head_start`): the covariance is that of several views of each photo, because few
+photos have no variance at all in most directions, and no direction is dropped unless the layer is narrower than the
+features, because those in which the fitted photos vary most are theirs alone.
+Shapes: V views, n photos, c channels of the backbone, d = embedding size.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ from training.config import AUTO, SMALL, Settings
 from training.export.projection import fit_projection
 
 FIT, RANDOM = "fit", "random"
-SHRINKAGE = 0.4  # of the covariance within items
+SHRINKAGE = 0.6  # of the covariance within items
 MOST_ITEMS, MOST_PHOTOS = 1000, 12  # items of the fit, and photos per item
+MOST_VECTORS = 24_000  # views of photos
 
 Floats = NDArray[np.float64]
 
@@ -44,7 +48,7 @@ def first_of_each(labels: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 
 
 def start_head(head: nn.Linear, features: NDArray[np.floating[Any]], items: NDArray[np.generic]) -> None:
-    """Set an embedding layer to the projection fitted to features (n, c) of items (n,).
+    """Set an embedding layer to the projection fitted to features (V, n, c) of views of photos of items (n,).
 
     If a layer has more outputs than the features have channels, the others are zero. If no item has several photos, the
     layer does not change.
@@ -53,7 +57,8 @@ def start_head(head: nn.Linear, features: NDArray[np.floating[Any]], items: NDAr
     several = counts[codes] > 1
     if not several.any():
         return
-    weight, bias = _fitted(np.asarray(features[several], np.float64), items[several], head.out_features)
+    views = features[: max(1, MOST_VECTORS // int(several.sum())), several]
+    weight, bias = _fitted(views.astype(np.float64), items[several], head.out_features)
     with torch.no_grad():
         head.weight.zero_()
         head.bias.zero_()
@@ -62,9 +67,10 @@ def start_head(head: nn.Linear, features: NDArray[np.floating[Any]], items: NDAr
 
 
 def _fitted(features: Floats, items: NDArray[np.generic], dim: int) -> tuple[Floats, Floats]:
-    """Return the weight (≤ d, c) and the bias (≤ d,) of the projection."""
-    projection = fit_projection(features, items.astype(str), 1.0, SHRINKAGE)
-    projected = projection(features)
+    """Return the weight (≤ d, c) and the bias (≤ d,) of the projection fitted to features (V, n, c)."""
+    names = np.tile(items.astype(str), len(features))
+    projection = fit_projection(features.reshape(len(names), -1), names, 1.0, SHRINKAGE)
+    projected = projection(features[0])
     _, directions = np.linalg.eigh(projected.T @ projected / len(projected))  # ascending
     matrix = projection.matrix @ directions[:, ::-1][:, :dim]
     return matrix.T, -projection.mean @ matrix

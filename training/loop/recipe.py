@@ -12,7 +12,7 @@ from retrieval.catalogue.read import Photo
 from retrieval.catalogue.splits import Splits
 from retrieval.errors import InvalidParameter, command
 from training.backbones import check_size, load_backbone
-from training.config import Settings
+from training.config import SMALL, Settings
 from training.data.samplers import GroupItemSampler, ItemSampler, PhotoSampler, Sampler
 from training.evaluation.evaluate import item_labels
 from training.losses.registry import LOSSES, Regularized, make_loss
@@ -28,7 +28,8 @@ def initial_model(settings: Settings) -> tuple[EmbeddingModel, dict[str, Any] | 
     torch.manual_seed(settings.seed)
     backbone, config = load_backbone(settings.backbone)
     check_size(backbone, settings.backbone, settings.input_size)
-    return EmbeddingModel(backbone, dim=settings.embedding_size, pooling=settings.pooling), config
+    dim = settings.embedding_size if settings.backbone == SMALL else settings.dim or backbone.width
+    return EmbeddingModel(backbone, dim=dim, pooling=settings.pooling), config
 
 
 def build_loss(settings: Settings, *, classes: int) -> nn.Module:
@@ -48,10 +49,6 @@ def check_recipe(settings: Settings, splits: Splits) -> None:
     check_loggers(settings.loggers)
     build_loss(settings, classes=len(splits.fit))
     half_precision(settings.precision, choose_device())
-    if not splits.validation and settings.select != "last":
-        raise InvalidParameter(
-            "select", "be last without validation items, which choose the checkpoint", settings.select
-        )
     for name in filter(None, (settings.loss, settings.regularizer)):
         single_photos = settings.photos_per_item < 2 or settings.sampler == "random"
         if LOSSES[name].needs_balanced_batches and single_photos:

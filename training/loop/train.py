@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from retrieval.catalogue.splits import (
     require_mates,
 )
 from training.backbones import backbone_preprocessing
+from training.backbones.hub import resolved
 from training.config import SPLIT_SEED, Settings
 from training.data.reader import require_readable
-from training.evaluation.mixed import photos_to_hold_out, photos_to_train_on
+from training.evaluation.mixed import LEAST_JUDGED, photos_to_hold_out, photos_to_train_on
 from training.model import EmbeddingModel
 
 from .distributed import ProcessGroup
@@ -52,8 +54,8 @@ def train(
     start:
         Run to begin with: its weights, and its photos together with those of `settings.catalogue`.
     splits:
-        Parts of the items, in place of those of `make_splits`. Without validation items, `settings.select` must be
-        "last".
+        Parts of the items, in place of those of `make_splits`. With fewer than 5 validation items, the last epoch is
+        kept.
     on_epoch:
         Called after each epoch with the number of finished epochs and their metrics. An exception that it raises ends
         the run, which can be resumed.
@@ -110,6 +112,7 @@ def begin_run(
     held_out = photos_to_hold_out(photos, splits.fit, protocol) if splits.validation and hold_out else []
     fit = photos_to_train_on(photos, splits.fit, protocol, held_out=held_out)
     settings = schedule(settings, photos=len(fit), items=len(splits.fit))
+    settings = replace(settings, backbone=resolved(settings.backbone))
     check_recipe(settings, splits)
     batches = make_sampler(settings, fit).batches
     if continued is None:
@@ -117,6 +120,7 @@ def begin_run(
         preprocessing = backbone_preprocessing(settings.backbone, size=size, crop_ratio=settings.crop_ratio)
     else:
         model, config, preprocessing = continued.model(), continued.start.backbone_config, continued.start.preprocessing
+    settings = replace(settings, dim=model.head.out_features)
     documents: dict[str, Any] = {
         "settings": settings.to_dict(),
         "splits": {"parts": splits.to_dict(), "protocol": vars(protocol), "held_out": held_out},
@@ -134,5 +138,8 @@ def begin_run(
         steps = settings.epochs * batches
         length = f"{settings.epochs} epochs of {batches} batches ({steps:,} steps)"
         tqdm.write(f"Training on {len(fit)} photos of {len(splits.fit)} items: {length}.")
+        if len(splits.validation) < LEAST_JUDGED:
+            few = f"{len(splits.validation)} validation items are too few to choose a checkpoint"
+            tqdm.write(f"The last epoch will serve: {few} (minimum {LEAST_JUDGED}).")
     process_group.barrier()
     return photos, model

@@ -17,7 +17,7 @@ from retrieval.metrics.identification import SearchScores
 from training.data.sources import FeatureSource, PixelSource
 from training.evaluation.embedding import keep_freed_memory
 from training.evaluation.evaluate import item_labels
-from training.evaluation.mixed import Comparison, MixedGallery, photos_to_train_on
+from training.evaluation.mixed import LEAST_JUDGED, Comparison, MixedGallery, photos_to_train_on
 from training.losses.base import Loss
 from training.model import EmbeddingModel, freeze_batch_norm
 
@@ -69,7 +69,8 @@ class Trainer:
         loss = build_loss(settings, classes=len(splits.fit))
         if model is None:
             model = first_model(run)
-        self.selection = Selection(settings.select, settings.patience)
+        few = len(splits.validation) < LEAST_JUDGED  # whose choice would be chance
+        self.selection = Selection(LAST_EPOCH if few else settings.select, settings.patience)
         self.source: PixelSource | FeatureSource = pixels
         if settings.precompute:
             model.to(self.process_group.device)
@@ -128,7 +129,7 @@ class Trainer:
 
     def _start(self, log: Log) -> dict[str, Tensor] | None:
         """Validate the model before the first step; return its weights, or None if it cannot be selected."""
-        if self.settings.select == LAST_EPOCH or self._searches_before is None:
+        if self.selection.select == LAST_EPOCH or self._searches_before is None:
             return None
         values, comparison = self._validate()
         metrics = _named(values)

@@ -106,9 +106,8 @@ class Continuation:
 def check_network(settings: Settings, earlier: Settings) -> None:
     """Raise InvalidParameter if settings describe another network than that of an earlier run."""
     for name in NETWORK:
-        field = "embedding_size" if name == "dim" else name
-        value, kept = getattr(settings, field), getattr(earlier, field)
-        if value != kept:
+        value, kept = getattr(settings, name), getattr(earlier, name)
+        if value != kept and (value or name != "dim"):  # 0 is the default length
             raise InvalidParameter(
                 name,
                 f"be {kept!r}, that of the run to start from",

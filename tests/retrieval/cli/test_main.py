@@ -123,7 +123,7 @@ def test_the_whole_way_on_the_command_line(
 ) -> None:
     folder = write_folder(tmp_path / "photos", items=range(20), photos=range(4))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "run.toml").write_text("size = 32\ndim = 16\nitems_per_batch = 4\nflip = false\n")
+    (tmp_path / "run.toml").write_text("backbone = 'small'\nsize = 32\ndim = 16\nitems_per_batch = 4\nflip = false\n")
     train = ["train", folder, "-o", "run", "--config", "run.toml", "--epochs", 1, "--learning-rate", 0.002]
     assert call(monkeypatch, *train, "--loss.temperature", 0.05, "--regularizer", "tcm") == 0
     assert "Next: retrieval evaluate run" in capsys.readouterr().out

@@ -307,7 +307,8 @@ def test_items_seen_in_training_are_counted_whatever_their_type() -> None:
 def test_a_point_is_told_in_a_line() -> None:
     point = calibrate(searches(15), allow_estimate=True)
     assert point.describe() == (
-        f"a match is a distance of at most {point.threshold:.4f}; FPIR 0.05 is estimated for 15 items."
+        f"a match is a distance of at most {point.threshold:.4f}; FPIR 0.05 is estimated for 15 items, at most "
+        f"{point.evidence['fpir_upper']:.2g} with 95 % confidence."
     )
     assert OperatingPoint(0.5, "certified", 0.1).describe() == (
         "a match is a distance of at most 0.5000; FPIR 0.1 is certified."

@@ -112,11 +112,19 @@ def test_a_run_that_is_worse_than_its_start_is_refused_before_anything_is_embedd
     export(worse, tmp_path / "bundle", target_fpir=0.2, allow_estimate=True, even_if_worse=True)
 
 
-def test_too_few_items_are_refused_without_the_word(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(CalibrationError) as caught:
+def test_too_few_items_are_refused_without_the_word_before_anything_is_embedded(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.export.export.ModelExporter", None)
+    with pytest.raises(CalibrationError, match=r"4 calibration items cannot .* 0\.2: at least 14 are needed") as caught:
         export(run, tmp_path / "bundle", target_fpir=0.2)
     assert "--allow-estimate" in caught.value.remedy
     assert not (tmp_path / "bundle").exists()
+
+
+def test_an_estimate_names_its_bound(bundle: Bundle) -> None:
+    upper = bundle.operating_point.evidence["fpir_upper"]
+    assert f"is estimated for 4 items, at most {upper:.2g} with 95 % confidence." in bundle.operating_point.describe()
 
 
 @pytest.mark.parametrize("part", [pytest.param("fit", marks=pytest.mark.end_to_end), "validation"])

@@ -1,8 +1,12 @@
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from retrieval.catalogue.read import read_catalogue
+from retrieval.catalogue.splits import make_splits
 from training.evaluation.mixed import Comparison
 from training.loop.recipe import initial_model
 from training.loop.run import BEST, LAST
@@ -62,7 +66,12 @@ def test_training_that_makes_it_worse_returns_what_came_in(
         return {name: value / len(calls) for name, value in metrics.items()}, comparison
 
     monkeypatch.setattr(Trainer, "_validate", worse)
-    run = train(tiny_settings(catalogue, select="r@1"), tmp_path / "run")
+    splits = make_splits(read_catalogue(catalogue), seed=0)
+    validation = (*splits.validation, *splits.fit[:4])  # six items: with fewer than five, the last epoch is kept
+    splits = replace(splits, fit=splits.fit[4:], validation=validation)
+    run = train(tiny_settings(catalogue, select="r@1"), tmp_path / "run", splits=splits)
+    lines = (run.path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [0, 1, 2]  # 0 is the model before training
     assert run.progress["best"]["epoch"] == 0
     assert run.progress["best_trained"]["epoch"] == 1
     kept, last, came_in = run.load(BEST)[0], run.load(LAST)[0], initial_model(run.settings)[0].state_dict()

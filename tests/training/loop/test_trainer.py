@@ -24,14 +24,25 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 def test_a_run_leaves_what_it_promises(run: Run) -> None:
     assert run.progress["epoch"] == 2
     lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["epoch"] for line in lines] == [0, 1, 2]  # 0 is the model before training
+    assert [line["epoch"] for line in lines] == [1, 2]
     wanted = {
         f"validation {name}" for name in ("R@1", "TPIR", "mean TPIR", "fitted TPIR", "unfitted FPIR", "unfitted OPIS")
     }
     assert all(wanted <= line.keys() for line in lines)
-    assert "loss" in lines[1]
+    assert "loss" in lines[0]
     assert list((run.path / "tensorboard").iterdir())
-    assert run.progress["best"]["metrics"].items() <= lines[run.progress["best"]["epoch"]].items()
+    assert run.progress["best"]["metrics"].items() <= lines[-1].items()
+
+
+@pytest.mark.usefixtures("empty_pictures")
+def test_fewer_than_five_validation_items_choose_nothing(
+    catalogue: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train(tiny_settings(catalogue, select="tpir"), tmp_path / "run")
+    assert len(run.splits.validation) == 2
+    assert run.progress["best"]["epoch"] == 2
+    assert run.progress["best"]["rank"] == []
+    assert "2 validation items are too few to choose a checkpoint (minimum 5)" in capsys.readouterr().out
 
 
 @pytest.mark.end_to_end
