@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -39,7 +40,7 @@ class Queries:
 
     vectors: NDArray[np.float32]  # (n, d) of length one
     numbers: NDArray[np.int32]  # (n,) of their items, NOBODY if the gallery does not have the item
-    positions: Rows  # (n,) or (n, k) of its photo or photos in the gallery, NOBODY for a query from elsewhere
+    positions: Rows  # (n, k) of its photos in the gallery, NOBODY for a query from elsewhere
     features: Sequence[bytes] = ()  # of each query from elsewhere, where details are compared
 
 
@@ -70,8 +71,18 @@ class _Query:
     exact: Floats  # (1, d) scaled to length one in float64
     features: bytes = b""
     votes: Floats = field(default_factory=lambda: np.zeros(0))  # for each photo of the version
+    passing: NDArray[np.bool_] | None = None  # photos that votes may bring; None for all live ones
     itself: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # positions of its own photos, to leave out
     inliers: dict[int, int] = field(default_factory=dict)  # with photos that were compared, by position
+
+
+@dataclass(frozen=True)
+class _Others:
+    """The items that a draw leaves in the gallery."""
+
+    near: list[tuple[int, float]]  # position and plain distance of the nearest photo of each of the nearest ones
+    left_out: set[int]  # numbers of the items that are not among them
+    duplicate: int  # position of a copy of the query in another item, NOBODY without one
 
 
 @dataclass(frozen=True)
@@ -106,7 +117,7 @@ class ItemSearch:
         for vector, own, near, passed in zip(exact_unit(vectors), described, nearest, passing, strict=True):
             query = self._query(vector[None], own)
             rivals = self._candidates(query, near[:CANDIDATES])
-            answers = rivals if only is None else self._candidates(query, passed[:CANDIDATES], mask)
+            answers = rivals if only is None else self._candidates(replace(query, passing=mask), passed[:CANDIDATES])
             listed = {candidate.item for candidate in answers}
             further = [one for one in self._items(passed[CANDIDATES:]) if one.item not in listed]
             found.append(self._answers(query, rivals, answers, further)[:k])
@@ -118,19 +129,17 @@ class ItemSearch:
         The distance of the own item is that of a search in which only the query's own photo is missing.
         """
         found: list[Draw] = []
-        exact = exact_unit(queries.vectors)
         with ThreadPoolExecutor(os.cpu_count() or 1 if self.verifier is not None else 1) as pool:
-            for start in range(0, len(exact), TOGETHER):
-                rows = range(start, min(start + TOGETHER, len(exact)))
+            for start in range(0, len(queries.vectors), TOGETHER):
+                rows = range(start, min(start + TOGETHER, len(queries.vectors)))
                 others = self._others(queries, rows, is_duplicate)
-                found += pool.map(lambda row: self._draw(queries, exact, row, *others[row]), rows)  # noqa: B023
+                found += pool.map(partial(self._draw, queries), rows, others)
         return found
 
-    def _query(self, exact: Floats, features: bytes, itself: Rows | None = None) -> _Query:
-        own = np.zeros(0, np.int64) if itself is None else itself
+    def _query(self, exact: Floats, features: bytes) -> _Query:
         if self.verifier is None:
-            return _Query(exact, itself=own)
-        return _Query(exact, features, self.photos.votes(self.verifier, self.verifier.asked(features)), own)
+            return _Query(exact)
+        return _Query(exact, features, self.photos.votes(self.verifier, self.verifier.asked(features)))
 
     def _answers(
         self, query: _Query, rivals: list[Candidate], answers: list[Candidate], further: list[Candidate]
@@ -147,26 +156,25 @@ class ItemSearch:
             found.append(near._replace(distance=max(near.distance, found[-1].distance if found else 0.0)))
         return found
 
-    def _candidates(
-        self, query: _Query, near: Sequence[tuple[int, float]], passing: NDArray[np.bool_] | None = None
-    ) -> list[Candidate]:
-        """Return the items of photos at positions and distances and, by votes, of photos that pass a mask."""
+    def _candidates(self, query: _Query, near: Sequence[tuple[int, float]]) -> list[Candidate]:
+        """Return the items of photos at positions and distances, and those of photos with the most votes."""
         numbers = self.photos.items
         found = {candidate.item: candidate for candidate in self._items(near)}
         if self.verifier is None:
             return list(found.values())
         for item in list(found)[: max(1, self.verifier.items)]:
-            positions = self._all(query, item)
+            positions = self._photos_of(query, item)
             distances = squared_from(query.exact, self.photos.vectors(positions))
             nearest = positions[np.lexsort((positions, distances))[: self.verifier.photos]]
             found[item] = found[item]._replace(compared=tuple(nearest.tolist()))
-        live = self.photos.live if passing is None else passing
-        voting = np.flatnonzero((query.votes > 0) & live)
+        passing = self.photos.live if query.passing is None else query.passing
+        voting = np.flatnonzero((query.votes > 0) & passing)
         for position in most_votes(voting, query.votes[voting], self.verifier.voted).tolist():
             item = int(numbers[position])
             if item not in found:
-                photos = self._all(query, item)
-                found[item] = Candidate(item, *self._nearest_photo(query, photos[live[photos]]))
+                positions = self._photos_of(query, item)
+                positions = positions[passing[positions]]
+                found[item] = _nearest(query, item, positions, self.photos.vectors(positions))
             found[item] = found[item]._replace(compared=(*found[item].compared, position))
         return list(found.values())
 
@@ -208,91 +216,79 @@ class ItemSearch:
             query.inliers.update(zip(new, counts.tolist(), strict=True))
         return max((query.inliers[position] for position in positions), default=0)
 
-    def _all(self, query: _Query, item: int) -> Rows:
+    def _photos_of(self, query: _Query, item: int) -> Rows:
         """Return the positions of the photos of an item, without the query's own ones."""
         positions = self.photos.photos_of([item])[0]
         return positions[~np.isin(positions, query.itself)] if len(query.itself) else positions
 
-    def _nearest_photo(self, query: _Query, positions: Rows) -> tuple[int, float]:
-        """Return the position of the photo that is nearest to a query, and its plain distance."""
-        return _nearest(query, positions, self.photos.vectors(positions))
-
     # draws
 
-    def _others(
-        self, queries: Queries, rows: range, is_duplicate: IsDuplicate
-    ) -> dict[int, tuple[list[tuple[int, float]], int, set[int]]]:
-        """Return for each draw the nearest other items, a duplicate's position, and the items that are left out."""
-        found: dict[int, tuple[list[tuple[int, float]], int, set[int]]] = {}
-        stored = queries.positions.reshape(len(queries.vectors), -1)
+    def _others(self, queries: Queries, rows: range, is_duplicate: IsDuplicate) -> list[_Others]:
+        """Return the items that are left in the gallery for each of some draws."""
+        found: dict[int, _Others] = {}
         waiting, k = list(rows), CANDIDATES + 1
         while waiting:
             again = []
             for row, near in zip(waiting, self.photos.nearest(queries.vectors[waiting], k), strict=True):
-                number, own_positions = int(queries.numbers[row]), stored[row].tolist()
                 items = self.photos.items[[place for place, _ in near]].tolist()
-                left_out = {number}
-                if number != NOBODY:
-                    (own,), about = self.photos.about([number]), self.photos.about(items)
-                    left_out |= {item for item, each in zip(items, about, strict=True) if each.group == own.group}
-                same = [
+                left_out = self._own_group(int(queries.numbers[row]), items)
+                own = queries.positions[row].tolist()
+                copies = [
                     place
                     for (place, apart), item in zip(near, items, strict=True)
-                    if item not in left_out and apart <= CLOSE and any(is_duplicate(p, place) for p in own_positions)
+                    if item not in left_out and apart <= CLOSE and any(is_duplicate(photo, place) for photo in own)
                 ]
-                left_out |= set(self.photos.items[same].tolist())
+                left_out |= set(self.photos.items[copies].tolist())
                 others = [one for one, item in zip(near, items, strict=True) if item not in left_out][:CANDIDATES]
-                found[row] = others, same[0] if same else NOBODY, left_out
+                found[row] = _Others(others, left_out, copies[0] if copies else NOBODY)
                 if len(others) < CANDIDATES and len(near) == k:
                     again.append(row)
             waiting, k = again, 4 * k
-        return found
+        return [found[row] for row in rows]
 
-    def _draw(
-        self,
-        queries: Queries,
-        exact: Floats,
-        row: int,
-        near: list[tuple[int, float]],
-        duplicate: int,
-        left_out: set[int],
-    ) -> Draw:
-        number, itself = int(queries.numbers[row]), queries.positions.reshape(len(exact), -1)[row]
+    def _own_group(self, number: int, items: Sequence[int]) -> set[int]:
+        """Return the number of an item, with those of the items that are of its group."""
+        if number == NOBODY:
+            return {NOBODY}
+        (own,), about = self.photos.about([number]), self.photos.about(items)
+        return {number} | {item for item, each in zip(items, about, strict=True) if each.group == own.group}
+
+    def _draw(self, queries: Queries, row: int, others: _Others) -> Draw:
+        number, itself = int(queries.numbers[row]), queries.positions[row]
         itself = itself[itself != NOBODY]
-        features, passing = b"", None
+        features = b""
         if self.verifier is not None:
             features = self.photos.features(itself)[0] if len(itself) else queries.features[row]
-            passing = self.photos.live & ~np.isin(self.photos.items, list(left_out))
-        query = self._query(exact[[row]], features, itself)
-        draw, others = Draw(duplicate=duplicate), self._candidates(query, near, passing)
-        if others:
-            first = min(self._measured(query, others), key=lambda near: near.own)
-            draw = draw._replace(distance=first.distance, nearest=first.position, plain=min(o.photo for o in others))
-        mine = self._all(query, number) if number != NOBODY else np.zeros(0, np.int64)
-        return self._with_own(query, draw, near, number, mine, passing) if len(mine) else draw
+        query = replace(self._query(exact_unit(queries.vectors[[row]]), features), itself=itself)
+        draw, without = Draw(duplicate=others.duplicate), self._without(query, others.left_out)
+        measured = self._measured(query, self._candidates(without, others.near))
+        if measured:
+            first = min(measured, key=lambda near: near.own)
+            plain = min(near.photo for near in measured)
+            draw = draw._replace(distance=first.distance, nearest=first.position, plain=plain)
+        own_photos = self._photos_of(query, number) if number != NOBODY else np.zeros(0, np.int64)
+        return self._with_own(query, draw, others, number, own_photos) if len(own_photos) else draw
 
-    def _with_own(
-        self,
-        query: _Query,
-        draw: Draw,
-        near: list[tuple[int, float]],
-        number: int,
-        mine: Rows,
-        passing: NDArray[np.bool_] | None,
-    ) -> Draw:
+    def _without(self, query: _Query, items: set[int]) -> _Query:
+        """Return a query for which votes bring no photo of some items, and none of its own."""
+        if self.verifier is None:
+            return query
+        passing = self.photos.live & ~np.isin(self.photos.items, list(items))
+        passing[query.itself] = False
+        return replace(query, passing=passing)
+
+    def _with_own(self, query: _Query, draw: Draw, others: _Others, number: int, own_photos: Rows) -> Draw:
         """Return a draw with the search in which the own item is there, by its photos at some positions."""
-        vectors = self.photos.vectors(mine)
-        own = Candidate(number, *_nearest(query, mine, vectors))
-        if passing is not None:
-            passing[mine] = True
-        together = sorted([*near, (own.position, own.photo)], key=lambda one: (one[1], one[0]))[:CANDIDATES]
-        listed = self._candidates(query, together, passing)
+        vectors = self.photos.vectors(own_photos)
+        own = _nearest(query, number, own_photos, vectors)
+        near = sorted([*others.near, (own.position, own.photo)], key=lambda one: (one[1], one[0]))[:CANDIDATES]
+        listed = self._candidates(self._without(query, others.left_out - {number}), near)
         is_listed = any(candidate.item == number for candidate in listed)
         every = listed if is_listed else [*listed, own]
         measured = self._measured(query, listed, every[len(listed) :], {number: mean_photo(vectors)})
         found = next(near for near, candidate in zip(measured, every, strict=True) if candidate.item == number)
-        others = [near for near, candidate in zip(measured, every, strict=True) if candidate.item != number]
-        best = min(others, key=lambda near: near.own, default=None)
+        rivals = [near for near, candidate in zip(measured, every, strict=True) if candidate.item != number]
+        best = min(rivals, key=lambda near: near.own, default=None)
         right = is_listed and (best is None or found.own < best.own)
         return draw._replace(
             own=found.distance,
@@ -302,8 +298,8 @@ class ItemSearch:
         )
 
 
-def _nearest(query: _Query, positions: Rows, vectors: NDArray[np.float32]) -> tuple[int, float]:
-    """Return the position of the nearest of some photos, and its plain distance."""
+def _nearest(query: _Query, item: int, positions: Rows, vectors: NDArray[np.float32]) -> Candidate:
+    """Return an item with the nearest of its photos at some positions, with vectors (p, d)."""
     squared = squared_from(query.exact, vectors)
     best = int(np.lexsort((positions, squared))[0])
-    return int(positions[best]), float(np.sqrt(squared[best]))
+    return Candidate(item, int(positions[best]), float(np.sqrt(squared[best])))

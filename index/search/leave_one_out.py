@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
@@ -24,7 +24,7 @@ from index.files import load_arrays
 from index.search.details import Verifier, check_query_features
 from index.search.distance import Floats, Rows
 from index.search.item_distance import ItemDistance, mean_photo
-from index.search.item_search import CLOSE, NOBODY, Draw, ItemSearch, Queries
+from index.search.item_search import CLOSE, NOBODY, ItemSearch, Queries
 
 if TYPE_CHECKING:
     from index.location import AnyGallery, AnyPhotos
@@ -68,10 +68,20 @@ class Draws:
     @classmethod
     def none(cls) -> Draws:
         """Return an empty sample."""
-        seqs, texts, distances = np.zeros(0, np.int64), np.zeros(0, str), np.zeros(0)
+        texts, seqs, distances = np.zeros(0, str), np.zeros(0, np.int64), np.zeros(0)
         return cls(
-            *(texts, texts, seqs, distances, seqs, texts, distances),
-            *(distances, seqs, distances, distances, seqs),
+            ids=texts,
+            items=texts,
+            seqs=seqs,
+            distances=distances,
+            nearest=seqs,
+            nearest_items=texts,
+            plain=distances,
+            own=distances,
+            own_nearest=seqs,
+            own_plain=distances,
+            wrong=distances,
+            duplicates=seqs,
         )
 
     def __len__(self) -> int:
@@ -234,7 +244,7 @@ def make_draws(
         numbers = gallery.item_numbers(sorted(fitted | names))
         if gallery.version == version:
             break
-    excluded = np.array(sorted(numbers[item] for item in fitted if item in numbers), dtype=np.int32)
+    excluded = [numbers[item] for item in fitted if item in numbers]
     drawer = Drawer(ItemSearch(now, item_distance, verifier), content_key, is_copy)
     sources = {OWN: drawer.own(excluded=excluded)}
     sources |= {PHOTOS.format(count): drawer.several(count, excluded=excluded) for count in SEVERAL}
@@ -275,28 +285,19 @@ class Drawer:
         """The number of draws of each source that a gallery keeps."""
         return MOST_DRAWS if self.search.verifier is None else MOST_VERIFIED
 
-    def own(self, *, excluded: NDArray[np.int32], most: int | None = None) -> Draws:
+    def own(self, *, excluded: Collection[int] = (), most: int | None = None) -> Draws:
         """Return the own draws, without those of the items with the `excluded` numbers."""
-        positions = sample(self.photos, excluded, most=self.most if most is None else most)
-        named = [self.photos.photo(position)[:2] for position in positions.tolist()]
-        ids, items = (np.array([name[column] for name in named], dtype=str) for column in (0, 1))
-        queries = Queries(self.photos.vectors(positions), self.photos.items[positions], positions)
-        return self._draws(ids, items, self.photos.seqs[positions], queries)
+        positions = sample(self.photos, self.most if most is None else most, excluded=excluded)
+        return self._of_photos(self.photos.vectors(positions), positions[:, None])
 
-    def several(self, count: int, *, excluded: NDArray[np.int32], most: int = MOST_SEVERAL) -> Draws:
+    def several(self, count: int, *, excluded: Collection[int] = (), most: int = MOST_SEVERAL) -> Draws:
         """Return own draws with the mean of `count` photos of an item, of different sources if it has any.
 
         Local features are not compared.
         """
-        queries = self._sets(sample(self.photos, excluded, most=most), count)
-        if not len(queries):
-            return Draws.none()
-        plain = replace(self, search=replace(self.search, verifier=None))
-        named = [self.photos.photo(int(places[0]))[:2] for places in queries]
-        ids, items = (np.array([name[column] for name in named], dtype=str) for column in (0, 1))
-        vectors = np.array([mean_photo(self.photos.vectors(places)) for places in queries], dtype=np.float32)
-        asked = Queries(vectors, self.photos.items[queries[:, 0]], queries)
-        return plain._draws(ids, items, self.photos.seqs[queries[:, 0]], asked)
+        sets = self._sets(sample(self.photos, most, excluded=excluded), count)
+        means = [mean_photo(self.photos.vectors(positions)) for positions in sets]
+        return self._without_details._of_photos(np.array(means, dtype=np.float32), sets)
 
     def _sets(self, positions: Rows, count: int) -> NDArray[np.int64]:
         """Return sets (n, count) of photos of one item, each with one of the photos at some positions."""
@@ -321,26 +322,27 @@ class Drawer:
             seen.add(sources[place])
         return first + rest
 
-    def windows(self, windows: Windows, *, excluded: NDArray[np.int32]) -> Draws:
+    def windows(self, windows: Windows, *, excluded: Collection[int] = ()) -> Draws:
         """Return own draws with the windows of photos: of each photo, the window that comes closest counts."""
-        seqs = self.photos.seqs
-        if not len(seqs):
-            return Draws.none()
-        places = np.minimum(np.searchsorted(seqs, windows.seqs), len(seqs) - 1)
-        kept = (seqs[places] == windows.seqs) & self.photos.live[places] & ~np.isin(self.photos.items[places], excluded)
-        places, vectors = places[kept], windows.vectors[kept]
-        if not len(places):
-            return Draws.none()
+        photos, seqs = self.photos, windows.seqs
+        kept = np.isin(seqs, photos.seqs[photos.live & ~np.isin(photos.items, list(excluded))])
+        positions, vectors = np.searchsorted(photos.seqs, seqs[kept]), windows.vectors[kept]
         real = np.linalg.norm(vectors, axis=2) > 0
         of, _ = real.nonzero()
-        queries = Queries(vectors[real], self.photos.items[places][of], places[of])
-        plain = replace(self, search=replace(self.search, verifier=None))
-        named = [self.photos.photo(int(place))[:2] for place in places]
-        ids, items = (np.array([name[column] for name in named], dtype=str) for column in (0, 1))
-        every = plain._draws(ids[of], items[of], self.photos.seqs[places][of], queries)
-        return every.closest(of, len(places))
+        return self._without_details._of_photos(vectors[real], positions[of, None]).closest(of, len(positions))
 
-    def probes(self, probes: Probes, *, numbers: Sequence[int] | NDArray[np.int32], most: int | None = None) -> Draws:
+    @property
+    def _without_details(self) -> Drawer:
+        return replace(self, search=replace(self.search, verifier=None))
+
+    def _of_photos(self, vectors: NDArray[np.float32], positions: Rows) -> Draws:
+        """Return draws with vectors (n, d) that were made from the photos of the gallery at positions (n, k)."""
+        first = positions[:, 0]
+        named = self.photos.photos_at(first)
+        ids, items = (np.array([names[column] for names in named], dtype=str) for column in (0, 1))
+        return self._draws(ids, items, self.photos.seqs[first], Queries(vectors, self.photos.items[first], positions))
+
+    def probes(self, probes: Probes, *, numbers: Sequence[int]) -> Draws:
         """Return the probe draws.
 
         Parameters
@@ -349,24 +351,38 @@ class Drawer:
             Number of each probe's item in the gallery, -1 if the item is not in the gallery.
         """
         labels = np.array(probes.items, dtype=str)
-        chosen = every_item_once(labels, hashed(np.arange(len(labels))))[: self.most if most is None else most]
+        chosen = every_item_once(labels, hashed(np.arange(len(labels))))[: self.most]
         given = () if self.search.verifier is None else check_query_features(probes.features, len(labels))
         features = [given[place] for place in chosen.tolist()] if given else ()
         nobody = np.full(len(chosen), NOBODY, np.int64)
-        queries = Queries(probes.vectors[chosen], np.array(numbers, dtype=np.int32)[chosen], nobody, features)
+        queries = Queries(probes.vectors[chosen], np.array(numbers, dtype=np.int32)[chosen], nobody[:, None], features)
         return self._draws(np.array(probes.ids, dtype=str)[chosen], labels[chosen], nobody, queries)
 
     def _draws(self, ids: Texts, items: Texts, seqs: Rows, queries: Queries) -> Draws:
         found = self.search.draws(queries, self.is_duplicate)
-        columns = dict(zip(Draw._fields, map(np.array, zip(*found, strict=True)), strict=True)) if found else {}
-        if not found:
-            return Draws.none()
-        rivals = ["" if one.nearest == NOBODY else self.photos.photo(one.nearest)[1] for one in found]
-        for name in ("nearest", "own_nearest", "duplicate"):
-            places = columns[name]
-            columns[name] = np.where(places == NOBODY, NOBODY, self.photos.seqs[places])
-        columns["distances"], columns["duplicates"] = columns.pop("distance"), columns.pop("duplicate")
-        return Draws(ids=ids, items=items, seqs=seqs, nearest_items=np.array(rivals, dtype=str), **columns)
+        rivals = ["" if draw.nearest == NOBODY else self.photos.photo(draw.nearest)[1] for draw in found]
+
+        def distances(name: str) -> Floats:
+            return np.array([getattr(draw, name) for draw in found], dtype=np.float64)
+
+        def seqs_of(name: str) -> Rows:
+            positions = np.array([getattr(draw, name) for draw in found], dtype=np.int64)
+            return np.where(positions == NOBODY, NOBODY, self.photos.seqs[positions])
+
+        return Draws(
+            ids=ids,
+            items=items,
+            seqs=seqs,
+            distances=distances("distance"),
+            nearest=seqs_of("nearest"),
+            nearest_items=np.array(rivals, dtype=str),
+            plain=distances("plain"),
+            own=distances("own"),
+            own_nearest=seqs_of("own_nearest"),
+            own_plain=distances("own_plain"),
+            wrong=distances("wrong"),
+            duplicates=seqs_of("duplicate"),
+        )
 
     def is_duplicate(self, query: int, position: int) -> bool:
         """Return whether the photo at a position is a copy of the query at another, which is NOBODY for a probe."""
@@ -402,14 +418,15 @@ def suspected_twins(own: Draws) -> list[tuple[str, str]]:
     return sorted((item, other) for item, other in of_one.items() if item < other and of_one.get(other) == item)
 
 
-def sample(snapshot: AnyPhotos, excluded: NDArray[np.int32], *, most: int) -> Rows:
+def sample(snapshot: AnyPhotos, most: int, *, excluded: Collection[int] = ()) -> Rows:
     """Return the positions of up to `most` live photos, with every item once before any item twice.
 
-    The sample depends only on the seqs of the photos, not on the order of changes.
+    The sample depends only on the seqs of the photos, not on the order of changes. It holds none of the items with the
+    `excluded` numbers.
     """
     positions = np.flatnonzero(snapshot.live)
-    if len(excluded):
-        positions = positions[~np.isin(snapshot.items[positions], excluded)]
+    if excluded:
+        positions = positions[~np.isin(snapshot.items[positions], list(excluded))]
     keys = hashed(snapshot.seqs[positions])
     if len(keys) > SMALLEST * most:  # sort only the smallest keys if they belong to enough items
         smallest = np.argpartition(keys, SMALLEST * most)[: SMALLEST * most]

@@ -29,7 +29,7 @@ def keep_windows(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *
         raise InvalidParameter("--windows", "be used with a local gallery", "a gallery on Milvus")
     now, known = gallery.snapshot(), {photo.photo_id: photo for photo in photos}
     embedder, seqs, vectors = bundle.embedder(), [], []
-    chosen = sample(now, np.zeros(0, np.int32), most=MOST_PHOTOS)
+    chosen = sample(now, MOST_PHOTOS)
     for position in tqdm(chosen.tolist(), desc="windows", unit="photo", disable=not progress):
         photo = known.get(now.photo(position)[0])
         if photo is None:

@@ -92,7 +92,7 @@ def audit(bundle: Bundle, gallery: AnyGallery) -> Audit:
         return Audit(0, 0, threshold, [], [], [], 0, [])
     now = gallery.snapshot()
     search = ItemSearch(now, bundle.item_distance, bundle.verifier)
-    draws = Drawer(search).own(excluded=np.zeros(0, np.int32), most=searched)
+    draws = Drawer(search).own(most=searched)
     counts = np.unique(now.items[now.live], return_counts=True)[1]
     drawn, places = np.unique(draws.items, return_inverse=True)
     means = np.bincount(places, draws.distances) / np.bincount(places)

@@ -128,7 +128,7 @@ def search_scores(
         asked = Queries(
             np.asarray(exact_unit(queries), dtype=np.float32),
             np.where(items[places] == labels, numbers[places], NOBODY),
-            np.array([rows.get(photo, NOBODY) for photo in ids], dtype=np.int64),
+            np.array([[rows.get(photo, NOBODY)] for photo in ids], dtype=np.int64),
             features[0],
         )
         found = ItemSearch(place.snapshot(), item_distance, verifier).draws(asked, lambda *_: False)

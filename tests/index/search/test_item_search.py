@@ -155,7 +155,7 @@ def draws_of(gallery: Gallery, distance: ItemDistance = ITEM) -> dict[str, Draw]
     """Return the own draw of each photo."""
     now = gallery.snapshot()
     positions = np.flatnonzero(now.live)
-    queries = Queries(now.vectors(positions), now.items[positions], positions)
+    queries = Queries(now.vectors(positions), now.items[positions], positions[:, None])
     found = ItemSearch(now, distance).draws(queries, lambda *_: False)
     return {now.photo(position)[0]: draw for position, draw in zip(positions.tolist(), found, strict=True)}
 
@@ -208,8 +208,8 @@ def test_a_draw_is_a_search_of_a_gallery_without_the_item_and_one_without_the_ph
 def test_a_draw_of_an_unknown_item_leaves_nothing_out(tmp_path: Path) -> None:
     queries = clustered(5, 40, 13)[0]
     with filled(tmp_path / "g") as gallery:
-        nobody = np.full(5, NOBODY)
-        found = ItemSearch(gallery.snapshot(), ITEM).draws(Queries(queries, nobody, nobody), lambda *_: False)  # type: ignore[arg-type]
+        nobody = np.full((5, 1), NOBODY)
+        found = ItemSearch(gallery.snapshot(), ITEM).draws(Queries(queries, nobody[:, 0], nobody), lambda *_: False)  # type: ignore[arg-type]
         answers = gallery.search(queries, 1, item_distance=ITEM)
         assert [draw.distance for draw in found] == [best[0].distance for best in answers]
         assert {(draw.own, draw.wrong) for draw in found} == {(np.inf, np.inf)}
@@ -279,7 +279,7 @@ def test_a_draw_compares_no_photo_with_itself(tmp_path: Path) -> None:
     with verified_gallery(tmp_path / "g") as gallery:
         now, verifier = gallery.snapshot(), FakeVerifier()
         positions = np.flatnonzero(now.live)[:40]
-        queries = Queries(now.vectors(positions), now.items[positions], positions)
+        queries = Queries(now.vectors(positions), now.items[positions], positions[:, None])
         draws = ItemSearch(now, DETAILS, verifier).draws(queries, lambda *_: False)
         for position, draw in zip(positions.tolist(), draws, strict=True):
             photo_id, item, _ = now.photo(position)

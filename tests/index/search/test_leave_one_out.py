@@ -30,7 +30,6 @@ from index.search.leave_one_out import (
 from tests.index.vectors import DIM, filled, unit
 
 CONTENT = "content"
-NONE = np.zeros(0, np.int32)
 AXES = np.eye(DIM, dtype=np.float32)
 LINE = {"a0": ("a", 0.0), "a1": ("a", 3.0), "b0": ("b", 10.0), "c0": ("c", 24.0), "d0": ("d", 40.0)}
 
@@ -81,7 +80,7 @@ def by_id(found: Draws, field: str) -> dict[str, Any]:
 def test_a_draw_is_the_nearest_photo_of_another_item(tmp_path: Path) -> None:
     vectors, items = unit(40), np.arange(40) % 10
     with filled(tmp_path / "g") as gallery:
-        draws = drawer(gallery).own(excluded=NONE)
+        draws = drawer(gallery).own()
     assert sorted(draws.ids) == sorted(f"p{i}" for i in range(40))
     for row, name in enumerate(draws.ids.tolist()):
         photo = int(name[1:])
@@ -99,8 +98,8 @@ def test_a_draw_is_the_nearest_photo_of_another_item(tmp_path: Path) -> None:
 def test_items_that_the_model_was_fitted_on_are_not_drawn_but_found(tmp_path: Path) -> None:
     with filled(tmp_path / "g") as gallery:
         numbers = gallery.item_numbers(["i0", "i1"])
-        draws = drawer(gallery).own(excluded=np.array(list(numbers.values()), dtype=np.int32))
-        everything = drawer(gallery).own(excluded=NONE)
+        draws = drawer(gallery).own(excluded=numbers.values())
+        everything = drawer(gallery).own()
     assert set(draws.items) == {f"i{i}" for i in range(2, 10)}
     kept = dict(zip(everything.ids, everything.distances, strict=True))
     assert all(kept[name] == distance for name, distance in zip(draws.ids, draws.distances, strict=True))
@@ -108,32 +107,32 @@ def test_items_that_the_model_was_fitted_on_are_not_drawn_but_found(tmp_path: Pa
 
 def test_a_sample_holds_every_item(tmp_path: Path) -> None:
     with filled(tmp_path / "g", count=60, items=20) as gallery:
-        draws = drawer(gallery).own(excluded=NONE, most=25)
+        draws = drawer(gallery).own(most=25)
     items, counts = np.unique(draws.items, return_counts=True)
     assert (len(items), counts.max(), len(draws)) == (20, 2, 25)
 
 
 def test_a_sample_of_a_large_gallery_is_that_of_all_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with filled(tmp_path / "g", count=400, items=40) as gallery:
-        now, excluded = gallery.snapshot(), np.arange(3, dtype=np.int32)
-        short = [sample(now, chosen, most=most).tolist() for chosen in (NONE, excluded) for most in (5, 20, 39)]
+        now, excluded = gallery.snapshot(), range(3)
+        short = [sample(now, most, excluded=chosen).tolist() for chosen in ((), excluded) for most in (5, 20, 39)]
         monkeypatch.setattr(leave_one_out, "SMALLEST", 400)  # sorts all photos
-        full = [sample(now, chosen, most=most).tolist() for chosen in (NONE, excluded) for most in (5, 20, 39)]
+        full = [sample(now, most, excluded=chosen).tolist() for chosen in ((), excluded) for most in (5, 20, 39)]
     assert short == full
 
 
 def test_an_only_item_has_no_other(tmp_path: Path) -> None:
     with filled(tmp_path / "g", count=1, items=1) as gallery:
-        draws = drawer(gallery).own(excluded=NONE)
+        draws = drawer(gallery).own()
         assert (draws.distances[0], draws.nearest[0], draws.own[0], draws.own_nearest[0]) == (
             *(np.inf, NOBODY),
             *(np.inf, NOBODY),
         )
         gallery.add(["new"], ["other"], unit(1, 5))
-        again = drawer(gallery).own(excluded=NONE)
+        again = drawer(gallery).own()
         assert np.isfinite(again.distances).all()
         gallery.remove(photo_ids=["p0", "new"])
-        assert len(drawer(gallery).own(excluded=NONE)) == 0
+        assert len(drawer(gallery).own()) == 0
 
 
 def test_probes_leave_their_own_item_out(tmp_path: Path) -> None:
@@ -155,15 +154,15 @@ def test_probes_leave_their_own_item_out(tmp_path: Path) -> None:
 
 def test_the_nearest_photo_of_the_own_item_follows_its_photos(tmp_path: Path) -> None:
     with shop(tmp_path / "g", LINE) as gallery:
-        now = drawer(gallery).own(excluded=NONE)
+        now = drawer(gallery).own()
         assert by_id(now, "own_nearest") == {"a0": 1, "a1": 0, "b0": NOBODY, "c0": NOBODY, "d0": NOBODY}
         assert by_id(now, "own")["b0"] == np.inf
         assert by_id(now, "own")["a0"] == pytest.approx(distance(3), abs=1e-6)
         put(gallery, {"a2": ("a", 1.0), "b1": ("b", 90.0)})
-        now = drawer(gallery).own(excluded=NONE)
+        now = drawer(gallery).own()
         assert by_id(now, "own_nearest") == {"a0": 5, "a1": 5, "a2": 0, "b0": 6, "b1": 2, "c0": NOBODY, "d0": NOBODY}
         gallery.remove(photo_ids=["a2", "b1"])
-        now = drawer(gallery).own(excluded=NONE)
+        now = drawer(gallery).own()
         assert by_id(now, "own_nearest") == {"a0": 1, "a1": 0, "b0": NOBODY, "c0": NOBODY, "d0": NOBODY}
 
 
@@ -177,7 +176,7 @@ SAME = {
 def test_the_same_file_under_many_items_is_passed_over(tmp_path: Path) -> None:
     contents = dict.fromkeys([f"{item}0" for item in "abcdefghij"], "one file")
     with shop(tmp_path / "g", SAME, contents) as gallery:
-        found = drawer(gallery).own(excluded=NONE)
+        found = drawer(gallery).own()
         assert by_id(found, "distances")["b0"] == pytest.approx(distance(30), abs=1e-6)  # item a is left out with a1
         assert by_id(found, "distances")["a0"] == pytest.approx(distance(30), abs=1e-6)
         assert by_id(found, "distances")["a1"] == pytest.approx(distance(1), abs=1e-6)  # another file
@@ -186,7 +185,7 @@ def test_the_same_file_under_many_items_is_passed_over(tmp_path: Path) -> None:
         assert by_id(found, "duplicates")["b0"] == 0
         assert by_id(found, "duplicates")["k0"] == by_id(found, "duplicates")["a1"] == NOBODY
         gallery.remove(photo_ids=["k0", "a1"])
-        alone = drawer(gallery).own(excluded=NONE)
+        alone = drawer(gallery).own()
         assert set(alone.distances.tolist()) == {np.inf}
         assert set(alone.nearest.tolist()) == {NOBODY}
         assert set(alone.nearest_items.tolist()) == {""}
@@ -195,16 +194,16 @@ def test_the_same_file_under_many_items_is_passed_over(tmp_path: Path) -> None:
 def test_an_item_counts_again_when_its_copy_is_removed(tmp_path: Path) -> None:
     places = {"a0": ("a", 0.0), "b0": ("b", 0.0), "c0": ("c", 0.0), "c1": ("c", 20.0), "k0": ("k", 30.0)}
     with shop(tmp_path / "g", places, dict.fromkeys(["a0", "b0", "c0"], "one file")) as gallery:
-        found = drawer(gallery).own(excluded=NONE)
+        found = drawer(gallery).own()
         for photo_id in ("c0", "b0"):  # one of them is the duplicate that the draw of a0 keeps
             gallery.remove(photo_ids=[photo_id])
-            found = drawer(gallery).own(excluded=NONE)
+            found = drawer(gallery).own()
         assert by_id(found, "nearest_items")["a0"] == "c"
 
 
 def test_without_a_key_for_contents_a_copy_counts_as_any_photo(tmp_path: Path) -> None:
     with shop(tmp_path / "g", {"a0": ("a", 0.0), "b0": ("b", 0.0)}, {"a0": "x", "b0": "x"}) as gallery:
-        plain = Drawer(ItemSearch(gallery.snapshot(), NEAREST_PHOTO)).own(excluded=NONE)
+        plain = Drawer(ItemSearch(gallery.snapshot(), NEAREST_PHOTO)).own()
     assert plain.distances.tolist() == [0, 0]
     assert plain.duplicates.tolist() == [NOBODY, NOBODY]
 
@@ -224,13 +223,13 @@ def test_a_sample_depends_on_the_photos_only(tmp_path: Path) -> None:
     with filled(tmp_path / "g") as gallery:
         gallery.remove(photo_ids=["p3"])
         now = gallery.snapshot()
-        everything = sample(now, NONE, most=100)
+        everything = sample(now, 100)
         assert sorted(everything.tolist()) == [i for i in range(40) if i != 3]
         assert len(set(now.items[everything[:10]].tolist())) == 10
         for most in (1, 2, 3, 7, 39):
-            assert sample(now, NONE, most=most).tolist() == everything[:most].tolist()
-        two = now.items[[1, 2]]
-        assert sample(now, two, most=100).tolist() == [i for i in everything.tolist() if i % 10 not in (1, 2)]
+            assert sample(now, most).tolist() == everything[:most].tolist()
+        two = now.items[[1, 2]].tolist()
+        assert sample(now, 100, excluded=two).tolist() == [i for i in everything.tolist() if i % 10 not in (1, 2)]
         keys = hashed(now.seqs[everything[:10]])
         assert (keys[1:] > keys[:-1]).all()  # the first photo of each item, by its hash
 

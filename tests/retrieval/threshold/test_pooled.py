@@ -39,7 +39,7 @@ def division(folder: Path, seed: int) -> list[tuple[float, float]]:
         gallery.add([f"p{row}" for row in np.flatnonzero(kept)], names, vectors[kept])
         drawer = Drawer(ItemSearch(gallery.snapshot(), ItemDistance()))
         numbers = gallery.item_numbers(sorted(set(names)))
-        own = drawer.own(excluded=np.zeros(0, np.int32))
+        own = drawer.own()
         last = (turn == PHOTOS - 1).nonzero()[0]
         mine, others = last[np.isin(labels[last], order[:KNOWN])], last[np.isin(labels[last], order[KNOWN:])]
         mated, strange = (asked(drawer, numbers, vectors[rows], labels[rows]) for rows in (mine, others))
