@@ -72,7 +72,7 @@ def test_boxes_share_the_target_of_a_gallery_with_draws(anchored: Retriever) -> 
     assert two.threshold is not None
     assert two.threshold <= point.threshold
     assert rates.fpir(two.threshold) <= point.target_fpir / 2
-    assert rates.expected(two.threshold) <= point.target_fpir / 2
+    assert rates.expected(two.threshold) <= point.target_fpir / 2 + 1e-9
     assert two.threshold_status == "estimated"
     assert two.decision == "match"
 
