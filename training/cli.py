@@ -181,7 +181,7 @@ def explain(run: Path, output: Path | None, worst: int, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found.to_dict() | {"page": str(target)}, indent=2))
         return
-    click.echo("\n".join([*found.summary(), *found.notes()]))
+    click.echo("\n".join(found.summary()))
     click.echo(f"\nWrote {target}: open it in a browser.")
     _show_export(opened)
 

@@ -166,10 +166,12 @@ def make_evaluation_protocol(photos: Sequence[Photo]) -> EvaluationProtocol:
     return EvaluationProtocol(only, only)
 
 
-def photos_in_protocol(photos: Sequence[Photo], items: Sequence[str], protocol: EvaluationProtocol) -> list[Photo]:
-    """Return the photos of some items whose source takes part in the evaluation protocol."""
-    chosen = set(items)
-    return [p for p in photos if p.item_id in chosen and side(p) in protocol.sources]
+def photos_in_protocol(
+    photos: Sequence[Photo], items: Sequence[str], protocol: EvaluationProtocol, *, left_out: Sequence[str] = ()
+) -> list[Photo]:
+    """Return the photos of some items whose source takes part in the evaluation protocol, without ids left out."""
+    chosen, out = set(items), set(left_out)
+    return [p for p in photos if p.item_id in chosen and side(p) in protocol.sources and p.photo_id not in out]
 
 
 def query_and_gallery(

@@ -45,7 +45,6 @@ class ErrorSheet:
     threshold: float
     summary: Sequence[str]  # sentences
     kinds: Sequence[ErrorKind]
-    notes: Sequence[str] = ()
 
     def html(self) -> str:
         """Return the sheet as one HTML page without scripts and external resources."""

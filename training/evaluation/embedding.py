@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
+from retrieval.catalogue.read import Photo
 from retrieval.images import Preprocessing
 from training.data.reader import PhotoReader, evaluation_batches
 from training.model import EmbeddingModel, PretrainedModel
@@ -39,6 +41,21 @@ def embed_photos(
 ) -> np.ndarray:
     """Return unit vectors (count, d) float32 of the reader's photos, in evaluation mode."""
     return embed_with_norms(model, reader, count, preprocessing, progress=progress)[0]
+
+
+def embed_catalogue(
+    model: EmbeddingModel | PretrainedModel,
+    photos: Sequence[Photo],
+    preprocessing: Preprocessing,
+    *,
+    progress: bool = True,
+) -> np.ndarray:
+    """Return unit vectors (photos, d) float32 of photos, on the first GPU or else the CPU."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return embed_photos(
+        model, PhotoReader(photos, preprocessing, cache_bytes=0), len(photos), preprocessing, progress=progress
+    )
 
 
 def embed_with_norms(

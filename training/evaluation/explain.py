@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 
 from retrieval.catalogue.read import Photo
-from retrieval.errors import DataError, InvalidParameter, command
+from retrieval.errors import InvalidParameter
 from retrieval.images import Preprocessing
 from retrieval.images.thumbnails import thumbnail
 from retrieval.metrics.identification import (
@@ -23,9 +22,9 @@ from retrieval.metrics.identification import (
 )
 from retrieval.reports.error_sheet import ErrorKind, ErrorSheet, Shown, WrongAnswer
 from training.data.reader import PhotoReader
-from training.loop.run import Run, choose_device
+from training.loop.run import Run
 
-from .embedding import embed_photos
+from .embedding import embed_catalogue
 from .errors import (
     FALSE_MATCH,
     FOUND,
@@ -76,7 +75,6 @@ class Explanation:
     items: int  # in the gallery
     counts: Mapping[str, int]  # queries of each outcome
     worst: Mapping[str, Sequence[Wrong]]  # by kind of error
-    unreadable: Mapping[str, str]  # reason by photo_id
     preprocessing: Preprocessing
 
     @property
@@ -97,10 +95,6 @@ class Explanation:
             lines.append(f"The items of {self.counts[UNMATED]} searches have no photo in the gallery.")
         return lines
 
-    def notes(self) -> list[str]:
-        """Return what is missing from the sheet."""
-        return [f"{photo_id} cannot be read and is left out: {reason}" for photo_id, reason in self.unreadable.items()]
-
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values with photo_ids and item_ids; undefined rates are null."""
         rates = identification_metrics(self.rates)
@@ -114,7 +108,6 @@ class Explanation:
             "outcomes": dict(self.counts),
             "rates": {name: value if math.isfinite(value) else None for name, value in rates.items()},
             "worst": {kind: [_wrong_dict(wrong) for wrong in found] for kind, found in self.worst.items()},
-            "unreadable": dict(self.unreadable),
         }
 
     def sheet(self) -> ErrorSheet:
@@ -126,7 +119,7 @@ class Explanation:
                 for wrong in self.worst[kind]
             ]
             kinds.append(ErrorKind(kind.capitalize(), TEXTS[kind], self.counts[kind], shown))
-        return ErrorSheet(f"Errors of {self.run}", self.threshold, self.summary(), kinds, self.notes())
+        return ErrorSheet(f"Errors of {self.run}", self.threshold, self.summary(), kinds)
 
     def _neighbour(self, found: tuple[Photo, float] | None) -> Shown | None:
         return None if found is None else self._shown(*found)
@@ -134,29 +127,6 @@ class Explanation:
     def _shown(self, photo: Photo, distance: float | None = None) -> Shown:
         reader = PhotoReader([photo], replace(self.preprocessing, size=SIDE), cache_bytes=0)
         return Shown(photo.photo_id, photo.item_id, thumbnail(Image.fromarray(reader.pixels([0])[0])), distance)
-
-
-class ForgivingReader(PhotoReader):
-    """Reads photos; an unreadable one is black, and `refused` has the reason by its position."""
-
-    def __init__(self, photos: Sequence[Photo], preprocessing: Preprocessing) -> None:
-        super().__init__(photos, preprocessing, cache_bytes=0)
-        self.refused: dict[int, str] = {}
-        self._size = preprocessing.size
-
-    def pixels(self, positions: Sequence[int]) -> np.ndarray:
-        """Return uint8 (n, size, size, 3)."""
-        try:
-            return super().pixels(positions)
-        except DataError:
-            return np.stack([self._one(position) for position in positions])
-
-    def _one(self, position: int) -> np.ndarray:
-        try:
-            return np.asarray(super().pixels([position])[0])
-        except DataError as error:
-            self.refused[position] = error.message
-            return np.zeros((self._size, self._size, 3), np.uint8)
 
 
 def explain_run(run: Run, *, worst: int = WORST, progress: bool = True) -> Explanation:
@@ -167,20 +137,18 @@ def explain_run(run: Run, *, worst: int = WORST, progress: bool = True) -> Expla
     worst:
         Number of wrong answers per kind of error, 1 to 50.
 
-    The threshold is set on the calibration items. Unreadable photos are left out and listed.
+    The threshold is set on the calibration items.
     """
     if not 1 <= worst <= MOST_WORST:
         raise InvalidParameter("worst", f"lie between 1 and {MOST_WORST}", worst)
-    photos, parts, target = run.photos(), run.splits, run.settings.target_fpir
-    calibration = make_evaluation_split("calibration", photos, parts.calibration, run.protocol)
-    searched = make_evaluation_split("test", photos, parts.test, run.protocol)
-    asked, shown = (
-        np.union1d(searched.queries, calibration.queries),
-        np.union1d(searched.gallery, calibration.gallery),
+    parts, target = run.splits, run.settings.target_fpir
+    searched = {*parts.test, *parts.calibration}
+    photos = [photo for photo in run.photos() if photo.item_id in searched]
+    chosen, calibration = (
+        make_evaluation_split(name, photos, items, run.protocol)
+        for name, items in (("test", parts.test), ("calibration", parts.calibration))
     )
-    used = np.union1d(asked, shown)
-    vectors, refused = _embedded(run, photos, used, progress=progress)
-    chosen, calibration = (_without(each, list(refused)) for each in (searched, calibration))
+    vectors = embed_catalogue(run.best_model(), photos, run.preprocessing, progress=progress)
     labels = item_labels(photos)
     threshold = threshold_at_fpir(score_split(calibration, vectors, labels), target)
     scores = score_split(chosen, vectors, labels)
@@ -194,7 +162,6 @@ def explain_run(run: Run, *, worst: int = WORST, progress: bool = True) -> Expla
         items=scores.gallery_items,
         counts=outcomes.counts(),
         worst=_worst(chosen, scores, outcomes, threshold, worst, photos, vectors, labels),
-        unreadable={photos[i].photo_id: reason for i, reason in sorted(refused.items())},
         preprocessing=run.preprocessing,
     )
 
@@ -221,29 +188,6 @@ def _worst(
         ]
         for kind, rows in worst_rows(outcomes, scores, threshold, count).items()
     }
-
-
-def _embedded(
-    run: Run, photos: Sequence[Photo], used: np.ndarray, *, progress: bool
-) -> tuple[np.ndarray, dict[int, str]]:
-    """Return vectors (photos, d), zero where not `used`, and the reasons why photos are unreadable, by position."""
-    model = run.best_model().to(choose_device())
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    reader = ForgivingReader([photos[i] for i in used], run.preprocessing)
-    embedded = embed_photos(model, reader, len(used), run.preprocessing, progress=progress)
-    vectors = np.zeros((len(photos), embedded.shape[1]), dtype=np.float32)
-    vectors[used] = embedded
-    return vectors, {int(used[row]): reason for row, reason in reader.refused.items()}
-
-
-def _without(split: EvaluationSplit, unreadable: Sequence[int]) -> EvaluationSplit:
-    queries, gallery = (part[~np.isin(part, unreadable)] for part in (split.queries, split.gallery))
-    if not len(queries) or not len(gallery):
-        raise DataError(
-            f"no {'gallery' if len(queries) else 'query'} photo of the {split.name} items can be read",
-            remedy=f"List all such photos with `{command('data', 'check', 'CATALOGUE')}`, then repair or remove them",
-        )
-    return EvaluationSplit(split.name, queries, gallery)
 
 
 def _wrong_dict(wrong: Wrong) -> dict[str, Any]:

@@ -55,14 +55,6 @@ def photos_to_hold_out(photos: Sequence[Photo], items: Sequence[str], protocol: 
     return held_out[:MOST_ITEMS]
 
 
-def photos_to_train_on(
-    photos: Sequence[Photo], items: Sequence[str], protocol: EvaluationProtocol, *, held_out: Collection[str]
-) -> list[Photo]:
-    """Return the photos of items to fit that training sees."""
-    left_out = set(held_out)
-    return [photo for photo in photos_in_protocol(photos, items, protocol) if photo.photo_id not in left_out]
-
-
 @dataclass(frozen=True)
 class MixedGallery:
     """Gallery and queries among `photos`."""

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import torch
-
-from retrieval.catalogue.read import Photo
 from retrieval.files import write_file
-from retrieval.images import Preprocessing
 from retrieval.text import text_table
-from training.data.reader import PhotoReader
-from training.loop.run import Run, choose_device
+from training.loop.run import Run
 from training.loop.warm_start import model_before
-from training.model import EmbeddingModel, PretrainedModel
 
-from .embedding import embed_photos
+from .embedding import embed_catalogue
 from .evaluate import consistency_metrics, item_labels, make_evaluation_split, rank_metrics
 from .mixed import Comparison, MixedGallery
 
@@ -41,10 +33,10 @@ def evaluate_run(run: Run, *, target_fpir: float | None = None) -> dict[str, Any
     )
     model = run.best_model()
     before, after = (
-        mixed.search(_embedded(each, mixed.photos, preprocessing))
+        mixed.search(embed_catalogue(each, mixed.photos, preprocessing))
         for each, preprocessing in (model_before(run), (model, run.preprocessing))
     )
-    vectors = _embedded(model, tested, run.preprocessing)
+    vectors = embed_catalogue(model, tested, run.preprocessing)
     report = {
         "target_fpir": target,
         "protocol": protocol.describe(),
@@ -72,14 +64,6 @@ def render(report: dict[str, Any]) -> str:
             f"{unseen['MAP@R']:.3f}, OPIS of pairs {unseen['OPIS']:.2e} ({report['protocol']}).",
         ]
     )
-
-
-def _embedded(
-    model: EmbeddingModel | PretrainedModel, photos: Sequence[Photo], preprocessing: Preprocessing
-) -> np.ndarray:
-    model.to(choose_device()).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    reader = PhotoReader(photos, preprocessing, cache_bytes=0)
-    return embed_photos(model, reader, len(photos), preprocessing, progress=True)
 
 
 def _mixed_table(mixed: Comparison) -> list[str]:

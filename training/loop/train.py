@@ -14,13 +14,14 @@ from retrieval.catalogue.splits import (
     Splits,
     make_evaluation_protocol,
     make_splits,
+    photos_in_protocol,
     require_mates,
 )
 from training.backbones import backbone_preprocessing
 from training.backbones.hub import resolved
 from training.config import SPLIT_SEED, Settings
 from training.data.reader import require_readable
-from training.evaluation.mixed import LEAST_JUDGED, photos_to_hold_out, photos_to_train_on
+from training.evaluation.mixed import LEAST_JUDGED, photos_to_hold_out
 from training.model import EmbeddingModel
 
 from .distributed import ProcessGroup
@@ -110,7 +111,7 @@ def begin_run(
     if splits.validation:
         require_mates("validation", photos, splits.validation, protocol)
     held_out = photos_to_hold_out(photos, splits.fit, protocol) if splits.validation and hold_out else []
-    fit = photos_to_train_on(photos, splits.fit, protocol, held_out=held_out)
+    fit = photos_in_protocol(photos, splits.fit, protocol, left_out=held_out)
     settings = schedule(settings, photos=len(fit), items=len(splits.fit))
     settings = replace(settings, backbone=resolved(settings.backbone))
     check_recipe(settings, splits)

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from retrieval.catalogue.read import Photo
+from retrieval.catalogue.splits import photos_in_protocol
 from retrieval.metrics.identification import SearchScores
 from training.data.sources import FeatureSource, PixelSource
 from training.evaluation.embedding import keep_freed_memory
 from training.evaluation.evaluate import item_labels
-from training.evaluation.mixed import LEAST_JUDGED, Comparison, MixedGallery, photos_to_train_on
+from training.evaluation.mixed import LEAST_JUDGED, Comparison, MixedGallery
 from training.losses.base import Loss
 from training.model import EmbeddingModel, freeze_batch_norm
 
@@ -56,7 +57,7 @@ class Trainer:
         self._on_epoch, self._keeps_start = on_epoch, keep_start
         photos = run.photos() if photos is None else photos
         splits, protocol, held_out = run.splits, run.protocol, run.held_out
-        fit = photos_to_train_on(photos, splits.fit, protocol, held_out=held_out)
+        fit = photos_in_protocol(photos, splits.fit, protocol, left_out=held_out)
         self.labels = torch.from_numpy(item_labels(fit))
         self.mixed: MixedGallery | None = None
         if splits.validation:

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from retrieval.cli.main import group
-from retrieval.errors import InvalidParameter, RunError
+from retrieval.errors import DataError, InvalidParameter, RunError
 from training.evaluation.errors import KINDS
 from training.evaluation.explain import Explanation, explain_run
 from training.evaluation.report import evaluate_run
@@ -100,13 +100,11 @@ def test_names_of_a_catalogue_stay_text(run: Run, tmp_path: Path) -> None:
     assert "<b>item-" not in page
 
 
-def test_unreadable_photo_is_left_out_and_named(run: Run, tmp_path: Path) -> None:
+def test_unreadable_photo_is_named(run: Run, tmp_path: Path) -> None:
     item = run.splits.test[0]
     odd = changed_run(run, tmp_path, broken=lambda row: row["item_id"] == item and row["path"].endswith("_1.png"))
-    explained = explain_run(odd, progress=False)
-    ((photo_id, _),) = explained.unreadable.items()
-    assert photo_id.endswith("_1.png")
-    assert f"{photo_id} cannot be read" in explained.sheet().html()
+    with pytest.raises(DataError, match=r"_1\.png"):
+        explain_run(odd, progress=False)
 
 
 def test_command_writes_the_sheet_and_json(copy: Run, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from index.search.item_distance import ItemDistance
 from retrieval.catalogue.read import Photo
-from retrieval.catalogue.splits import EvaluationProtocol
+from retrieval.catalogue.splits import EvaluationProtocol, photos_in_protocol
 from retrieval.metrics.consistency import search_opis
 from retrieval.metrics.identification import SearchScores, threshold_at_fpir
 from training.evaluation.evaluate import item_labels
@@ -22,7 +22,6 @@ from training.evaluation.mixed import (
     UNFITTED,
     MixedGallery,
     photos_to_hold_out,
-    photos_to_train_on,
     worse,
 )
 
@@ -78,7 +77,7 @@ def test_one_photo_of_each_item_with_four_photos_is_held_out(photos: list[Photo]
     of_item = {photo.photo_id: photo.item_id for photo in photos}
     assert sorted(of_item[name] for name in held_out) == [item for item in fitted if sizes[item] >= 4]
     assert set(held_out) == set(photos_to_hold_out(photos[::-1], fitted, ALONE))
-    left = Counter(photo.item_id for photo in photos_to_train_on(photos, fitted, ALONE, held_out=held_out))
+    left = Counter(photo.item_id for photo in photos_in_protocol(photos, fitted, ALONE, left_out=held_out))
     assert left == {item: sizes[item] - (sizes[item] >= 4) for item in fitted}
 
 
