@@ -70,9 +70,7 @@ def export(
     CalibrationError, BundleError
         If no threshold keeps the promise, or `path` exists.
     """
-    _check(run, path, even_if_worse=even_if_worse)
-    if not allow_estimate:
-        _check_size(run, target_fpir)
+    _check(run, path, target_fpir=target_fpir, allow_estimate=allow_estimate, even_if_worse=even_if_worse)
     distance = item_distance or ItemDistance.default(verified=verify)
     with tempfile.TemporaryDirectory() as folder:
         exporter = ModelExporter(run, Path(folder))
@@ -98,18 +96,15 @@ def export(
         return _write(path, run, items, point, evidence, report=items.report(point, comparison))
 
 
-def _check(run: Run, path: Path, *, even_if_worse: bool) -> None:
+def _check(run: Run, path: Path, *, target_fpir: float, allow_estimate: bool, even_if_worse: bool) -> None:
+    """Raise an error, before minutes of work, if the run cannot be exported or needs a word for it."""
     check_new(path)
     if not even_if_worse:
         run.check_not_worse()
     if not run.splits.calibration:
         raise RunError("the run has no calibration items", remedy="Assign some items to the partition calibration")
-
-
-def _check_size(run: Run, target_fpir: float) -> None:
-    """Raise CalibrationError, before minutes of work, if the calibration items are too few to certify the target."""
     items, needed = len(run.splits.calibration), items_needed(target_fpir) if 0 < target_fpir < 1 else 0
-    if items < needed:
+    if items < needed and not allow_estimate:
         few = f"{items} calibration items cannot certify an FPIR of {target_fpir:g}: at least {needed} are needed"
         raise CalibrationError(few, remedy=REMEDY)
 
