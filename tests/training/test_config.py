@@ -1,6 +1,7 @@
 import pytest
 
 from retrieval.errors import InvalidParameter
+from training.cli import gather_settings
 from training.config import Settings
 
 
@@ -29,6 +30,18 @@ def test_unknown_key_names_the_nearest() -> None:
 def test_a_broken_rule_is_refused(name: str, value: object) -> None:
     with pytest.raises(InvalidParameter, match=name):
         Settings.from_dict({"catalogue": "x.csv", name: value})
+
+
+def test_training_starts_at_a_pretrained_backbone_unless_another_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("training.backbones.choose_backbone", lambda: ("efficientnet-lite0", "no hub answers"))
+    given: dict[str, object] = {}
+    assert gather_settings(catalogue="x.csv", config=None, given=given).backbone == "efficientnet-lite0"
+    assert "Backbone: efficientnet-lite0 (no hub answers)." in capsys.readouterr().out
+    given["backbone"] = "small"
+    assert gather_settings(catalogue="x.csv", config=None, given=given).backbone == "small"
+    assert gather_settings(catalogue="x.csv", config=None, given={}, base={"backbone": "small"}).backbone == "small"
 
 
 @pytest.mark.parametrize(

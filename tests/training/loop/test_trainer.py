@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from retrieval.errors import InvalidParameter, RunError
+from training.loop.distributed import ProcessGroup
 from training.loop.optimizer import WARMUP, learning_rate_factor
 from training.loop.run import BEST, LAST, Run
-from training.loop.train import train
+from training.loop.train import begin_run, train
 
 from ..conftest import dying_in_epoch, tiny_settings
 
@@ -32,6 +33,17 @@ def test_a_run_leaves_what_it_promises(run: Run) -> None:
     assert "loss" in lines[0]
     assert list((run.path / "tensorboard").iterdir())
     assert run.progress["best"]["metrics"].items() <= lines[-1].items()
+
+
+def test_a_run_records_the_backbone_that_was_chosen_and_the_length_of_its_embedding(
+    catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.backbones.hub.choose_backbone", lambda: ("efficientnet-lite0", "no hub answers"))
+    settings = tiny_settings(catalogue, backbone="auto", dim=0)
+    begin_run(settings, tmp_path / "run", ProcessGroup.join())
+    opened = Run.open(tmp_path / "run")
+    assert (opened.settings.backbone, opened.settings.dim) == ("efficientnet-lite0", 1280)
+    assert opened.new_model().head.weight.shape == (1280, 1280)
 
 
 @pytest.mark.usefixtures("empty_pictures")
