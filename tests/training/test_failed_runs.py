@@ -143,7 +143,7 @@ def test_a_run_that_was_killed_between_two_files_tells_of_every_epoch(
     monkeypatch.undo()
     resumed = train(tiny_settings(catalogue), tmp_path / "run", resume=True)
     lines = (resumed.path / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["epoch"] for line in lines] == [0, 1, 2]
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
     assert resumed.progress["epoch"] == 2
     assert equal(weights(run, LAST), weights(resumed, LAST))
 
@@ -162,10 +162,11 @@ def test_what_data_check_tells_is_what_training_does(
     kept = [line for line in lines if int(line.split(".")[0].split("_")[1]) < photos_of_each]
     copied.write_text("\n".join([head, *kept]) + "\n")
     found = readiness(read_catalogue(copied))
-    begin_run(tiny_settings(copied, items_per_batch=16, photos_per_item=4), tmp_path / "run", ProcessGroup.join())
-    trainer = Trainer(Run.open(tmp_path / "run"))
+    begin_run(tiny_settings(copied, items_per_batch=16, photos_per_item=3), tmp_path / "run", ProcessGroup.join())
+    run = Run.open(tmp_path / "run")
+    trainer = Trainer(run)
     assert found.parts.startswith(
-        f"Training fits {len(trainer.splits.fit)} items ({len(trainer.labels)} photos) and validates on "
-        f"{len(trainer.splits.validation)}; "
+        f"Training fits {len(run.splits.fit)} items ({len(trainer.labels) + len(run.held_out)} photos) and validates on "
+        f"{len(run.splits.validation)}; "
     )
     assert trainer.sampler.batches == batches
