@@ -165,8 +165,8 @@ def test_what_data_check_tells_is_what_training_does(
     begin_run(tiny_settings(copied, items_per_batch=16, photos_per_item=3), tmp_path / "run", ProcessGroup.join())
     run = Run.open(tmp_path / "run")
     trainer = Trainer(run)
+    photos = len(trainer.labels) + len(run.held_out)
     assert found.parts.startswith(
-        f"Training fits {len(run.splits.fit)} items ({len(trainer.labels) + len(run.held_out)} photos) and validates on "
-        f"{len(run.splits.validation)}; "
+        f"Training fits {len(run.splits.fit)} items ({photos} photos) and validates on {len(run.splits.validation)}; "
     )
     assert trainer.sampler.batches == batches
