@@ -23,7 +23,7 @@ README = (ROOT / "README.md").read_text()
 SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 ADDRESS = "http://127.0.0.1:7860"
 MORE = {  # so that training takes seconds, and nothing is served
-    "train": ["--epochs", "1", "--size", "96", "--items-per-batch", "4", "--dim", "16"],
+    "train": ["--epochs", "1", "--size", "96", "--items-per-batch", "4"],
     "quickstart": ["--no-serve"],
 }
 TINY = {"0.05": "0.3", "sku-1234": "item-03"}  # four calibration items cannot tell 5 %

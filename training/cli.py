@@ -101,7 +101,8 @@ def train(
         if earlier is not None:
             click.echo(run.told_start)
     click.echo(_describe_best(output, run.progress["best"]))
-    click.echo(f"Next: {command('evaluate', output)}")
+    if run.splits.calibration and len(run.splits.test) > 1:  # a `partition` column may have none
+        click.echo(f"Next: {command('evaluate', output)}")
 
 
 @click.command()

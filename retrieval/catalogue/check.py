@@ -20,7 +20,14 @@ from retrieval.threshold.bounds import items_needed
 from .folders import describe_folders
 from .photos import Photo
 from .remote import is_url
-from .splits import Splits, make_evaluation_protocol, make_splits, photos_in_protocol, require_mates
+from .splits import (
+    Splits,
+    make_evaluation_protocol,
+    make_splits,
+    photos_in_protocol,
+    photos_to_hold_out,
+    require_mates,
+)
 from .tables import CSV, read_header
 
 ITEMS_PER_BATCH, PHOTOS_PER_ITEM = 16, 4  # defaults of the training settings
@@ -119,10 +126,12 @@ def readiness(photos: Sequence[Photo]) -> Readiness:
         require_mates("validation", photos, splits.validation, protocol)
     except DataError as error:
         return Readiness("", error, ())
-    fit = photos_in_protocol(photos, splits.fit, protocol)
+    held_out = photos_to_hold_out(photos, splits.fit, protocol)
+    fit = photos_in_protocol(photos, splits.fit, protocol, left_out=held_out)
     parts = (
-        f"Training fits {len(splits.fit)} items ({len(fit)} photos) and validates on {len(splits.validation)}; "
-        f"{len(splits.calibration)} are left for calibration and {len(splits.test)} for the test"
+        f"Training fits {len(splits.fit)} items ({len(fit)} photos; {len(held_out)} others are searched to judge it) "
+        f"and validates on {len(splits.validation)}; {len(splits.calibration)} are left for calibration and "
+        f"{len(splits.test)} for the test"
     )
     group_of = {photo.item_id: photo.group for photo in photos if photo.group}
     return Readiness(parts, None, tuple(_few_items(splits, group_of)))

@@ -9,6 +9,7 @@ If items have a `group` (a family of items), no group is in two splits.
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ VALIDATION_SHARE = 0.2
 TEST_SHARE = 0.2
 CALIBRATION_SHARE = 0.2
 LEAST_TRAINED = 8  # minimum training items; a fifth of them is two
+LEAST_PHOTOS, MOST_ITEMS = 4, 200  # photos of an item of which one is held out, and items
 LEAST_ITEMS = 14  # minimum items of a catalogue, which leaves enough for training
 
 
@@ -172,6 +174,32 @@ def photos_in_protocol(
     """Return the photos of some items whose source takes part in the evaluation protocol, without ids left out."""
     chosen, out = set(items), set(left_out)
     return [p for p in photos if p.item_id in chosen and side(p) in protocol.sources and p.photo_id not in out]
+
+
+def photos_to_hold_out(photos: Sequence[Photo], items: Sequence[str], protocol: EvaluationProtocol) -> list[str]:
+    """Return the ids of photos of items to fit that training leaves out, to search for them.
+
+    They are one query photo of each item with four photos or more, of at most 200 items, chosen by a hash.
+    """
+    held_out = []
+    for own in photos_by_hash(photos_in_protocol(photos, items, protocol)).values():
+        new = next((photo for photo in own if side(photo) == protocol.query_source), None)
+        rest = [photo for photo in own if photo is not new and side(photo) == protocol.gallery_source]
+        if new is not None and rest and len(own) >= LEAST_PHOTOS:
+            held_out.append(new.photo_id)
+    return held_out[:MOST_ITEMS]
+
+
+def photos_by_hash(photos: Sequence[Photo]) -> dict[str, list[Photo]]:
+    """Return the photos of each item, both in the order of hashes of their ids."""
+
+    def place(name: str) -> tuple[int, str]:
+        return zlib.crc32(name.encode()), name
+
+    by_item: dict[str, list[Photo]] = defaultdict(list)
+    for photo in sorted(photos, key=lambda photo: place(photo.photo_id)):
+        by_item[photo.item_id].append(photo)
+    return {item: by_item[item] for item in sorted(by_item, key=place)}
 
 
 def query_and_gallery(

@@ -47,8 +47,8 @@ def describe(point: OperatingPoint) -> list[str]:
         lines.insert(0, _twins(evidence["twins"]))
     if evidence["tpir"] is not None and evidence["tpir"] < FEW_FOUND:
         lines.append(
-            "Searches without a match list the closest items to pick from. For more matches, train a model, or accept "
-            "more false matches with a larger --target-fpir."
+            "Searches without a match list the closest items to pick from. For more matches, accept more false ones: "
+            "`retrieval calibrate` with a larger --target-fpir."
         )
     shares = {share: value for share, value in evidence.get("precision", {}).items() if value is not None}
     if shares:

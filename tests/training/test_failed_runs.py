@@ -162,11 +162,11 @@ def test_what_data_check_tells_is_what_training_does(
     kept = [line for line in lines if int(line.split(".")[0].split("_")[1]) < photos_of_each]
     copied.write_text("\n".join([head, *kept]) + "\n")
     found = readiness(read_catalogue(copied))
-    begin_run(tiny_settings(copied, items_per_batch=16, photos_per_item=3), tmp_path / "run", ProcessGroup.join())
-    run = Run.open(tmp_path / "run")
-    trainer = Trainer(run)
-    photos = len(trainer.labels) + len(run.held_out)
+    begin_run(tiny_settings(copied, items_per_batch=8, photos_per_item=4), tmp_path / "run", ProcessGroup.join())
+    trainer = Trainer(Run.open(tmp_path / "run"))
+    splits = trainer.run.splits
     assert found.parts.startswith(
-        f"Training fits {len(run.splits.fit)} items ({photos} photos) and validates on {len(run.splits.validation)}; "
+        f"Training fits {len(splits.fit)} items ({len(trainer.labels)} photos; {len(trainer.run.held_out)} others are "
+        f"searched to judge it) and validates on {len(splits.validation)}; "
     )
     assert trainer.sampler.batches == batches

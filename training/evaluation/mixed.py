@@ -9,8 +9,6 @@ Shapes: n queries, T items, B resamples of the items.
 
 from __future__ import annotations
 
-import zlib
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +18,7 @@ from numpy.typing import NDArray
 
 from index.search.item_distance import ItemDistance
 from retrieval.catalogue.read import Photo
-from retrieval.catalogue.splits import EvaluationProtocol, photos_in_protocol, side
+from retrieval.catalogue.splits import MOST_ITEMS, EvaluationProtocol, photos_by_hash, side
 from retrieval.metrics.consistency import search_curves
 from retrieval.metrics.identification import SearchScores
 
@@ -28,8 +26,7 @@ from .evaluate import EvaluationSplit, item_labels, score_split
 
 FITTED, UNFITTED, BOTH = "fitted", "unfitted", "both"
 CALIBRATION = "calibration"
-LEAST_PHOTOS = 4  # of an item to fit, from which one is held out
-MOST_ITEMS, MOST_PHOTOS = 200, 8  # items of each part, and gallery photos of each item
+MOST_PHOTOS = 8  # gallery photos of an item
 MOST_QUERIES = 1600  # of a part; more only where items have fewer than MOST_PHOTOS each
 RESAMPLES, INTERVAL = 1000, (2.5, 97.5)  # bootstrap over items, and the ends of its interval in percent
 LEAST_JUDGED = 5  # unfitted items, below which nothing is called worse
@@ -39,20 +36,6 @@ GRID, LEAST_ERRORS = 100, 5  # thresholds of OPIS, and errors at the lowest of t
 Floats = NDArray[np.float64]
 Measures = dict[str, dict[str, Floats]]  # values (B,) by part and metric
 Comparison = Mapping[str, Mapping[str, Any]]  # by part: items, queries, and of each metric before, after, low, high
-
-
-def photos_to_hold_out(photos: Sequence[Photo], items: Sequence[str], protocol: EvaluationProtocol) -> list[str]:
-    """Return the ids of photos of items to fit that training leaves out, to search for them.
-
-    They are one query photo of each item with four photos or more, of at most 200 items, chosen by a hash.
-    """
-    held_out = []
-    for own in _by_item(photos_in_protocol(photos, items, protocol)).values():
-        new = next((photo for photo in own if side(photo) == protocol.query_source), None)
-        rest = [photo for photo in own if photo is not new and side(photo) == protocol.gallery_source]
-        if new is not None and rest and len(own) >= LEAST_PHOTOS:
-            held_out.append(new.photo_id)
-    return held_out[:MOST_ITEMS]
 
 
 @dataclass(frozen=True)
@@ -78,16 +61,17 @@ class MixedGallery:
         Parameters
         ----------
         held_out:
-            Ids of photos from `photos_to_hold_out`: the queries of their items, which were fitted.
+            Ids of photos that training left out (`photos_to_hold_out`): the queries of their items, which were fitted.
         unfitted, calibration:
             Items that were not fitted. The threshold comes from calibration items if there are any.
         """
-        by_item, new = _by_item(photos), set(held_out)
+        by_item, new = photos_by_hash(photos), set(held_out)
         used: dict[str, Photo] = {}
         queries, gallery, parts = [], [], []
         fitted = [photo.item_id for photo in photos if photo.photo_id in new]
         for part, items in ((FITTED, fitted), (UNFITTED, unfitted), (CALIBRATION, calibration)):
-            chosen = sorted(set(items) & by_item.keys(), key=_hash)[:MOST_ITEMS]
+            wanted = set(items)
+            chosen = [item for item in by_item if item in wanted][:MOST_ITEMS]
             most = max(MOST_PHOTOS, MOST_QUERIES // max(1, len(chosen)))
             for item in chosen:
                 own = [photo for photo in by_item[item] if photo.photo_id not in new]
@@ -202,18 +186,6 @@ def worse(comparison: Comparison) -> list[str]:
         for name in ("R@1", "TPIR")
         if (values := comparison[BOTH][name])["high"] < 0
     ]
-
-
-def _by_item(photos: Sequence[Photo]) -> dict[str, list[Photo]]:
-    """Return the photos of each item, both in the order of their hashes."""
-    by_item: dict[str, list[Photo]] = defaultdict(list)
-    for photo in sorted(photos, key=lambda photo: _hash(photo.photo_id)):
-        by_item[photo.item_id].append(photo)
-    return {item: by_item[item] for item in sorted(by_item, key=_hash)}
-
-
-def _hash(name: str) -> tuple[int, str]:
-    return zlib.crc32(name.encode()), name
 
 
 def _query_weights(labels: NDArray[np.generic], among: NDArray[np.bool_], weights: Floats) -> Floats:

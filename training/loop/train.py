@@ -15,13 +15,14 @@ from retrieval.catalogue.splits import (
     make_evaluation_protocol,
     make_splits,
     photos_in_protocol,
+    photos_to_hold_out,
     require_mates,
 )
 from training.backbones import backbone_preprocessing
 from training.backbones.hub import resolved
 from training.config import SPLIT_SEED, Settings
 from training.data.reader import require_readable
-from training.evaluation.mixed import LEAST_JUDGED, photos_to_hold_out
+from training.evaluation.mixed import LEAST_JUDGED
 from training.model import EmbeddingModel
 
 from .distributed import ProcessGroup

@@ -139,7 +139,6 @@ class Trainer:
         if self.process_group.is_main:
             target, epochs = self.settings.target_fpir, self.settings.epochs
             tqdm.write(f"epoch 0/{epochs}: {describe(values, target)}")
-            self.run.forget_after(-1)  # of a run that was interrupted in its first epoch
             self.run.record({"epoch": 0, **metrics})
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
@@ -211,6 +210,8 @@ class Trainer:
     def _restore(self) -> int:
         """Restore the last checkpoint, if there is one; return the number of finished epochs."""
         if not self.run.has(LAST):
+            if self.process_group.is_main:
+                self.run.forget_after(-1)  # of a run that was interrupted in its first epoch
             if self.run.has(START):
                 self.learner.begin_with(self.run.load(START)[0])
             return 0

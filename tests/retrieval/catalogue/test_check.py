@@ -29,7 +29,8 @@ def test_a_large_catalogue_is_ready_without_a_warning() -> None:
     assert found.trainable
     assert found.warnings == ()
     assert found.parts == (
-        "Training fits 192 items (1536 photos) and validates on 48; 80 are left for calibration and 80 for the test"
+        "Training fits 192 items (1344 photos; 192 others are searched to judge it) and validates on 48; 80 are left "
+        "for calibration and 80 for the test"
     )
 
 

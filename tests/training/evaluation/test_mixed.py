@@ -11,7 +11,7 @@ import pytest
 
 from index.search.item_distance import ItemDistance
 from retrieval.catalogue.read import Photo
-from retrieval.catalogue.splits import EvaluationProtocol, photos_in_protocol
+from retrieval.catalogue.splits import EvaluationProtocol, photos_in_protocol, photos_to_hold_out
 from retrieval.metrics.consistency import search_opis
 from retrieval.metrics.identification import SearchScores, threshold_at_fpir
 from training.evaluation.evaluate import item_labels
@@ -21,7 +21,6 @@ from training.evaluation.mixed import (
     LEAST_JUDGED,
     UNFITTED,
     MixedGallery,
-    photos_to_hold_out,
     worse,
 )
 
