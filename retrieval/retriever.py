@@ -167,7 +167,7 @@ class Retriever(MeasuredGallery):
         every = embed_several(self.embedder, images)
         embedded = time.perf_counter()
         rates = self.rates()
-        vectors = distinct(every.vectors, 0.0 if rates is None else rates.usual)
+        vectors = distinct(every.vectors, 0.0 if rates is None else rates.same_item)
         mean = np.asarray(mean_photo(vectors)[None], dtype=np.float32)
         made = Embeddings(mean, every.certainties.mean(keepdims=True))
         if len(vectors) == 1:
@@ -279,9 +279,9 @@ class Retriever(MeasuredGallery):
             vectors, max(2, options.top_k), where=options.where, item_distance=self.bundle.item_distance
         )
         single = self.point_of(found.point)
-        rates, point = self.rates_at(found.version, single), OperatingPoint.uncalibrated(single.target_fpir)
-        if rates is not None:
-            rates, point = rates.of_kind(kind, single)
+        measured = self.rates_at(found.version, single)
+        known = None if measured is None else measured.kinds.get(kind)
+        rates, point = known or (None, OperatingPoint.uncalibrated(single.target_fpir))
         return Served(point, found.version, rates if point.decides else None, point.status), found.neighbours
 
     def _check_open(self) -> None:

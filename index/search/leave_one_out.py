@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from index.errors import GalleryCorrupt, InvalidParameter
 from index.files import load_arrays
 from index.search.details import Verifier, check_query_features
-from index.search.distance import Floats, Rows
+from index.search.distance import Floats, Rows, accepts
 from index.search.item_distance import ItemDistance, mean_photo
 from index.search.item_search import CLOSE, NOBODY, ItemSearch, Queries
 
@@ -41,6 +42,7 @@ ABOUT, MARK = "about", "/"  # in the npz: the key of what all draws share, and t
 MOST_DRAWS = 3000  # draws of each source that a gallery keeps
 MOST_VERIFIED = 500  # the same where details are compared: 100 pairs per draw take about a minute on one core
 SMALLEST = 8  # photos per draw that are sorted for the sample
+TWIN_FOUND, TWIN_BEFORE = 0.75, 0.3  # shares of the draws of two items (`suspected_twins`)
 TRIES = 5  # to read the fitted items and the photos of one version
 
 Texts = NDArray[np.str_]
@@ -405,17 +407,21 @@ class Drawer:
 def suspected_twins(own: Draws) -> list[tuple[str, str]]:
     """Return pairs of items that look like one item under two ids, in alphabetical order.
 
-    Every own draw of each finds the other one first, at distances that are no larger than those to its own photos. An
-    item with one photo is compared with copies only.
+    Of the draws of each, most find the other one. Of those of both together, three quarters find the other one, and in
+    three of ten it also comes before their own item. For an item with one photo, the other one has to have a copy.
     """
-    firsts: dict[str, set[str]] = {}
-    near: dict[str, bool] = {}
-    limits = np.where(np.isfinite(own.own_plain), own.own_plain, CLOSE)
-    for item, other, is_near in zip(own.items, own.nearest_items, own.plain <= limits, strict=True):
-        firsts.setdefault(item, set()).add(other)
-        near[item] = near.get(item, True) and bool(is_near)
-    of_one = {item: next(iter(others)) for item, others in firsts.items() if len(others) == 1 and near[item]}
-    return sorted((item, other) for item, other in of_one.items() if item < other and of_one.get(other) == item)
+    before = np.where(np.isfinite(own.own), np.isfinite(own.wrong), accepts(own.plain, CLOSE))
+    counts, found = Counter(own.items.tolist()), defaultdict[str, dict[str, list[bool]]](dict)
+    for item, other, is_before in zip(own.items.tolist(), own.nearest_items.tolist(), before.tolist(), strict=True):
+        found[item].setdefault(other, []).append(is_before)
+    nearest = {item: max(sorted(others), key=lambda other: len(others[other])) for item, others in found.items()}
+    pairs = []
+    for item, other in sorted(nearest.items()):
+        if item < other and nearest.get(other) == item:
+            draws, count = found[item][other] + found[other][item], counts[item] + counts[other]
+            if len(draws) >= TWIN_FOUND * count and sum(draws) >= TWIN_BEFORE * count:
+                pairs.append((item, other))
+    return pairs
 
 
 def sample(snapshot: AnyPhotos, most: int, *, excluded: Collection[int] = ()) -> Rows:

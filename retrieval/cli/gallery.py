@@ -263,6 +263,6 @@ def report_on(bundle: Path, path: Path | str, output: Path) -> None:
     opened = Bundle.open(bundle)
     with open_gallery(path, read_only=True) as opened_gallery:
         require_match(opened, opened_gallery)
-        point = served_point(opened_gallery.kept(POINT), opened)
+        point = served_point(opened_gallery.kept(POINT), opened, opened_gallery)
         write_file(output, render_gallery_report(GalleryReport.of(opened, opened_gallery, point)))
     click.echo(f"Wrote {output}.")

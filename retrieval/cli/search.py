@@ -51,7 +51,8 @@ OPTIONS = (
         type=float,
         default=REVIEW_P,
         show_default=True,
-        help="Largest p-value of the items beyond the threshold that are listed for review; 0 lists none.",
+        help="Largest p-value of the items beyond the threshold that are listed for review; with 0, at most an item to "
+        "confirm is listed.",
     ),
     click.option(
         "--explain",

@@ -126,7 +126,7 @@ def index_catalogue(
             report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, queries=recall_queries(bundle))
         if sync.windows:
             keep_windows(bundle, gallery, photos, progress=progress)
-        _anchor(bundle, gallery, report, again=sync.windows)
+        _anchor(bundle, gallery, report)
         is_empty = is_new and not len(gallery)
     if is_empty and report.refused:
         shutil.rmtree(gallery_place)
@@ -195,9 +195,9 @@ def _write(gallery: AnyGallery, batches: Iterable[Batch], plan: SyncPlan, report
     apply_updates(gallery, touched)
 
 
-def _anchor(bundle: Bundle, gallery: AnyGallery, report: IndexReport, *, again: bool) -> None:
+def _anchor(bundle: Bundle, gallery: AnyGallery, report: IndexReport) -> None:
     """Measure the operating point of a gallery, and set one if it has none."""
-    found = remeasure(bundle, gallery, tighten=False, again=again)
+    found = remeasure(bundle, gallery, tighten=False)
     report.point, report.rates, report.unanchored = found.point, found.rates, found.why_not
 
 

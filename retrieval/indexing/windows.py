@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from index.gallery import Gallery
 from index.location import AnyGallery
-from index.search.leave_one_out import WINDOWS, Windows, sample
+from index.search.leave_one_out import DRAWS, WINDOWS, Windows, sample
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import ImageRefused, InvalidParameter
@@ -45,4 +45,4 @@ def keep_windows(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *
         vectors.append(found)
     shape = -1, MOST_WINDOWS, bundle.dim
     kept = Windows(np.array(seqs, dtype=np.int64), np.array(vectors, dtype=np.float32).reshape(shape))
-    gallery.keep({WINDOWS: kept.pack()}, "keep windows")
+    gallery.keep({WINDOWS: kept.pack(), DRAWS: None}, "keep windows")  # the next draws are made with them

@@ -25,7 +25,7 @@ from index.search.item_search import CLOSE, NOBODY, ItemSearch
 from index.search.leave_one_out import MOST_VERIFIED, Drawer, Draws, suspected_twins
 from retrieval.bundle.bundle import Bundle, require_match
 from retrieval.errors import CalibrationError, command
-from retrieval.threshold.gallery_points import for_size, served_point
+from retrieval.threshold.gallery_points import served_point
 
 from .duplicates import NEAR, SAME_FILE, SAME_PICTURE, is_copy, same_files
 
@@ -148,7 +148,7 @@ def _nearest_pairs(found: Iterable[tuple[tuple[str, str], Sequence[Any], float]]
 
 def _threshold(bundle: Bundle, gallery: AnyGallery) -> float:
     """Return the threshold that serves; raise CalibrationError if there is none."""
-    point = for_size(served_point(gallery.kept(POINT), bundle), gallery)
+    point = served_point(gallery.kept(POINT), bundle, gallery)
     if not point.decides:
         raise CalibrationError(
             "an audit compares photos with the threshold, and neither the gallery nor the bundle has one",

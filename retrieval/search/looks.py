@@ -127,10 +127,10 @@ def embed_several(embedder: PhotoEmbedder, images: Sequence[Source]) -> Embeddin
     return embedder.embed_pixels(np.stack(pixels))
 
 
-def distinct(vectors: NDArray[np.float32], usual: float) -> NDArray[np.float32]:
-    """Return the vectors (m, d) of photos that are no repetitions: nearer to an earlier one than `usual`."""
+def distinct(vectors: NDArray[np.float32], least: float) -> NDArray[np.float32]:
+    """Return the vectors (m, d) of photos that are no repetitions: nearer to an earlier one than `least`."""
     kept: list[NDArray[np.float32]] = []
     for vector in vectors:
-        if not kept or plain_distance(vector[None], np.stack(kept)).min() >= usual:
+        if not kept or plain_distance(vector[None], np.stack(kept)).min() >= least:
             kept.append(vector)
     return np.stack(kept)

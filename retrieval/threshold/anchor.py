@@ -34,7 +34,6 @@ from retrieval.indexing.worker import CONTENT
 from retrieval.inspect.duplicates import is_copy
 from retrieval.metrics.consistency import search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates
-from retrieval.search.result import REVIEW_P
 
 from .bounds import items_needed
 from .error_rates import (
@@ -100,20 +99,20 @@ def anchor(
             f"{least_items})",
             remedy="Add items to the gallery",
         )
-    mated_of, mated = _mated(draws, least_items)
-    scores = None if mated is None else _scores(mated, gallery_items)
-    threshold, status = _choose(drawn, target_fpir, scores, cap, certify=certify)
+    mated = _Mated.of(draws, gallery_items=gallery_items, least_items=least_items)
+    threshold, status = _choose(drawn, target_fpir, mated, cap, certify=certify)
     evidence = {
         "anchored": True,
         "gallery_items": gallery_items,
         "shift": shift.to_dict(),
         **_drawn_evidence(draws, drawn, threshold),
         "assumptions": assumptions(draws, shift_items=shift.items if OWN in draws else 0),
-        **_mated_evidence(scores, threshold, drawn.expected(threshold), mated_of),
+        "perhaps": _perhaps(drawn, mated, threshold),
+        "tpir": None,
+        "tpir_of": None,
     }
-    if mated is not None and scores is not None:
-        evidence["opis"] = _opis(mated, scores, target_fpir)
-        evidence["perhaps"] = _perhaps(drawn, scores, threshold)
+    if mated is not None:
+        evidence |= mated.evidence(threshold, drawn.expected(threshold), target_fpir)
     return OperatingPoint(threshold, status, target_fpir, evidence)
 
 
@@ -142,7 +141,7 @@ def _uncertified(drawn: DrawnDistances, target_fpir: float) -> CalibrationError:
 
 
 def _choose(
-    drawn: DrawnDistances, target: float, mated: SearchScores | None, cap: float, *, certify: bool
+    drawn: DrawnDistances, target: float, mated: _Mated | None, cap: float, *, certify: bool
 ) -> tuple[float, str]:
     """Return the threshold and its status."""
     for status in (CERTIFIED, ESTIMATED):
@@ -165,7 +164,7 @@ def _choose(
                 f"more than {target:g} of the draws are at distance 0 from another item",
                 remedy="Look for items that are in the gallery under two ids, with `retrieval audit`",
             )
-        if mated is None or (mated.correct <= limit).any():
+        if mated is None or (mated.scores.correct <= limit).any():
             return limit, status
     raise CalibrationError(
         f"no threshold with FPIR <= {target:g} in this gallery finds a single item (TPIR 0)",
@@ -173,62 +172,65 @@ def _choose(
     )
 
 
-def _perhaps(drawn: DrawnDistances, scores: SearchScores, threshold: float) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Mated:
+    """Draws whose item has another photo in the gallery. They tell how many photos find their item."""
+
+    photos: str  # what the queries are
+    draws: Draws
+    scores: SearchScores
+
+    @classmethod
+    def of(cls, sources: Mapping[str, Draws], *, gallery_items: int, least_items: int) -> _Mated | None:
+        """Return labelled queries if they are of enough items, else own draws; None if no item has another photo."""
+        labelled = LABELLED in sources and len(set(sources[LABELLED].items)) >= least_items
+        draws = sources.get(LABELLED if labelled else OWN, Draws.none())
+        draws = draws.where(np.isfinite(draws.own))
+        if not len(draws):
+            return None
+        scores = SearchScores(draws.items, draws.own, draws.distances, gallery_items, draws.wrong)
+        return cls("labelled queries" if labelled else "catalogue photos", draws, scores)
+
+    def evidence(self, threshold: float, fpir: float, target_fpir: float) -> dict[str, Any]:
+        """Return the rates at a threshold with an expected FPIR, and OPIS."""
+        rates = identification_rates(self.scores, threshold)
+        plain = replace(self.scores, own=self.draws.own_plain, impostor=self.draws.plain, wrong=None)
+        return {
+            "tpir": rates.tpir,
+            "tpir_of": self.photos,
+            "closest_is_right": identification_rates(self.scores, np.inf).tpir,  # at any distance
+            "misidentification": rates.misidentification,
+            "precision": {
+                f"{share:g}": precision(rates.tpir, rates.misidentification, fpir, unknown=share)
+                for share in UNKNOWN_SHARES
+            },
+            "queries": rates.queries,
+            "items": len(np.unique(self.draws.items)),
+            "opis": {
+                "item_distance": search_opis(self.scores, target_fpir).value,
+                "nearest_photo": search_opis(plain, target_fpir).value,
+            },
+        }
+
+
+def _perhaps(drawn: DrawnDistances, mated: _Mated | None, threshold: float) -> dict[str, Any]:
     """Return how far beyond the threshold the first item is worth a question, and how often it is right there.
 
-    It is as far as an unknown item comes in at most REVIEW_P of searches. It is farther if the first item is right in
-    most of the searches beyond the threshold, with as many for unknown items as for items of the catalogue.
+    It is as far as the p-value is at most REVIEW_P. It is farther if the first item is right in most of the searches
+    beyond the threshold, with as many for unknown items as for items of the catalogue.
     """
+    if mated is None:
+        return drawn.perhaps(threshold)
+    scores = mated.scores
     first, right = np.minimum(scores.correct, scores.misled), np.isfinite(scores.correct)
     order = np.argsort(first, kind="stable")
     beyond = order[(first[order] > threshold) & np.isfinite(first[order])]
     gained = np.cumsum(np.where(right[beyond], 1, -1)) / len(first)
     unknown = np.array([drawn.fpir(distance) for distance in first[beyond]]) - drawn.fpir(threshold)
     mostly = np.flatnonzero(gained >= unknown)
-    within = max(drawn.at_share(REVIEW_P), float(first[beyond[mostly[-1]]]) if len(mostly) else threshold)
+    within = drawn.perhaps(float(first[beyond[mostly[-1]]]) if len(mostly) else threshold)["within"]
     asked = right[beyond][first[beyond] <= within]
     return {"within": within, "right": float(asked.mean()) if len(asked) else None, "searches": len(asked)}
-
-
-def _opis(mated: Draws, scores: SearchScores, target_fpir: float) -> dict[str, float]:
-    """Return OPIS of searches by the item distance and, beside it, by the distance to the nearest photo."""
-    finite = np.isfinite(mated.own)
-    plain = SearchScores(mated.items[finite], mated.own_plain[finite], mated.plain[finite], scores.gallery_items)
-    return {
-        "item_distance": search_opis(scores, target_fpir).value,
-        "nearest_photo": search_opis(plain, target_fpir).value,
-    }
-
-
-def _mated(sources: Mapping[str, Draws], least_items: int) -> tuple[str, Draws | None]:
-    """Return the source of mated searches and these: labelled queries if there are enough, else own draws."""
-    labelled = LABELLED in sources and len(set(sources[LABELLED].items)) >= least_items
-    draws = sources.get(LABELLED if labelled else OWN, Draws.none())
-    return "labelled queries" if labelled else "catalogue photos", draws if np.isfinite(draws.own).any() else None
-
-
-def _scores(mated: Draws, gallery_items: int) -> SearchScores:
-    finite = np.isfinite(mated.own)
-    distances = mated.own[finite], mated.distances[finite]
-    return SearchScores(mated.items[finite], *distances, gallery_items, mated.wrong[finite])
-
-
-def _mated_evidence(mated: SearchScores | None, threshold: float, fpir: float, mated_of: str) -> dict[str, Any]:
-    if mated is None:
-        return {"tpir": None, "tpir_of": None}
-    rates = identification_rates(mated, threshold)
-    return {
-        "tpir": rates.tpir,
-        "tpir_of": mated_of,
-        "closest_is_right": identification_rates(mated, np.inf).tpir,  # at any distance
-        "misidentification": rates.misidentification,
-        "precision": {
-            f"{share:g}": precision(rates.tpir, rates.misidentification, fpir, unknown=share)
-            for share in UNKNOWN_SHARES
-        },
-        "queries": rates.queries,
-        "items": len(np.unique(mated.labels)),
-    }
 
 
 def precision(tpir: float, misidentification: float, fpir: float, *, unknown: float) -> float | None:
@@ -359,18 +361,16 @@ def propose(
     return Proposal(bundle, draws, before, point, why_not, stored=stored, labelled=labelled, refused=refused)
 
 
-def measure(
-    bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tighten: bool = True, again: bool = False
-) -> Proposal:
+def measure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tighten: bool = True) -> Proposal:
     """Measure the promise of a bundle's operating point in a gallery, and propose a stricter one if it is broken.
 
     Without `tighten`, a point stays as it is, and its rates tell what it does.
 
-    Draws of the newest version that the gallery keeps are reused, unless `again` asks for new ones. A gallery without a
-    point gets one, if it has enough items, of at most the threshold `cap`. Nothing is written: see `Proposal.write`.
+    Draws of the newest version that the gallery keeps are reused. A gallery without a point gets one, if it has enough
+    items, of at most the threshold `cap`. Nothing is written: see `Proposal.write`.
     """
     stored, known = gallery.kept(POINT), KeptDraws.read(gallery)
-    is_new = again or known is None or known.model != bundle.draws_id or known.changed(gallery) > 0
+    is_new = known is None or known.model != bundle.draws_id or known.changed(gallery) > 0
     draws = gallery_draws(bundle, gallery) if known is None or is_new else known
     before, why_not, action = stored_point(stored, bundle), "", "tighten the threshold"
     point = before
@@ -382,9 +382,9 @@ def measure(
     return Proposal(bundle, draws, before, point, why_not, action=action, stored=stored, is_new=is_new)
 
 
-def remeasure(bundle: Bundle, gallery: AnyGallery, *, tighten: bool = True, again: bool = False) -> Proposal:
+def remeasure(bundle: Bundle, gallery: AnyGallery, *, tighten: bool = True) -> Proposal:
     """Measure as `measure` does, and keep the result in the gallery as one change."""
-    found = measure(bundle, gallery, tighten=tighten, again=again)
+    found = measure(bundle, gallery, tighten=tighten)
     found.write(gallery)
     return found
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from index.location import AnyGallery
 from index.search.leave_one_out import OWN, Draws, KeptDraws, suspected_twins
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
+from retrieval.search.result import REVIEW_P
 
 from .bounds import CONFIDENCE, binomial_below, binomial_bound
 
@@ -181,7 +182,15 @@ class DrawnDistances:
         if limit is None or limit < 0:
             return OperatingPoint.uncalibrated(target)
         rates = {"fpir_expected": self.expected(limit), "fpir_upper": self.fpir_upper(limit)}
-        return OperatingPoint(limit, status, target, {"anchored": True, **rates})
+        return OperatingPoint(limit, status, target, {"anchored": True, **rates, "perhaps": self.perhaps(limit)})
+
+    def perhaps(self, least: float) -> dict[str, Any]:
+        """Return how far the first item is worth a question, at least up to `least`, where nobody knows if it is right.
+
+        It is as far as the p-value is at most REVIEW_P.
+        """
+        share = (REVIEW_P * (1 + self.items) - 1) / max(1, self.items)
+        return {"within": max(self.at_share(share), least), "right": None, "searches": 0}
 
     def _certified_limit(self, target: float) -> float | None:
         last = self.at_share(target)
@@ -261,10 +270,9 @@ class GalleryRates:
     """FPIR in one gallery version."""
 
     drawn: DrawnDistances  # of all sources
-    kinds: Mapping[str, DrawnDistances] = field(default_factory=dict)  # of queries of several photos and of windows
     twins: frozenset[frozenset[str]] = frozenset()  # pairs of items that look like one item under two ids
-    usual: float = 0.0  # median plain distance of two photos of one item, 0 if there are none
-    _points: dict[str, OperatingPoint] = field(default_factory=dict, init=False, compare=False)  # by kind of query
+    same_item: float = 0.0  # median plain distance from a photo to the nearest other one of its item, 0 without any
+    kinds: Mapping[str, tuple[GalleryRates, OperatingPoint]] = field(default_factory=dict)  # of other kinds of query
 
     @classmethod
     def read(cls, gallery: AnyGallery, point: OperatingPoint, draws_id: str) -> GalleryRates | None:
@@ -284,32 +292,21 @@ class GalleryRates:
         drawn = DrawnDistances.of(kept.sources, shift=Shift.of(point), without=kept.fitted)
         if drawn.items < LEAST_ITEMS:
             return None
-        kinds = {
-            name: DrawnDistances.of({OWN: draws}, shift=Shift.of(point))
-            for name, draws in kept.sources.items()
-            if name not in (OWN, PROBE, LABELLED, UNKNOWN, REFERENCE)
-        }
         own = kept.sources.get(OWN, Draws.none())
         apart = own.own_plain[np.isfinite(own.own_plain)]
-        return cls(
+        rates = cls(
             drawn,
-            {name: each for name, each in kinds.items() if each.items >= LEAST_ITEMS},
-            frozenset(map(frozenset, suspected_twins(own))),
-            float(np.median(apart)) if len(apart) else 0.0,
+            twins=frozenset(map(frozenset, suspected_twins(own))),
+            same_item=float(np.median(apart)) if len(apart) else 0.0,
         )
-
-    def of_kind(self, kind: str, point: OperatingPoint) -> tuple[GalleryRates | None, OperatingPoint]:
-        """Return the rates of a kind of query and its point, which has the target of `point`.
-
-        It does not decide where the gallery has too few draws of this kind.
-        """
-        drawn = self.kinds.get(kind)
-        if drawn is None:
-            return None, OperatingPoint.uncalibrated(point.target_fpir)
-        if kind not in self._points:
-            certify = point.status == CERTIFIED and drawn.items >= CERTIFIED_FROM
-            self._points[kind] = drawn.point(point.target_fpir, certify=certify)
-        return GalleryRates(drawn, twins=self.twins), self._points[kind]
+        kinds = {}
+        for name in kept.sources.keys() - {OWN, PROBE, LABELLED, UNKNOWN, REFERENCE}:
+            of_kind = DrawnDistances.of({OWN: kept.sources[name]}, shift=Shift.of(point))
+            if of_kind.items >= LEAST_ITEMS:
+                certify = point.status == CERTIFIED and of_kind.items >= CERTIFIED_FROM
+                set_point = of_kind.point(point.target_fpir, certify=certify)
+                kinds[name] = replace(rates, drawn=of_kind), set_point
+        return replace(rates, kinds=kinds)
 
     def fpir(self, threshold: float) -> float:
         """Return the FPIR of a threshold."""

@@ -63,12 +63,12 @@ def stored_point(content: bytes | None, bundle: Bundle) -> OperatingPoint | None
     return next((kept.point for kept in read_points(content) if kept.bundle_id == bundle.bundle_id), None)
 
 
-def served_point(content: bytes | None, bundle: Bundle) -> OperatingPoint:
-    """Return the operating point that serves, given the points that the gallery keeps."""
-    return stored_point(content, bundle) or bundle.operating_point
+def served_point(content: bytes | None, bundle: Bundle, gallery: AnyGallery) -> OperatingPoint:
+    """Return the operating point that serves in a gallery, given the points that it keeps."""
+    return _for_size(stored_point(content, bundle) or bundle.operating_point, gallery)
 
 
-def for_size(point: OperatingPoint, gallery: AnyGallery) -> OperatingPoint:
+def _for_size(point: OperatingPoint, gallery: AnyGallery) -> OperatingPoint:
     """Return a point as it serves in a gallery: the threshold of a bundle needs a least number of items."""
     least = point.evidence.get("least_items", 0)
     return OperatingPoint.uncalibrated(point.target_fpir) if least and gallery.items < least else point
@@ -132,8 +132,8 @@ class MeasuredGallery:
         """Return the operating point that serves, given the points that the gallery keeps."""
         last = self._last_point
         if stored is not last[0] and stored != last[0]:
-            last = self._last_point = stored, served_point(stored, self.bundle)
-        return for_size(last[1], self.gallery)
+            last = self._last_point = stored, stored_point(stored, self.bundle) or self.bundle.operating_point
+        return _for_size(last[1], self.gallery)
 
     def rates(self) -> GalleryRates | None:
         """Return the rates measured in the newest version of the gallery, None if it is not anchored."""

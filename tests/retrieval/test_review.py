@@ -63,15 +63,19 @@ def test_review_starts_at_the_threshold_and_ends_at_its_p_value(retriever: Retri
         assert distances == sorted(distances)
         assert all(match.distance > result.threshold for match in result.review)
         assert all(match.p_value is not None and match.p_value <= 0.25 for match in result.review)
-        assert result.decision == ("match" if result.matches else "no_match")
+        assert result.decision == ("match" if result.matches else "perhaps" if result.review else "no_match")
         assert result.review or result.matches or result.nearest is None or (result.nearest.p_value or 0) > 0.25
 
 
 def test_the_limit_of_review_is_a_choice(retriever: Retriever) -> None:
-    none, some, everything = (unknown(retriever, review=limit) for limit in (0.0, 0.25, 1.0))
+    none, some, everything = (unknown(retriever, review=limit) for limit in (0.0, 0.5, 1.0))
     assert [matches for matches, _ in none] == [matches for matches, _ in some]  # the decision stays
-    assert sum(len(values) for _, values in none) == 0
-    assert 0 < sum(len(values) for _, values in some) < sum(len(values) for _, values in everything)
+    assert {len(values) for _, values in none} == {0, 1}  # a "perhaps" has its item
+    assert (
+        sum(len(values) for _, values in none)
+        < sum(len(values) for _, values in some)
+        < sum(len(values) for _, values in everything)
+    )
     for limit in (-0.1, 1.1, float("nan"), "0.3", None):
         with pytest.raises(InvalidParameter, match="review"):
             retriever.search(draw(1, 0), review=limit)  # type: ignore[arg-type]
@@ -118,8 +122,7 @@ def test_the_command_lists_candidates_in_words(folder: Path) -> None:
     told = CliRunner().invoke(group, arguments, catch_exceptions=False).output
     assert "For review, beyond the threshold:" in told
     assert "an unknown item comes this close in" in told
-    none = CliRunner().invoke(group, [*arguments, "--review", "0"], catch_exceptions=False).output
-    assert "For review" not in none
+    assert "perhaps item-" in told  # although no item has a second photo, so that nobody knows how often it is right
     found = json.loads(CliRunner().invoke(group, [*arguments, "--json"], catch_exceptions=False).output)
     assert found["review"]
     assert found["review"][0]["p_value"] <= 0.25

@@ -82,7 +82,7 @@ def test_several_photos_and_windows_are_compared_without_their_details(
     images = [encode(draw_cover(3, number)) for number in (5, 6)]
     rates = retriever.rates()
     assert rates is not None
-    monkeypatch.setattr(retriever, "rates", lambda: replace(rates, usual=0.0))  # no photo counts as a repetition
+    monkeypatch.setattr(retriever, "rates", lambda: replace(rates, same_item=0.0))  # no photo counts as a repetition
     result = retriever.search_photos(images)
     mean = mean_photo(retriever.embedder.embed(images).vectors)[None].astype(np.float32)
     ((nearest,),) = retriever.gallery.search(mean, 1, item_distance=retriever.bundle.item_distance)

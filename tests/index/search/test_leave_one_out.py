@@ -13,7 +13,7 @@ from index.errors import InvalidParameter
 from index.gallery import Gallery
 from index.search import leave_one_out
 from index.search.distance import squared_distance
-from index.search.item_distance import NEAREST_PHOTO
+from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from index.search.item_search import NOBODY, ItemSearch
 from index.search.leave_one_out import (
     DRAWS,
@@ -26,7 +26,9 @@ from index.search.leave_one_out import (
     hashed,
     make_draws,
     sample,
+    suspected_twins,
 )
+from index.snapshot import GROUP
 from tests.index.vectors import DIM, filled, unit
 
 CONTENT = "content"
@@ -206,6 +208,49 @@ def test_without_a_key_for_contents_a_copy_counts_as_any_photo(tmp_path: Path) -
         plain = Drawer(ItemSearch(gallery.snapshot(), NEAREST_PHOTO)).own()
     assert plain.distances.tolist() == [0, 0]
     assert plain.duplicates.tolist() == [NOBODY, NOBODY]
+
+
+def split_products(path: Path, seed: int, *, groups: bool = False) -> tuple[Gallery, set[tuple[str, str]]]:
+    """Return a gallery of 40 products with 2 to 5 photos per id, and the pairs of ids of the ten that have two."""
+    generator = np.random.default_rng(seed)
+    names, centres = generator.permutation(100)[:50].tolist(), generator.normal(size=(40, DIM))
+    centres = np.concatenate([centres, centres[:10]])
+    gallery = Gallery.create(path, dim=DIM, embedding_id="e")
+    for row in generator.permutation(50).tolist():
+        count = int(generator.integers(2, 6))
+        vectors = centres[row] + generator.normal(0, 0.2, size=(count, DIM))
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        metadata = [{GROUP: f"product {row % 40}"} if groups else {}] * count
+        gallery.add(
+            [f"{names[row]}/{n}" for n in range(count)], [f"id{names[row]}"] * count, vectors, metadata=metadata
+        )
+    pairs = [sorted((f"id{names[row]}", f"id{names[row + 40]}")) for row in range(10)]
+    return gallery, {(one, other) for one, other in pairs}
+
+
+def test_most_products_under_two_ids_are_suspected_and_hardly_any_other_pair(tmp_path: Path) -> None:
+    found, false = 0, 0
+    for seed in range(5):
+        gallery, pairs = split_products(tmp_path / f"g{seed}", seed)
+        with gallery:
+            suspects = suspected_twins(Drawer(ItemSearch(gallery.snapshot(), ItemDistance())).own())
+        assert suspects == sorted(suspects)
+        found, false = found + len(pairs & set(suspects)), false + len(set(suspects) - pairs)
+    assert found >= 40  # of 50
+    assert false <= 1
+
+
+def test_two_ids_of_one_group_are_not_suspected(tmp_path: Path) -> None:
+    gallery, pairs = split_products(tmp_path / "g", 0, groups=True)
+    with gallery:
+        suspects = suspected_twins(Drawer(ItemSearch(gallery.snapshot(), ItemDistance())).own())
+    assert not pairs & set(suspects)
+
+
+def test_items_with_one_photo_are_suspected_only_if_it_is_a_copy(tmp_path: Path) -> None:
+    photos = {"b0": ("b", 0.0), "a0": ("a", 5.0), "d0": ("d", 40.0), "c0": ("c", 65.0), "e0": ("e", 120.0)}
+    with shop(tmp_path / "g", photos) as gallery:
+        assert suspected_twins(drawer(gallery).own()) == [("a", "b")]  # c and d are the nearest of each other, too
 
 
 def test_the_hash_is_splitmix64() -> None:

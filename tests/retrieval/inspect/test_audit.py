@@ -128,6 +128,7 @@ def test_two_ids_of_one_product_are_listed_as_twins_unless_they_are_of_one_group
             for item, noise in (("z", 1), ("other", 2), ("a", 3)):  # z and a have the same three views
                 seen = range(10, 13) if item == "other" else range(3)
                 vectors = np.eye(DIM)[list(seen)] + np.random.default_rng(noise).normal(0, 0.01, (3, DIM))
+                vectors += np.eye(DIM)[20 if item == "other" else 21]  # what the views of one product share
                 metadata = [{GROUP: shared} if shared and item != "other" else {}] * 3
                 vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
                 gallery.add([f"{item}{view}" for view in range(3)], [item] * 3, vectors, metadata=metadata)

@@ -56,7 +56,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 @pytest.fixture
 def report(bundle: Bundle) -> Iterator[GalleryReport]:
     with Gallery.open(bundle.path.with_name("gallery"), read_only=True) as gallery:
-        yield GalleryReport.of(bundle, gallery, served_point(gallery.kept(POINT), bundle))
+        yield GalleryReport.of(bundle, gallery, served_point(gallery.kept(POINT), bundle, gallery))
 
 
 def test_the_report_shows_rates_charts_pictures_and_assumptions(report: GalleryReport) -> None:
@@ -148,11 +148,13 @@ def test_the_promise_of_a_report_is_the_expected_rate_where_no_draw_returned_a_m
 
 
 def test_twins_and_how_often_perhaps_is_right_are_reported(report: GalleryReport) -> None:
-    more = {"twins": [["cup & saucer", "set"]], "perhaps": {"within": 0.5, "right": 0.75, "searches": 40}}
+    within = report.point.threshold + 0.2
+    more = {"twins": [["cup & saucer", "set"]], "perhaps": {"within": within, "right": 0.75, "searches": 40}}
     point = replace(report.point, evidence={**report.point.evidence, **more})
     page = render_gallery_report(replace(report, point=point))
     assert "look like one item under two ids, for example cup &amp; saucer and set" in page
-    assert "the item to confirm was right in 75% of 40 such searches" in page
+    assert f"Between the threshold and {within:.3f}, an answer is" in page
+    assert "this item was right in 75% of 40 such answers" in page
 
 
 def test_the_bundles_threshold_is_not_reported_as_measured_here(report: GalleryReport) -> None:
@@ -170,7 +172,7 @@ def test_rates_of_other_photos_are_not_shown(bundle: Bundle, tmp_path: Path) -> 
     photos = [Photo(f"p{i}", bundle.path.with_name(f"{i}-0.png"), f"i{i}") for i in range(24)]
     index_catalogue(bundle, photos, tmp_path / "gallery", progress=False)
     with Gallery.open(tmp_path / "gallery") as gallery:
-        point = served_point(gallery.kept(POINT), bundle)
+        point = served_point(gallery.kept(POINT), bundle, gallery)
         assert GalleryReport.of(bundle, gallery, point).rates is not None
         gallery.remove(photo_ids=["p3"])  # without updating the draws
         page = render_gallery_report(GalleryReport.of(bundle, gallery, point))

@@ -15,6 +15,7 @@ from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import ImageUnreadable, InvalidParameter
 from retrieval.indexing.pipeline import index_catalogue
+from retrieval.indexing.plan import SyncSettings
 from retrieval.retriever import Retriever
 from retrieval.search.detector import Detector
 from retrieval.threshold.error_rates import DrawnDistances, GalleryRates
@@ -107,6 +108,25 @@ def test_a_shared_threshold_keeps_the_divided_target(certified: tuple[str, ...],
         assert rate <= 0.1 / count + 1e-12
     assert rates.shared(point, 64).status == "estimated"  # 1,000 items certify no FPIR of 0.16 %
     assert not rates.shared(point, 200).decides  # 0.05 % is less than one of them
+
+
+def test_windows_decide_once_a_gallery_was_indexed_with_windows(tmp_path: Path) -> None:
+    point = OperatingPoint.uncalibrated(0.1)
+    bundle = make_bundle(tmp_path, point=point, files={FITTED: Fitted.of([], []).pack()})
+    photos = read_catalogue(write_folder(tmp_path / "photos", items=range(30), photos=range(2)))
+    index_catalogue(bundle, photos, tmp_path / "gallery", progress=False)
+    with Retriever.open(bundle.path, tmp_path / "gallery") as retriever:
+        before = retriever.point
+        assert {answer.decision for answer in retriever.search_boxes(PHOTO)} == {"ranked"}
+    sync = SyncSettings(windows=True)  # no photo changes
+    index_catalogue(bundle, photos, tmp_path / "gallery", sync=sync, progress=False)
+    with Retriever.open(bundle.path, tmp_path / "gallery") as retriever:
+        assert retriever.point == before
+        answers = retriever.search_boxes(PHOTO)
+        assert {answer.decision for answer in answers} <= {"match", "perhaps", "no_match"}
+        assert {answer.threshold for answer in answers} == {answers[0].threshold} != {before.threshold}
+        several = retriever.search_photos([encode(draw(100, view), "PNG") for view in range(2)])
+        assert several.decision == ("perhaps" if several.nearest.p_value <= 0.25 else "no_match")
 
 
 def test_windows_rank_and_name_each_item_once_nearest_first(retriever: Retriever, anchored: Retriever) -> None:

@@ -182,7 +182,10 @@ def test_without_mated_searches_the_greatest_threshold_serves() -> None:
     assert (point.status, point.evidence["tpir"], point.evidence["tpir_of"]) == (ESTIMATED, None, None)
     assert point.evidence["fpir"] == pytest.approx(4 / 40)
     assert point.evidence["fpir_expected"] == pytest.approx(0.1)
-    assert "perhaps" not in point.evidence
+    told = point.evidence["perhaps"]  # by the p-value alone
+    p_values = [drawn_from(near).p_value(distance) for distance in near.distances]
+    assert (near.distances <= told["within"]).tolist() == [p_value <= 0.25 for p_value in p_values]
+    assert (told["right"], told["searches"]) == (None, 0)
 
 
 def test_enough_items_certify_and_a_cap_tightens() -> None:

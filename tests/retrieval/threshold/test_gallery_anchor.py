@@ -118,9 +118,9 @@ def test_the_point_of_another_bundle_does_not_serve(tmp_path: Path) -> None:
     with Gallery.open(tmp_path / "g") as gallery:
         content = gallery.kept(POINT)
         assert stored_point(content, other) is None
-        assert served_point(content, other) == other.operating_point
-        assert served_point(content, first) != first.operating_point
-        assert served_point(None, first) == first.operating_point
+        assert served_point(content, other, gallery) == other.operating_point
+        assert served_point(content, first, gallery) != first.operating_point
+        assert served_point(None, first, gallery) == first.operating_point
 
 
 def test_the_same_model_exported_again_finds_the_threshold_of_the_gallery(tmp_path: Path) -> None:
@@ -150,7 +150,10 @@ def test_a_gallery_keeps_the_points_of_several_bundles(tmp_path: Path) -> None:
             (bundle.bundle_id, bundle.draws_id) for bundle in (first, other)
         ]
         for bundle in (first, other):
-            assert GalleryRates.read(gallery, served_point(gallery.kept(POINT), bundle), bundle.draws_id) is not None
+            assert (
+                GalleryRates.read(gallery, served_point(gallery.kept(POINT), bundle, gallery), bundle.draws_id)
+                is not None
+            )
 
 
 def test_an_imported_gallery_serves_its_threshold_and_measures_it_again(tmp_path: Path) -> None:
