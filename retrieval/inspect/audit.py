@@ -1,7 +1,7 @@
 """Gallery audit: photos and items that cause wrong or missing search results.
 
 - collisions: items closer to each other than the threshold, whose photos also return the other item;
-- twins: pairs of items that look like one item under two ids: each is nearer to the other than its photos are;
+- twins: pairs of items that look like one item under two ids (`suspected_twins`);
 - strays: photos farther than the threshold from all other photos of their own item;
 - duplicates: photos of different items that are the same file, copies of one photo, or nearly the same;
 - crowds: items in the densest regions, closest to their nearest other item.
@@ -88,8 +88,6 @@ def audit(bundle: Bundle, gallery: AnyGallery) -> Audit:
     require_match(bundle, gallery)
     threshold, photos = _threshold(bundle, gallery), len(gallery)
     searched = photos if bundle.verifier is None else min(photos, MOST_VERIFIED)
-    if not photos:
-        return Audit(0, 0, threshold, [], [], [], 0, [])
     now = gallery.snapshot()
     search = ItemSearch(now, bundle.item_distance, bundle.verifier)
     draws = Drawer(search).own(most=searched)
@@ -105,7 +103,7 @@ def audit(bundle: Bundle, gallery: AnyGallery) -> Audit:
         items=len(counts),
         threshold=threshold,
         collisions=_collisions(now, draws, threshold),
-        duplicates=_duplicates(gallery, _close(gallery, draws)),
+        duplicates=_duplicates(gallery, _close(now, draws)),
         twins=suspected_twins(draws),
         strays=sorted(lost, key=lambda stray: -stray.distance),
         single_photo_items=int((counts == 1).sum()),
@@ -124,15 +122,16 @@ def _collisions(photos: AnyPhotos, draws: Draws, threshold: float) -> list[Pair]
     )
 
 
-def _close(gallery: AnyGallery, draws: Draws) -> list[Pair]:
+def _close(photos: AnyPhotos, draws: Draws) -> list[Pair]:
     """Return the pairs of items with photos that may be copies of each other, nearest first."""
-    now, found = gallery.snapshot(), []
-    for row in np.flatnonzero(accepts(draws.plain, CLOSE)).tolist():
-        vectors = now.vectors(np.searchsorted(now.seqs, draws.seqs[[row]]))
-        own = str(draws.items[row]), str(draws.ids[row])
-        near = gallery.search(vectors, COLLIDING)[0]
-        found += [(own, (n.photo_id, n.item_id), n.distance) for n in near if accepts(n.distance, CLOSE)]
-    return _nearest_pairs(found)
+    rows = np.flatnonzero(accepts(draws.plain, CLOSE))
+    vectors = photos.vectors(np.searchsorted(photos.seqs, draws.seqs[rows]))
+    return _nearest_pairs(
+        ((str(draws.items[row]), str(draws.ids[row])), photos.photo(position), apart)
+        for row, near in zip(rows.tolist(), photos.nearest(vectors, COLLIDING), strict=True)
+        for position, apart in near
+        if accepts(apart, CLOSE)
+    )
 
 
 def _nearest_pairs(found: Iterable[tuple[tuple[str, str], Sequence[Any], float]]) -> list[Pair]:
@@ -184,8 +183,7 @@ def summary(report: Audit) -> str:
         f"{report.photos} photos of {report.items} items, threshold {report.threshold:.4f}: "
         f"{len(report.collisions)} pairs of items collide, {len(report.strays)} photos do not find their own item, "
         f"{len(report.duplicates)} pairs of items share a duplicate, {len(report.twins)} pairs look like one item "
-        f"under two ids; {report.single_photo_items} items have one "
-        f"photo.{sample}"
+        f"under two ids; {report.single_photo_items} items have one photo.{sample}"
     )
 
 

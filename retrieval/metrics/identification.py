@@ -55,6 +55,11 @@ class SearchScores:
         """Return whether the item of each query is in the gallery (n,)."""
         return np.isfinite(self.own)
 
+    @property
+    def recall(self) -> float:
+        """Return the share of mated searches whose own item comes first, at any distance; NaN if there are none."""
+        return _share(np.isfinite(self.correct), self.mated)
+
     def where(self, chosen: NDArray[np.bool_]) -> SearchScores:
         """Return the scores of the queries selected by a mask (n,)."""
         wrong = None if self.wrong is None else self.wrong[chosen]
@@ -154,19 +159,16 @@ def _fill(
 
 
 def identification_rates(scores: SearchScores, threshold: float) -> IdentificationRates:
-    """Return the error rates at a threshold. A tie between the own item and another one counts as an error."""
-    returns_other = accepts(scores.impostor, threshold)
+    """Return the error rates at a finite threshold. A tie between the own item and another one counts as an error."""
     mated = scores.mated
-    found = accepts(scores.own, threshold)
-    wrong = np.isfinite(scores.misled) & accepts(scores.misled, threshold)
-    tpir = _share(np.isfinite(scores.correct) & accepts(scores.correct, threshold), mated)
+    tpir = _share(accepts(scores.correct, threshold), mated)
     return IdentificationRates(
         threshold=threshold,
-        fpir=_share(returns_other, np.ones_like(mated)),
+        fpir=_share(accepts(scores.impostor, threshold), np.ones_like(mated)),
         tpir=tpir,
         fnir=1 - tpir,
-        fnir_any_rank=1 - _share(found, mated),
-        misidentification=_share(wrong, mated),
+        fnir_any_rank=1 - _share(accepts(scores.own, threshold), mated),
+        misidentification=_share(accepts(scores.misled, threshold), mated),
         queries=len(mated),
     )
 

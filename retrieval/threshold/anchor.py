@@ -198,7 +198,7 @@ class _Mated:
         return {
             "tpir": rates.tpir,
             "tpir_of": self.photos,
-            "closest_is_right": identification_rates(self.scores, np.inf).tpir,  # at any distance
+            "closest_is_right": self.scores.recall,
             "misidentification": rates.misidentification,
             "precision": {
                 f"{share:g}": precision(rates.tpir, rates.misidentification, fpir, unknown=share)

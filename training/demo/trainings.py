@@ -62,7 +62,7 @@ def measure_training(run: Run, shown: Sequence[Photo], queries: Sequence[Photo],
     threshold = threshold_at_fpir(new.where(~new.mated), target_fpir)
     known = new.where(new.mated)
     return Training(
-        recall=identification_rates(known, np.inf).tpir,
+        recall=known.recall,
         tpir=identification_rates(known, threshold).tpir,
         opis=search_opis(search(is_known, served), target_fpir).value,
         plain_opis=search_opis(search(is_known, NEAREST_PHOTO), target_fpir).value,
