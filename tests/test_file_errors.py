@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retrieval.bundle.bundle import CALIBRATION, CalibrationSet
+from retrieval.bundle.bundle import CALIBRATION
 from retrieval.cli.main import main
 from retrieval.threshold.rule import calibrate
 
 from .miniature import write_cub
 from .retrieval.threshold.simulated import searches, simulated
-from .world import make_bundle, write_folder
+from .world import make_bundle, pack_calibration, write_folder
 
 pytestmark = pytest.mark.usefixtures("empty_pictures")
 
@@ -95,8 +95,7 @@ def shop(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
     folder = tmp_path_factory.mktemp("shop")
     vectors, labels = simulated(100, 4, seed=0)
     scores = searches(vectors, labels, np.arange(100), 4)
-    names = np.arange(len(scores.own)).astype(str)
-    packed = CalibrationSet(scores, names, np.ones(len(names), np.float32)).pack()
+    packed = pack_calibration(scores, np.ones(len(scores.own), np.float32))
     make_bundle(folder, point=calibrate(scores), files={CALIBRATION: packed})
     photos = write_folder(folder / "photos", items=range(20), photos=range(4))
     (folder / "config.toml").write_text(CONFIG)

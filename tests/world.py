@@ -13,9 +13,11 @@ from onnx import TensorProto, helper
 from PIL import Image
 
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
-from retrieval.bundle.bundle import Bundle, write_bundle
+from index.search.leave_one_out import Probes
+from retrieval.bundle.bundle import Bundle, CalibrationSet, write_bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.images import Preprocessing
+from retrieval.metrics.identification import SearchScores
 
 ITEMS, PHOTOS, SIDE = 20, 8, 40
 SIZE, DIM = 32, 48
@@ -84,6 +86,16 @@ def _model() -> bytes:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     onnx.checker.check_model(model)
     return bytes(model.SerializeToString())
+
+
+def pack_calibration(scores: SearchScores, certainties: np.ndarray) -> bytes:
+    """Return the calibration of a bundle around the tiny model, with random vectors."""
+    count = len(scores.own)
+    vectors = np.random.default_rng(0).normal(size=(count, DIM)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    names, items = np.arange(count).astype(str), scores.labels.astype(str).tolist()
+    gallery = Probes(vectors, [f"gallery {name}" for name in names], items)
+    return CalibrationSet(scores, names, certainties, vectors, np.full((count, 3), 0.5, np.float32), gallery).pack()
 
 
 def make_bundle(

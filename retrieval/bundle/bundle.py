@@ -26,7 +26,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -285,10 +285,6 @@ def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _nothing() -> NDArray[np.float32]:
-    return np.zeros((0, 0), np.float32)
-
-
 @dataclass(frozen=True)
 class CalibrationSet:
     """The searches that a bundle was calibrated on."""
@@ -296,9 +292,9 @@ class CalibrationSet:
     scores: SearchScores
     photo_ids: NDArray[np.str_]  # (n,)
     certainties: NDArray[np.float32]  # (n,)
-    vectors: NDArray[np.float32] = field(default_factory=_nothing)  # (n, d) of the query photos
-    appearances: NDArray[np.float32] = field(default_factory=_nothing)  # (n, 3) brightness, contrast, sharpness
-    gallery: Probes = field(default_factory=lambda: Probes(_nothing(), [], []))  # the photos that were searched
+    vectors: NDArray[np.float32]  # (n, d) of the query photos
+    appearances: NDArray[np.float32]  # (n, 3) brightness, contrast, sharpness
+    gallery: Probes  # the photos that were searched
 
     def pack(self) -> bytes:
         """Serialize as npz."""
@@ -324,8 +320,9 @@ class CalibrationSet:
     def unpack(cls, data: bytes) -> CalibrationSet:
         """Read the output of `pack`."""
         file = load_arrays(data)
-        distances = (file["own"], file["impostor"], int(file["gallery_items"]), file["wrong"])
-        scores = SearchScores(file["item_id"], *distances)
+        scores = SearchScores(
+            file["item_id"], file["own"], file["impostor"], int(file["gallery_items"]), wrong=file["wrong"]
+        )
         gallery = Probes(file["gallery_vector"], file["gallery_photo"].tolist(), file["gallery_item"].tolist())
         return cls(scores, file["photo_id"], file["certainty"], file["vector"], file["appearance"], gallery)
 

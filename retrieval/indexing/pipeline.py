@@ -203,8 +203,7 @@ def _anchor(bundle: Bundle, gallery: AnyGallery, report: IndexReport) -> None:
 
 def recall_queries(bundle: Bundle) -> NDArray[np.float32] | None:
     """Return the calibration vectors, if any, which measure the recall of an approximate index."""
-    calibration = bundle.calibration
-    return calibration.vectors if calibration is not None and len(calibration.vectors) else None
+    return None if bundle.calibration is None else bundle.calibration.vectors
 
 
 def _grouped(batches: Iterable[Batch]) -> Iterator[Batch]:

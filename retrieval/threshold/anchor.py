@@ -467,12 +467,11 @@ def gallery_draws(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | Non
 def _calibration_photos(bundle: Bundle) -> dict[str, Probes]:
     """Return the calibration photos of a bundle: queries and reference, with the local features if it verifies."""
     calibration, stored = bundle.calibration, bundle.calibration_features
-    if calibration is None or not len(calibration.vectors):
+    if calibration is None:
         return {}
     items = [str(label) for label in calibration.scores.labels]
-    found = {PROBE: Probes(calibration.vectors, calibration.photo_ids.tolist(), items)}
-    if len(calibration.gallery.ids):
-        found[REFERENCE] = calibration.gallery
+    queries = Probes(calibration.vectors, calibration.photo_ids.tolist(), items)
+    found = {PROBE: queries, REFERENCE: calibration.gallery}
     if bundle.verifier is None:
         return found
     return {name: replace(each, features=[stored[photo] for photo in each.ids]) for name, each in found.items()}

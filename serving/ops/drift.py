@@ -106,14 +106,12 @@ def _calibration(bundle: Bundle) -> dict[str, Floats]:
     searches = bundle.calibration
     if searches is None:
         return {}
-    found = {
+    names = [field.name for field in fields(Appearance)]
+    return {
         CERTAINTY: searches.certainties.astype(np.float64),
         NEAREST: np.minimum(searches.scores.own, searches.scores.impostor),
+        **dict(zip(names, searches.appearances.T.astype(np.float64), strict=True)),
     }
-    if len(searches.appearances):
-        names = [field.name for field in fields(Appearance)]
-        found |= dict(zip(names, searches.appearances.T.astype(np.float64), strict=True))
-    return found
 
 
 def _median(values: Floats) -> float | None:

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from retrieval.bundle.bundle import CALIBRATION, CalibrationSet
+from retrieval.bundle.bundle import CALIBRATION
 from retrieval.errors import GalleryCorrupt
 from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever
 from serving.app import create_app
 from serving.reloads import Places
 
-from ..world import draw, encode, make_bundle
+from ..world import draw, encode, make_bundle, pack_calibration
 
 MINE = encode(draw(3, 5))
 
@@ -68,7 +68,7 @@ def searches(certainty: float) -> bytes:
     """Return the calibration of a bundle whose photos all had one certainty."""
     own, impostor = np.full(4, 0.2), np.full(4, 0.9)
     scores = SearchScores(np.arange(4).astype(str), own, impostor, 4)
-    return CalibrationSet(scores, np.arange(4).astype(str), np.full(4, certainty, np.float32)).pack()
+    return pack_calibration(scores, np.full(4, certainty, np.float32))
 
 
 def test_drift_is_told_of_the_bundle_that_serves(client: TestClient, opens: Opens, world: Path, tmp_path: Path) -> None:
