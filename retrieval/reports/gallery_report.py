@@ -29,6 +29,7 @@ from retrieval.threshold.error_rates import (
     Shift,
 )
 from retrieval.threshold.rule import linked
+from retrieval.threshold.wording import describe_twins
 
 from .charts import Chart, Line, histogram
 
@@ -101,6 +102,7 @@ def render_gallery_report(report: GalleryReport, *, live: Mapping[str, Any] | No
         drawn=drawn,
         assumptions=evidence.get("assumptions") or assumptions([PROBE]),
         live=live,
+        describe_twins=describe_twins,
         facts=[
             (name.replace("_", " "), number(value))
             for name, value in facts.items()

@@ -53,19 +53,20 @@ class Served:
 
         Of two items that look like one under two ids none is a match, but both are for review.
         """
-        within = [accepts(neighbour.distance, self.point.threshold) for neighbour in neighbours]
-        twins = self.are_twins(neighbours)
-        listed = [
-            (self.match(near), accepted or (twins and place < 2))
-            for place, (near, accepted) in enumerate(zip(neighbours, within, strict=True))
-        ]
-        matches = tuple(match for match, first in listed if first)
-        beyond = [match for match, first in listed if not first]
-        others = tuple(match for match in beyond if match.p_value is not None and match.p_value <= review)
-        if twins:
-            return (), (*matches, *others)
+        listed = [self.match(neighbour) for neighbour in neighbours]
+
+        def is_match(match: Match) -> bool:
+            return bool(accepts(match.distance, self.point.threshold))
+
+        def is_near(match: Match) -> bool:
+            return match.p_value is not None and match.p_value <= review
+
+        if self.are_twins(neighbours):
+            return (), (*listed[:2], *(match for match in listed[2:] if is_match(match) or is_near(match)))
+        matches = tuple(filter(is_match, listed))
+        others = tuple(match for match in listed if is_near(match) and not is_match(match))
         if not matches and not others and self.is_perhaps(neighbours):
-            others = (self.match(neighbours[0]),)
+            others = (listed[0],)
         return matches, others
 
     def is_perhaps(self, neighbours: Sequence[Neighbour]) -> bool:
@@ -97,27 +98,26 @@ class Answers:
 
     def answer(self, made: Embeddings, neighbours: Sequence[Neighbour], look: Look | None = None) -> SearchResult:
         """Return the answer to one query with vector (1, d), given its neighbours."""
-        served, where = self.served, self.options.where
-        point = served.point
+        served, top_k = self.served, self.options.top_k
+        point, twins = served.point, served.are_twins(neighbours)
         matches, review = served.divided(neighbours, self.options.review)
         decision: Decision = MATCH if matches else NO_MATCH if point.decides else RANKED
-        if decision == NO_MATCH and (served.is_perhaps(neighbours) or served.are_twins(neighbours)):
+        if decision == NO_MATCH and (twins or served.is_perhaps(neighbours)):
             decision = PERHAPS
-        count = max(2, self.options.top_k) if served.are_twins(neighbours) else self.options.top_k
         return SearchResult(
-            matches=matches[: self.options.top_k],
+            matches=matches[:top_k],
             decision=decision,
-            reason="" if matches else self._reason(neighbours),
+            reason="" if matches else TWINS if twins else self._reason(neighbours),
             threshold=point.threshold_or_none,
             nearest_distance=neighbours[0].distance if neighbours else None,
             certainty=float(made.certainties[0]),
             nearest=served.match(neighbours[0]) if neighbours else None,
             bundle_id=self.bundle.bundle_id,
             gallery_version=served.version,
-            ranked=() if point.decides else tuple(served.match(n) for n in neighbours[: self.options.top_k]),
+            ranked=() if point.decides else tuple(served.match(n) for n in neighbours[:top_k]),
             threshold_status=served.status,  # type: ignore[arg-type]
-            review=review[: max(0, count - len(matches))],
-            p_value_without_filter=where is not None and served.rates is not None,
+            review=review[: max(0, (max(2, top_k) if twins else top_k) - len(matches))],
+            p_value_without_filter=self.options.where is not None and served.rates is not None,
             box=None if look is None else look.box,
             score=None if look is None else look.score,
             appearance=None if look is None else look.appearance,
@@ -130,7 +130,7 @@ class Answers:
             return UNCALIBRATED
         if not neighbours:
             return GALLERY_EMPTY if self.options.where is None or not len(self.gallery) else FILTERED_OUT
-        return TWINS if self.served.are_twins(neighbours) else BEYOND_THRESHOLD
+        return BEYOND_THRESHOLD
 
 
 def _explanation(neighbours: Sequence[Neighbour]) -> Explanation:

@@ -44,7 +44,7 @@ def describe(point: OperatingPoint) -> list[str]:
         found += ". To measure this on users' photos, pass 50 labelled ones to `retrieval calibrate` with --queries"
     lines = [f"An unknown item (one that is not in the catalogue) returns a match in {promise}.", f"{found}."]
     if evidence.get("twins"):
-        lines.insert(0, _twins(evidence["twins"]))
+        lines.insert(0, describe_twins(evidence["twins"]))
     if evidence["tpir"] is not None and evidence["tpir"] < FEW_FOUND:
         lines.append(
             "Searches without a match list the closest items to pick from. For more matches, accept more false ones: "
@@ -60,14 +60,14 @@ def describe(point: OperatingPoint) -> list[str]:
     return [*lines, "This assumes:", *(f"  - {assumption}" for assumption in evidence["assumptions"])]
 
 
-def _twins(pairs: Sequence[Sequence[str]]) -> str:
+def describe_twins(pairs: Sequence[Sequence[str]]) -> str:
     """Return a sentence on items that look like one item under two ids."""
     named = ", ".join(f"{one} and {other}" for one, other in pairs[:FEW_TWINS])
     more = f" and {len(pairs) - FEW_TWINS} more" if len(pairs) > FEW_TWINS else ""
     counted = "1 pair of items looks" if len(pairs) == 1 else f"{len(pairs)} pairs of items look"
     return (
-        f"{counted} like one item under two ids: {named}{more}. Their photos find both, so they return no match. "
-        "Merge them, or give them one group."
+        f"{counted} like one item under two ids: {named}{more}. A photo of either one is answered with both, and is no "
+        "match. Merge them, or give them one group."
     )
 
 

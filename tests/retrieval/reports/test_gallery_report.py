@@ -152,7 +152,7 @@ def test_twins_and_how_often_perhaps_is_right_are_reported(report: GalleryReport
     more = {"twins": [["cup & saucer", "set"]], "perhaps": {"within": within, "right": 0.75, "searches": 40}}
     point = replace(report.point, evidence={**report.point.evidence, **more})
     page = render_gallery_report(replace(report, point=point))
-    assert "look like one item under two ids, for example cup &amp; saucer and set" in page
+    assert "1 pair of items looks like one item under two ids: cup &amp; saucer and set." in page
     assert f"Between the threshold and {within:.3f}, an answer is" in page
     assert "this item was right in 75% of 40 such answers" in page
 
