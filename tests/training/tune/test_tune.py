@@ -268,7 +268,7 @@ def test_calibration_and_test_photos_are_never_read(catalogue: Path, tmp_path: P
 def test_one_of_two_processes_finishes_the_study_when_the_other_is_killed(catalogue: Path, tmp_path: Path) -> None:
     study = tmp_path / "study"
     words = ["tune", catalogue, "-o", study, "--search", "learning_rate=1e-4..1e-1:log", "--trials", 5, "--folds", 2]
-    settings = ("size=32", "dim=16", "epochs=6", "items_per_batch=4")
+    settings = ("backbone=small", "size=32", "dim=16", "epochs=6", "items_per_batch=4")
     words += ["--jobs", 2, *(word for setting in settings for word in ("--set", setting))]
     command = [sys.executable, "-c", "from retrieval.cli.main import main; main()", *map(str, words)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
@@ -290,7 +290,7 @@ def test_command_goes_from_search_to_training(catalogue: Path, tmp_path: Path) -
     def call(*words: object) -> str:
         return CliRunner().invoke(group, list(map(str, words)), catch_exceptions=False).output
 
-    settings = ("size=32", "dim=16", "epochs=1", "items_per_batch=4")
+    settings = ("backbone=small", "size=32", "dim=16", "epochs=1", "items_per_batch=4")
     quick = ["--folds", 2, *(word for setting in settings for word in ("--set", setting))]
     study = tmp_path / "study"
     with pytest.raises(InvalidParameter, match="--search must name at least one setting"):
