@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,3 +123,22 @@ def test_the_command_tells_the_rate_writes_a_report_and_keeps_the_queries(made: 
     assert (
         json.loads(run(made, "--json", "--dry-run"))["answers"][-1]["searched"] == 22
     )  # the gallery keeps the queries
+
+
+def test_the_command_of_the_warning_about_a_larger_gallery_works_with_eighteen_items(tmp_path: Path) -> None:
+    point = OperatingPoint(0.5, "estimated", 0.2, {"fpir": 0.05, "gallery_items": 7})
+    bundle = make_bundle(tmp_path, point=point, files={FITTED: Fitted.of([], []).pack()})
+    photos = write_folder(tmp_path / "photos", items=range(18), photos=range(2))
+    words = ["index", str(bundle.path), str(photos), "-o", str(tmp_path / "gallery")]
+    told = CliRunner().invoke(group, words, catch_exceptions=False).output
+    warning = next(line for line in told.splitlines() if line.startswith("Warning:"))
+    assert "at least 20 labelled photos of unknown items" in warning
+    lines = ["path,item_id"]
+    for item in range(100, 120):
+        draw(item, 9).save(tmp_path / f"{item}.png")
+        lines.append(f"{item}.png,")
+    (tmp_path / "LABELLED.csv").write_text("\n".join(lines))
+    words = shlex.split(warning.split("`")[1].replace("LABELLED.csv", str(tmp_path / "LABELLED.csv")))
+    done = CliRunner().invoke(group, words[1:], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "Wrote the threshold" in done.output
