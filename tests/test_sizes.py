@@ -21,8 +21,8 @@ MOST = {
     "largest_room": 12,
     "most_methods": 29,
 }
-WALKS = {"a search in process": 24, "a search over HTTP": 41, "a new row": 45, "draws to threshold": 24}
-LINES_OF_TESTS, LINES_OF_RESEARCH = 28_000, 10_600
+WALKS = {"a search in process": 24, "a search over HTTP": 41, "a new row": 47, "draws to threshold": 24}
+LINES_OF_TESTS, LINES_OF_RESEARCH = 28_700, 10_600
 IMPORTED = 80  # modules of ours that `import retrieval.retriever` brings
 
 

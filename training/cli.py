@@ -88,20 +88,22 @@ def train(
           --loss smooth_ap --loss.temperature 0.01 --regularizer tcm
       retrieval train reviewed.csv --from runs/shop --epochs 2 -o runs/shop-2
     """
+    from training.loop.cross_fitting import train_on_all_items
     from training.loop.train import train as run_training
 
     if resume:
-        run = run_training(open_run(output).settings, output, resume=True)
+        settings = open_run(output).settings
+        run = (train_on_all_items if settings.all_items else run_training)(settings, output, resume=True)
     else:
         earlier = None if start is None else open_run(start)
         base = {} if earlier is None else earlier.settings.to_dict()
         given = {name: value for name, value in options.items() if value is not None} | parse_settings(words)
         settings = gather_settings(catalogue=catalogue, config=config, given=given, base=base)
-        run = run_training(settings, output, start=earlier)
+        run = (train_on_all_items if settings.all_items else run_training)(settings, output, start=earlier)
         if earlier is not None:
             click.echo(run.told_start)
-    click.echo(_describe_best(output, run.progress["best"]))
-    if run.splits.calibration and len(run.splits.test) > 1:  # a `partition` column may have none
+    click.echo(_describe_best(output, run))
+    if run.folds or (run.splits.calibration and len(run.splits.test) > 1):  # a `partition` column may have none
         click.echo(f"Next: {command('evaluate', output)}")
 
 
@@ -241,9 +243,9 @@ def named_backbone(name: str) -> str:
     return chosen
 
 
-def _describe_best(output: Path, best: Mapping[str, Any]) -> str:
+def _describe_best(output: Path, run: Run) -> str:
     """Return sentences about the checkpoint that a run keeps."""
-    compared = best["comparison"].get("both", {})
+    best, compared = run.progress["best"], run.comparison.get("both", {})
     found = [
         f"{name} {compared[name]['after']:.3f}, {compared[name]['before']:.3f} before training"
         for name in ("R@1", "TPIR")

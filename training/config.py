@@ -35,6 +35,12 @@ class Settings:
     """Settings of one run; `retrieval train --help` describes the same names."""
 
     catalogue: str  # folder, CSV or parquet of labelled photos
+    all_items: bool = setting(
+        False,
+        DATA,
+        "Train on every item, and five times on all but a fifth of them: a gallery of these items gets its threshold "
+        "from these five models. It takes six times as long, but not the features of --precompute.",
+    )
     backbone: str = setting(
         AUTO,
         MODEL,

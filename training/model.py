@@ -6,6 +6,8 @@ direction is searched and whose norm is the certainty.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -55,10 +57,27 @@ class PretrainedModel(nn.Module):
         return means if self.projection is None else self.projection(means)
 
 
+class FoldModels(nn.Module):
+    """Embeds pixels by several models at once: their unit embeddings one after the other (n, models · d)."""
+
+    def __init__(self, models: Sequence[EmbeddingModel], *, share_backbone: bool) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(models)
+        self.share_backbone = share_backbone
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Return (n, models · d)."""
+        models: list[EmbeddingModel] = list(self.models)  # type: ignore[arg-type]
+        if not self.share_backbone:
+            return torch.cat([F.normalize(model(pixels), dim=1) for model in models], dim=1)
+        pooled = models[0].pool(models[0].backbone(pixels))
+        return torch.cat([F.normalize(model.head(pooled), dim=1) for model in models], dim=1)
+
+
 class ExportModel(nn.Module):
     """The model that is exported as ONNX: unit embeddings, and the norms of the raw ones."""
 
-    def __init__(self, model: EmbeddingModel | PretrainedModel) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 

@@ -102,6 +102,21 @@ class Draws:
         mated = {name: getattr(self, name)[other] for name in ("own", "own_nearest", "own_plain", "wrong")}
         return Draws(**arrays | mated)
 
+    @classmethod
+    def joined(cls, parts: Sequence[Draws]) -> Draws:
+        """Return the draws of several samples as one."""
+        arrays = [part.arrays() for part in (cls.none(), *parts)]
+        return cls(**{name: np.concatenate([each[name] for each in arrays]) for name in arrays[0]})
+
+    def renumbered(self, old: Rows, new: Rows) -> Draws:
+        """Return the draws with photos of other seqs: for each of the `old` seqs (p,), ascending, that of `new`."""
+        arrays = self.arrays()
+        for name in ("seqs", "nearest", "own_nearest", "duplicates"):
+            there = arrays[name] != NOBODY
+            arrays[name] = arrays[name].copy()
+            arrays[name][there] = new[np.searchsorted(old, arrays[name][there])]
+        return Draws(**arrays)
+
     def where(self, chosen: NDArray[np.bool_]) -> Draws:
         """Return the draws selected by a mask (n,)."""
         return Draws(**{name: values[chosen] for name, values in self.arrays().items()})

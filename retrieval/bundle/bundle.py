@@ -8,6 +8,7 @@ bundle/
   verification.npz   settings and vocabulary of the geometric verification, if the bundle verifies matches
   calibration_features.npz   local features of the calibration photos, if the bundle verifies matches
   golden.npz      the model's output for a synthetic image on the machine that exported it
+  folds.onnx      the fold models of a model that was fitted on a whole catalogue, if it was
   report.html     plots of the threshold's behaviour and the strength of its evidence
 
 A bundle has two ids. `embedding_id` is the hash of everything that determines a vector (model, preprocessing,
@@ -56,6 +57,7 @@ MANIFEST, MODEL = "manifest.json", "model.onnx"
 CALIBRATION, REPORT, GOLDEN, FITTED = "calibration.npz", "report.html", "golden.npz", "fitted.npz"
 SEAL = "manifest_sha256"  # key of the hash of the rest of the manifest
 VERIFICATION, CALIBRATION_FEATURES = "verification.npz", "calibration_features.npz"
+FOLDS = "folds.onnx"
 
 
 class Bundle:
@@ -138,9 +140,22 @@ class Bundle:
     def draws_id(self) -> str:
         """An identifier of everything that draws depend on. Bundles that differ only in the threshold share it."""
         files = [self.manifest["files"].get(name, "") for name in (CALIBRATION, FITTED)]
-        files += [self.manifest["files"][name] for name in (CALIBRATION_FEATURES,) if name in self.manifest["files"]]
+        more = (CALIBRATION_FEATURES, FOLDS)
+        files += [self.manifest["files"][name] for name in more if name in self.manifest["files"]]
         distance = [self.item_distance.key, "" if self.verifier is None else self.verifier.key]
         return _hash(json.dumps([self.embedding_id, *distance, *files]).encode())
+
+    @property
+    def folds_key(self) -> str:
+        """The hash of the fold models, "" if the model was not cross-fitted."""
+        return str(self.manifest["files"].get(FOLDS, ""))
+
+    def folds_embedder(self, *, threads: int = 1) -> Embedder:
+        """Return an embedder that runs the fold models, in fp32 on the CPU.
+
+        A vector is that of all fold models one after the other, scaled to length one.
+        """
+        return Embedder(self.read(FOLDS), self.preprocessing, threads=threads)
 
     def embedder(self, *, threads: int = 1) -> Embedder:
         """Return an embedder that runs the bundle's model.

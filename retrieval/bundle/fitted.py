@@ -2,14 +2,17 @@
 
 Items that a model was fitted on do not show how close unknown items come (`retrieval.threshold.anchor`), so a bundle
 lists them. fitted.npz holds the first 8 bytes of the SHA-256 of each item id and of each photo's content hash.
+
+A model that was fitted on a whole catalogue comes with fold models (`train --all-items`), each fitted without the items
+of one fold. For these items the fold model stands for one that has not seen them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -29,14 +32,18 @@ class Fitted:
 
     items: NDArray[np.uint64]
     photos: NDArray[np.uint64]
+    folds: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))  # of each item; none without folds
 
     @classmethod
-    def of(cls, item_ids: Iterable[str], contents: Iterable[str]) -> Fitted:
-        """Hash item ids and the content hashes of photos."""
-        return cls(_hashes(item_ids), _hashes(contents))
+    def of(cls, item_ids: Iterable[str], contents: Iterable[str], *, folds: Mapping[str, int] | None = None) -> Fitted:
+        """Hash item ids and the content hashes of photos; `folds` are the folds of all items, if there are any."""
+        items = _hashes(item_ids)
+        by_hash = {_hash(item): fold for item, fold in (folds or {}).items()}
+        numbers = [by_hash[number] for number in items.tolist()] if folds else []
+        return cls(items, _hashes(contents), np.array(numbers, dtype=np.uint8))
 
     def union(self, other: Fitted | None) -> Fitted:
-        """Return the union of what two models were fitted on."""
+        """Return the union of what two models were fitted on, without folds unless there is only one."""
         if other is None:
             return self
         return Fitted(np.union1d(self.items, other.items), np.union1d(self.photos, other.photos))
@@ -49,10 +56,14 @@ class Fitted:
         """Return whether the model was fitted on this item, or on a photo with this content hash."""
         return _hash(item_id) in self._items or (content is not None and _hash(content) in self._photos)
 
+    def fold_of(self, item_id: str) -> int | None:
+        """Return the fold whose model was fitted without an item, None if there is none."""
+        return self._folds.get(_hash(item_id))
+
     def pack(self) -> bytes:
         """Serialize as npz."""
         file = io.BytesIO()
-        np.savez(file, items=self.items, photos=self.photos)
+        np.savez(file, items=self.items, photos=self.photos, folds=self.folds)
         return file.getvalue()
 
     @classmethod
@@ -63,6 +74,10 @@ class Fitted:
     @cached_property
     def _items(self) -> frozenset[int]:
         return frozenset(self.items.tolist())
+
+    @cached_property
+    def _folds(self) -> dict[int, int]:
+        return dict(zip(self.items.tolist(), self.folds.tolist(), strict=True)) if len(self.folds) else {}
 
     @cached_property
     def _photos(self) -> frozenset[int]:

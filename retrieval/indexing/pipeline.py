@@ -34,6 +34,7 @@ from retrieval.threshold.error_rates import GalleryRates
 from retrieval.verification.features import PackedFeatures
 
 from .columns import columns_of, convert_columns, refused_metadata
+from .folds import keep_fold_vectors
 from .plan import SyncPlan, SyncSettings, Update, apply_updates, check_prune, remove_gone, sync_plan
 from .ray import ray_batches
 from .windows import keep_windows
@@ -103,9 +104,9 @@ def index_catalogue(
     embedder = bundle.embedder(threads=1) if engine == LOCAL else None  # may fail, so do it before creating a gallery
     is_new = not is_address(gallery_place) and not Path(gallery_place).exists()
     report, started = IndexReport(), time.perf_counter()
-    ids = {"embedding_id": bundle.embedding_id, "features_key": bundle.features_key}
+    ids = bundle.embedding_id, bundle.features_key
     with (
-        open_or_create(gallery_place, dim=bundle.dim, **ids) as gallery,
+        open_or_create(gallery_place, dim=bundle.dim, embedding_id=ids[0], features_key=ids[1]) as gallery,
         tqdm(total=len(photos), desc="indexing", unit="photo", disable=not progress) as bar,
     ):
         gallery.feature_format = PackedFeatures.of(bundle)
@@ -126,6 +127,7 @@ def index_catalogue(
             report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, queries=recall_queries(bundle))
         if sync.windows:
             keep_windows(bundle, gallery, photos, progress=progress)
+        keep_fold_vectors(bundle, gallery, photos, progress=progress)
         _anchor(bundle, gallery, report)
         is_empty = is_new and not len(gallery)
     if is_empty and report.refused:

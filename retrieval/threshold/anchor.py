@@ -47,6 +47,7 @@ from .error_rates import (
     GalleryRates,
     Shift,
 )
+from .fold_draws import fold_draws
 from .gallery_points import pack_points, stored_point
 from .labelled_queries import QUERIES, by_source, embed_queries, gallery_shift, kept_queries, pack_queries
 
@@ -105,8 +106,7 @@ def anchor(
         "anchored": True,
         "gallery_items": gallery_items,
         "shift": shift.to_dict(),
-        **_drawn_evidence(draws, drawn, threshold),
-        "assumptions": assumptions(draws, shift_items=shift.items if OWN in draws else 0),
+        **_drawn_evidence(draws, drawn, threshold, shift),
         "perhaps": _perhaps(drawn, mated, threshold),
         "tpir": None,
         "tpir_of": None,
@@ -116,21 +116,33 @@ def anchor(
     return OperatingPoint(threshold, status, target_fpir, evidence)
 
 
-def _drawn_evidence(draws: Mapping[str, Draws], drawn: DrawnDistances, threshold: float) -> dict[str, Any]:
+def _drawn_evidence(
+    draws: Mapping[str, Draws], drawn: DrawnDistances, threshold: float, shift: Shift
+) -> dict[str, Any]:
     """Return what draws show of a threshold, and of the gallery."""
     own = draws.get(OWN, Draws.none())
     return {
         "items_drawn": drawn.items,
+        "cross_fitted": drawn.cross_fitted,
         "sources": {name: len(set(draws[name].items)) for name in SOURCES if name in draws and len(draws[name])},
         "fpir": drawn.fpir(threshold),
         "fpir_expected": drawn.expected(threshold),
         "fpir_upper": drawn.fpir_upper(threshold),
         "duplicates": int((own.duplicates >= 0).sum()),
         "twins": [list(pair) for pair in suspected_twins(own)],
+        "assumptions": assumptions(
+            draws, shift_items=shift.items if OWN in draws else 0, cross_fitted=drawn.cross_fitted > 0
+        ),
     }
 
 
 def _uncertified(drawn: DrawnDistances, target_fpir: float) -> CalibrationError:
+    if drawn.cross_fitted:
+        return CalibrationError(
+            f"{drawn.cross_fitted} items are drawn by models that were fitted without them, which estimates a "
+            "threshold and certifies none",
+            remedy="Leave --certify out, or use a model that was not fitted on these items",
+        )
     effective = drawn.items / drawn.design_effect(-math.inf)
     return CalibrationError(
         f"{drawn.items} items cannot certify an FPIR of {target_fpir:g}: "
@@ -239,11 +251,11 @@ def precision(tpir: float, misidentification: float, fpir: float, *, unknown: fl
     return right / (right + wrong) if right + wrong else None
 
 
-def assumptions(sources: Collection[str], *, shift_items: int = 0) -> list[str]:
+def assumptions(sources: Collection[str], *, shift_items: int = 0, cross_fitted: bool = False) -> list[str]:
     """Return what a threshold assumes, in plain sentences.
 
     `sources` are those of the draws that set it, PROBE alone for the threshold of a bundle. The query shift was
-    measured on `shift_items` items, 0 if it was not measured.
+    measured on `shift_items` items, 0 if it was not measured. `cross_fitted` draws are by fold models.
     """
     if OWN not in sources:
         told = "the labelled queries" if {LABELLED, UNKNOWN} & set(sources) else "the calibration photos of the bundle"
@@ -258,6 +270,7 @@ def assumptions(sources: Collection[str], *, shift_items: int = 0) -> list[str]:
         photos,
         "No item is in the catalogue under two ids, unless both are of one group or have a copy of the same photo.",
         "The bundle's list of items that the model was fitted on is complete.",
+        *(["The model sees unknown items as models do that were fitted without a fifth of them."] * cross_fitted),
     ]
 
 
@@ -460,6 +473,11 @@ def gallery_draws(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | Non
         is_copy=partial(is_copy, gallery.thumbnail),
         windows=Windows.read(gallery),
     )
+    by_folds = fold_draws(
+        bundle, gallery, fitted=draws.fitted, content_key=CONTENT, is_copy=partial(is_copy, gallery.thumbnail)
+    )
+    sources = {kind: Draws.joined([draws.sources[kind], some]) for kind, some in by_folds.items()}
+    draws = replace(draws, sources={**draws.sources, **sources})
     asked = dict.fromkeys(probes[LABELLED].items) if LABELLED in probes else ()
     return replace(draws, fitted=draws.fitted | {item for item in asked if is_fitted(item, None)})
 

@@ -71,6 +71,7 @@ class DrawnDistances:
     nearest: NDArray[np.int64]  # (n,) number of the nearest other item, -1 if it is not among the items
     items: int
     margin: float = 0.0  # by how much the distances may be too great, which bounds allow for
+    cross_fitted: int = 0  # number of items drawn by fold models, with which nothing is certified
 
     @classmethod
     def of(
@@ -92,7 +93,9 @@ class DrawnDistances:
                 items.append(draws.items[chosen])
                 nearest.append(draws.nearest_items[chosen])
         found = cls.of_items(*map(np.concatenate, (moved, items, nearest)))
-        return replace(found, margin=shift.margin if OWN in sources else 0.0)
+        own = sources.get(OWN, Draws.none())
+        cross_fitted = len(set(own.items) & set(without))
+        return replace(found, margin=shift.margin if OWN in sources else 0.0, cross_fitted=cross_fitted)
 
     @classmethod
     def of_items(
@@ -148,7 +151,7 @@ class DrawnDistances:
         interpolated between draws. The bound of certified ones grows with the threshold.
         """
         if certified:
-            return self._certified_limit(target)
+            return None if self.cross_fitted else self._certified_limit(target)
         weights = np.cumsum(self.weights)
         last = int(np.searchsorted(weights, target + TOLERANCE, side="right"))
         counts = np.unique(np.linspace(0, last + 1, STEPS).astype(int)).clip(0, len(weights))
@@ -301,7 +304,8 @@ class GalleryRates:
         )
         kinds = {}
         for name in kept.sources.keys() - {OWN, PROBE, LABELLED, UNKNOWN, REFERENCE}:
-            of_kind = DrawnDistances.of({OWN: kept.sources[name]}, shift=Shift.of(point))
+            own_kind = {OWN: kept.sources[name]}
+            of_kind = DrawnDistances.of(own_kind, shift=Shift.of(point), without=kept.fitted)
             if of_kind.items >= LEAST_ITEMS:
                 certify = point.status == CERTIFIED and of_kind.items >= CERTIFIED_FROM
                 set_point = of_kind.point(point.target_fpir, certify=certify)

@@ -21,8 +21,11 @@ def evaluate_run(run: Run, *, target_fpir: float | None = None) -> dict[str, Any
     """Evaluate a run's best model and write `evaluation.json`.
 
     "mixed" compares it with the model that the run started from, in a mixed gallery of fitted items, test items and
-    calibration items, by the item distance. "unseen" has the test items alone, by the nearest photo, as in papers.
+    calibration items, by the item distance. "unseen" has the test items alone, by the nearest photo, as in papers. A
+    run on all items has no test items: its first fold run was compared when it was trained.
     """
+    if run.folds:
+        return {"target_fpir": run.settings.target_fpir, "before": run.started_from, "mixed": run.comparison}
     splits, protocol, photos = run.splits, run.protocol, run.photos()
     target = run.settings.target_fpir if target_fpir is None else target_fpir
     chosen = set(splits.test)
@@ -50,6 +53,15 @@ def evaluate_run(run: Run, *, target_fpir: float | None = None) -> dict[str, Any
 
 def render(report: dict[str, Any]) -> str:
     """Return the comparison in the mixed gallery as a text table, and the metrics of the test items alone."""
+    if "unseen" not in report:
+        return "\n".join(
+            [
+                "New photos in a mixed gallery, by the item distance, with a model that was fitted on four fifths of "
+                f"the items: {report['before']} → this model [95 % interval of the change].",
+                *_mixed_table(report["mixed"]),
+                f"The threshold has FPIR {report['target_fpir']:g} on the unfitted items. Items count equally.",
+            ]
+        )
     unseen = report["unseen"]
     return "\n".join(
         [

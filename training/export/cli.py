@@ -189,7 +189,7 @@ def _show_evidence(evidence: Mapping[str, Any]) -> None:
     """Print the comparison with fp32 if there is one."""
     from training.export.calibration_items import render_comparison
 
-    if evidence["beside_fp32"]:
+    if evidence.get("beside_fp32"):
         cosine = evidence["parity"]["mean_cosine"]
         click.echo(f"{render_comparison(evidence['beside_fp32'])}\nMean cosine to fp32: {cosine:.4f}.")
 

@@ -29,6 +29,7 @@ from retrieval.verification.verifier import GeometricVerifier
 from training.loop.run import Run
 
 from .calibration_items import CalibrationItems, compare_with_fp32
+from .cross_fitted import export_cross_fitted
 from .variants import REFERENCE, ModelExporter, Variant, check_parity
 from .verification import fit_verifier
 
@@ -46,7 +47,7 @@ def export(
     verify: bool = False,
     even_if_worse: bool = False,
 ) -> Bundle:
-    """Write a bundle to `path` and return it. The threshold is set on the calibration items, with the ONNX model.
+    """Write a bundle to `path` and return it. Its threshold is set on the calibration items, or none for all items.
 
     Parameters
     ----------
@@ -72,6 +73,8 @@ def export(
     """
     _check(run, path, target_fpir=target_fpir, allow_estimate=allow_estimate, even_if_worse=even_if_worse)
     distance = item_distance or ItemDistance.default(verified=verify)
+    if run.folds:
+        return export_cross_fitted(run, path, target_fpir=target_fpir, variant=variant, item_distance=distance)
     with tempfile.TemporaryDirectory() as folder:
         exporter = ModelExporter(run, Path(folder))
         verifier, model = _verifier(exporter) if verify else None, exporter.make(variant)
@@ -88,11 +91,8 @@ def export(
         served = {"opis": items.opis(target_fpir), "least_items": min(LEAST_ITEMS, len(run.splits.calibration))}
         point = replace(point, evidence={**point.evidence, **served})
         comparison = [] if variant.is_reference else compare_with_fp32(items, target_fpir)
-        evidence = {
-            "parity": {**parity, "photos": len(items.photos)},
-            "beside_fp32": comparison,
-            **_facts(run, items),
-        }
+        parities = {"parity": {**parity, "photos": len(items.photos)}, "beside_fp32": comparison}
+        evidence = {**parities, **_facts(run, items)}
         return _write(path, run, items, point, evidence, report=items.report(point, comparison))
 
 
@@ -101,6 +101,8 @@ def _check(run: Run, path: Path, *, target_fpir: float, allow_estimate: bool, ev
     check_new(path)
     if not even_if_worse:
         run.check_not_worse()
+    if run.folds:
+        return
     if not run.splits.calibration:
         raise RunError("the run has no calibration items", remedy="Assign some items to the partition calibration")
     items, needed = len(run.splits.calibration), items_needed(target_fpir) if 0 < target_fpir < 1 else 0

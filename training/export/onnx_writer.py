@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 from retrieval.files import naming
-from training.model import EmbeddingModel, ExportModel, PretrainedModel
+from training.model import ExportModel
 
 OPSET = 18
 INPUTS, OUTPUTS = ("pixels",), ("embedding", "certainty")
 
 
-def write_onnx(model: EmbeddingModel | PretrainedModel, path: Path, *, size: int) -> None:
+def write_onnx(model: nn.Module, path: Path, *, size: int) -> None:
     """Write a model in fp32."""
     wrapped = ExportModel(model.cpu().float()).eval()
     example = torch.zeros(2, 3, size, size)

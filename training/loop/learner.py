@@ -1,27 +1,31 @@
 """Training steps: forward, backward and update of model, projector and loss; their checkpoint state.
 
+A batch that is too large for memory is embedded in micro-batches (gradient caching, after Gao et al., "Scaling deep
+contrastive learning batch size under memory limited setup", 2021).
 Symbols: n = photos of the global batch, r = this process's share of them, d = embedding size.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from retrieval.errors import InvalidParameter
 from training.config import Settings
 from training.model import EmbeddingModel, freeze_batch_norm
 
 from .distributed import ProcessGroup
-from .gradient_cache import embed_in_micro_batches
 from .optimizer import learning_rate_factor, make_optimizer, set_learning
 
 Prepare = Callable[[np.ndarray], Tensor]  # the inputs of the model on the device
+MicroBatch = TypeVar("MicroBatch")
 
 
 class LossEmbedder(nn.Module):
@@ -184,3 +188,40 @@ def half_precision(precision: str, device: torch.device) -> torch.dtype | None:
     if precision == "fp16" and device.type != "cuda":
         raise InvalidParameter("precision", "be fp32 or bf16 without a GPU", precision)
     return {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
+
+
+def embed_in_micro_batches(
+    embed: Callable[[MicroBatch], Tensor], micro_batches: Sequence[MicroBatch], model: nn.Module
+) -> Tensor:
+    """Return the embeddings (n, d) of a batch, whose gradient holds the activations of one micro-batch at a time.
+
+    The backward pass embeds every micro-batch once more. Layers that depend on the batch see the micro-batch instead:
+    batch-norm in training mode normalises with its statistics, as it does on several devices, and updates its running
+    statistics once per micro-batch. Dropout draws one mask per micro-batch, the same in both passes.
+
+    Parameters
+    ----------
+    embed:
+        Returns raw embeddings (rows, d) of a micro-batch.
+    model:
+        The network that `embed` runs.
+    """
+    if len(micro_batches) == 1:
+        return embed(micro_batches[0])
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return nullcontext(), buffers_kept(model)
+
+    parts = [checkpoint(embed, part, use_reentrant=False, context_fn=contexts) for part in micro_batches]
+    return torch.cat(parts)
+
+
+@contextmanager
+def buffers_kept(model: nn.Module) -> Iterator[None]:
+    """Restore the buffers of a network, such as the statistics of batch-norm, at the end of the block."""
+    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, value in before:
+            buffer.copy_(value)

@@ -10,6 +10,7 @@ run/
   warm_start.json   if the run continues another one: its path, and the catalogues of both
   fitted.npz        if the run continues another one: hashes of the items and photos that earlier runs were fitted on
   tensorboard/      the same for TensorBoard
+  folds/            of a run on all items: runs that leave out a fold of the items each (training.loop.cross_fitting)
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from retrieval.images import Preprocessing
 from training.backbones import rebuild_backbone
 from training.config import AUTO, SMALL, Settings
 from training.data.continued import merge_catalogues
-from training.evaluation.mixed import worse
+from training.evaluation.mixed import Comparison, worse
 from training.model import EmbeddingModel
 
 BEST, LAST, START = "best", "last", "start"
-FITTED = "fitted.npz"
+FITTED, FOLDS = "fitted.npz", "folds"
 ACROSS = "held-out photos under an item to train on, or of trained photos under a held-out item"
 
 
@@ -139,9 +140,21 @@ class Run:
         return str(self.warm_start.get("run", "random weights" if backbone == SMALL else backbone))
 
     @property
+    def folds(self) -> list[Run]:
+        """The fold runs of a run on all items, in order; empty for others."""
+        return [Run.open(path) for path in sorted((self.path / FOLDS).glob("[0-9]"))]
+
+    @property
+    def comparison(self) -> Comparison:
+        """The comparison with the model before training, of a run on all items by its first fold run."""
+        judged = self.folds[0] if self.folds else self
+        found: Comparison = (judged.progress.get("best") or {}).get("comparison", {})
+        return found
+
+    @property
     def worse(self) -> list[str]:
         """What is worse than before training beyond chance, as sentences; empty if nothing is."""
-        return worse((self.progress.get("best") or {}).get("comparison", {}))
+        return worse(self.comparison)
 
     @property
     def export_command(self) -> str:
@@ -175,7 +188,8 @@ class Run:
         """Return the training items of the run and of those that it continues, and the content of all their photos."""
         items, file = set(self.splits.fit), self.path / FITTED
         photos = [photo for photo in self.photos() if photo.item_id in items]
-        own = Fitted.of(items, (content_hash(photo.read(), photo.bbox) for photo in photos))
+        folds = {item: fold for fold, run in enumerate(self.folds) for item in items.difference(run.splits.fit)}
+        own = Fitted.of(items, (content_hash(photo.read(), photo.bbox) for photo in photos), folds=folds)
         return own.union(Fitted.unpack(file.read_bytes()) if file.exists() else None)
 
     @property

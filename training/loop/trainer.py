@@ -23,9 +23,8 @@ from training.losses.base import Loss
 from training.model import EmbeddingModel, freeze_batch_norm
 
 from .distributed import ProcessGroup
-from .gradient_cache import buffers_kept
 from .head_start import photos_to_fit, start_head, starts_fitted
-from .learner import Learner
+from .learner import Learner, buffers_kept
 from .loggers import open_loggers
 from .recipe import build_loss, make_sampler
 from .run import BEST, LAST, START, Run

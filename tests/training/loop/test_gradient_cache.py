@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
-from training.loop.gradient_cache import embed_in_micro_batches
+from training.loop.learner import embed_in_micro_batches
 from training.loop.train import train
 from training.losses import LOSSES, make_loss
 

@@ -1,0 +1,119 @@
+"""Cross-fitting: draws of items that the model was fitted on, by models that were fitted without them.
+
+A model that was fitted on a whole catalogue (`train --all-items`) comes with K fold models, each fitted without the
+items of one fold. A gallery keeps the vectors of its photos by every fold model in a file of its own, folds.npz. For
+each fold, the photos are searched by its model for the items that it was fitted without. These draws stand for those of
+the served model: they are made in the same gallery, by the same function and the same item distance.
+Shapes: n photos, K folds, d = embedding size.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Self
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.files import load_arrays
+from index.gallery import Gallery
+from index.location import AnyGallery
+from index.search.item_search import ItemSearch
+from index.search.leave_one_out import MOST_DRAWS, MOST_SEVERAL, OWN, PHOTOS, SEVERAL, Drawer, Draws, IsCopy
+from index.snapshot import Snapshot
+from retrieval.bundle.bundle import Bundle
+from retrieval.files import write_file
+
+FILE = "folds.npz"  # in the folder of a gallery
+TOGETHER = 5000  # photos that are added to a gallery at a time
+
+
+@dataclass(frozen=True)
+class FoldVectors:
+    """Vectors of gallery photos by the fold models of a bundle."""
+
+    key: str  # of the fold models
+    seqs: NDArray[np.int64]  # (n,) of the photos, ascending
+    vectors: NDArray[np.float16]  # (n, K, d)
+
+    @classmethod
+    def read(cls, gallery: AnyGallery, bundle: Bundle) -> Self | None:
+        """Return the vectors that a gallery keeps, None if it has none by the bundle's fold models."""
+        if not bundle.folds_key or not isinstance(gallery, Gallery):
+            return None
+        try:
+            arrays = load_arrays((gallery.path / FILE).read_bytes())
+            kept = cls(str(arrays["key"]), arrays["seqs"], arrays["vectors"])
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # missing or damaged: `index` makes it anew
+            return None
+        return kept if kept.key == bundle.folds_key else None
+
+    def write(self, gallery: Gallery) -> None:
+        """Replace the vectors that a gallery keeps."""
+        file = io.BytesIO()
+        np.savez(file, key=np.array(self.key), seqs=self.seqs, vectors=self.vectors)
+        write_file(gallery.path / FILE, file.getvalue())
+
+    def positions(self, now: Snapshot) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the positions (m,) of the live photos that have vectors, and their rows (m,)."""
+        if not len(now.seqs):
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        places = np.minimum(np.searchsorted(now.seqs, self.seqs), len(now.seqs) - 1)
+        rows = np.flatnonzero((now.seqs[places] == self.seqs) & now.live[places])
+        return places[rows], rows
+
+
+def fold_draws(
+    bundle: Bundle, gallery: AnyGallery, *, fitted: Collection[str], content_key: str, is_copy: IsCopy
+) -> Mapping[str, Draws]:
+    """Return the draws of the fitted items of a gallery, by kind of query: of one photo and of several.
+
+    There are none without fold vectors (`FoldVectors`). Local features are not compared.
+    """
+    folds, known = FoldVectors.read(gallery, bundle), bundle.fitted
+    if folds is None or known is None or not isinstance(gallery, Gallery):
+        return {}
+    now = gallery.snapshot()
+    positions, rows = folds.positions(now)
+    if not len(rows):
+        return {}
+    photos = now.photos_at(positions)
+    fold_of = {item: known.fold_of(item) for _, item, _ in photos}
+    found: dict[str, list[Draws]] = {}
+    count = folds.vectors.shape[1]
+    for fold in range(count):
+        drawn = {item for item in fitted if fold_of.get(item) == fold}
+        if not drawn:
+            continue
+        vectors = folds.vectors[rows, fold].astype(np.float32)
+        with _gallery_of(photos, vectors) as place:
+            excluded = list(place.item_numbers(sorted(set(fold_of) - drawn)).values())
+            drawer = Drawer(ItemSearch(place.snapshot(), bundle.item_distance), content_key, is_copy)
+            made = {OWN: drawer.own(excluded=excluded, most=MOST_DRAWS // count)}
+            for several in SEVERAL:
+                made[PHOTOS.format(several)] = drawer.several(several, excluded=excluded, most=MOST_SEVERAL // count)
+            seqs = place.snapshot().seqs, now.seqs[positions]
+        for kind, draws in made.items():
+            found.setdefault(kind, []).append(draws.renumbered(*seqs))
+    return {kind: Draws.joined(parts) for kind, parts in found.items()}
+
+
+@contextmanager
+def _gallery_of(photos: list[tuple[str, str, dict[str, object]]], vectors: NDArray[np.float32]) -> Iterator[Gallery]:
+    """Yield a gallery of photos (id, item and metadata) with other vectors, in a temporary folder."""
+    vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    with (
+        TemporaryDirectory() as folder,
+        Gallery.create(Path(folder) / "gallery", dim=vectors.shape[1], embedding_id="-") as place,
+    ):
+        for start in range(0, len(photos), TOGETHER):
+            some = slice(start, start + TOGETHER)
+            ids, items, metadata = zip(*photos[some], strict=True)
+            place.add(ids, items, vectors[some], metadata=metadata)
+        yield place

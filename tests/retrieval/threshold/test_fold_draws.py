@@ -1,0 +1,189 @@
+"""Cross-fitting in a gallery: fold vectors are kept beside the photos, and draw the items that the model was fitted on.
+
+The bundle has two fold models. The first one sees photos as the served model does; to the second all photos are alike.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from index.gallery import Gallery
+from index.search.leave_one_out import OWN, Draws
+from retrieval.bundle.bundle import FITTED, FOLDS, Bundle
+from retrieval.bundle.fitted import Fitted
+from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.catalogue.read import read_catalogue
+from retrieval.errors import CalibrationError
+from retrieval.indexing import folds as keeping
+from retrieval.indexing.folds import keep_fold_vectors
+from retrieval.indexing.pipeline import IndexReport, index_catalogue
+from retrieval.indexing.worker import embed_batch, write_batch
+from retrieval.threshold.anchor import anchor, gallery_draws
+from retrieval.threshold.fold_draws import FILE, FoldVectors
+
+from ...world import DIM, make_bundle, write_folder, write_model
+
+ITEMS = [f"item-{number:02d}" for number in range(25)]
+FOLD_OF = {item: number % 2 for number, item in enumerate(ITEMS[:20])}  # the last five items were not fitted
+TARGET = OperatingPoint.uncalibrated(0.05)
+
+
+def fold_models(folder: Path) -> bytes:
+    """Return an ONNX model: the tiny model's vector, then a constant one, scaled to length one together."""
+    model = onnx.load(write_model(folder / "single.onnx"))
+    graph = model.graph
+    (last,) = [node for node in graph.node if "embedding" in node.output]
+    last.output[0] = "first"
+    constants = {"none": np.zeros(1), "east": np.eye(1, DIM), "scale": np.array([math.sqrt(0.5)])}
+    graph.initializer.extend(numpy_helper.from_array(v.astype(np.float32), name) for name, v in constants.items())
+    graph.node.extend(
+        [
+            helper.make_node("Mul", ["first", "none"], ["empty"]),
+            helper.make_node("Add", ["empty", "east"], ["second"]),
+            helper.make_node("Concat", ["first", "second"], ["both"], axis=1),
+            helper.make_node("Mul", ["both", "scale"], ["embedding"]),
+        ]
+    )
+    graph.output[0].CopyFrom(helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["n", 2 * DIM]))
+    return bytes(model.SerializeToString())
+
+
+def bundle_of(folder: Path) -> Bundle:
+    """Return a bundle that was cross-fitted on twenty items."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {FITTED: Fitted.of(FOLD_OF, [], folds=FOLD_OF).pack(), FOLDS: fold_models(folder)}
+    return make_bundle(folder, point=TARGET, files=files)
+
+
+def fill(bundle: Bundle, folder: Path, photos: Path) -> IndexReport:
+    return index_catalogue(bundle, read_catalogue(photos), folder / "g", progress=False)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "photos", items=range(25))
+
+
+def test_each_fitted_item_is_drawn_by_the_model_that_was_fitted_without_it(tmp_path: Path, photos: Path) -> None:
+    bundle, plain = bundle_of(tmp_path), make_bundle(tmp_path / "plain", files={FITTED: Fitted.of([], []).pack()})
+    fill(bundle, tmp_path, photos)
+    fill(plain, tmp_path / "plain", photos)
+    with Gallery.open(tmp_path / "g") as gallery, Gallery.open(tmp_path / "plain" / "g") as unfitted:
+        own, expected = gallery_draws(bundle, gallery).sources[OWN], gallery_draws(plain, unfitted).sources[OWN]
+        assert sorted(own.ids) == sorted(expected.ids)
+        distance = dict(zip(expected.ids, expected.distances, strict=True))
+        for draw, item in enumerate(own.items.tolist()):
+            alike = FOLD_OF.get(item) == 1
+            assert own.distances[draw] == pytest.approx(0 if alike else distance[own.ids[draw]], abs=2e-3)
+        now = gallery.snapshot()
+        place = {int(seq): now.photo(position) for position, seq in enumerate(now.seqs)}
+        assert [place[seq][0] for seq in own.seqs.tolist()] == own.ids.tolist()
+        assert [place[seq][1] for seq in own.nearest.tolist()] == own.nearest_items.tolist()
+        assert [place[seq][1] for seq in own.own_nearest.tolist()] == own.items.tolist()
+
+
+def test_indexing_the_catalogue_that_the_model_was_fitted_on_sets_an_estimated_threshold(
+    tmp_path: Path, photos: Path
+) -> None:
+    every = dict.fromkeys(ITEMS, 0)
+    files = {FITTED: Fitted.of(every, [], folds=every).pack(), FOLDS: fold_models(tmp_path)}
+    target = OperatingPoint.uncalibrated(0.1)
+    point = fill(make_bundle(tmp_path, point=target, files=files), tmp_path, photos).point
+    assert point is not None
+    assert (point.status, point.evidence["items_drawn"], point.evidence["cross_fitted"]) == ("estimated", 25, 25)
+    assert any("fitted without a fifth" in sentence for sentence in point.evidence["assumptions"])
+
+
+def test_only_new_photos_are_embedded_again_and_removed_ones_drop_out(
+    tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, photos)
+    before = (tmp_path / "g" / FILE).read_bytes()
+    listed, asked = read_catalogue(photos), []
+    with Gallery.open(tmp_path / "g") as gallery:
+        version = gallery.version
+        keep_fold_vectors(bundle, gallery, listed, progress=False)
+        assert gallery.version == version
+        assert (tmp_path / "g" / FILE).read_bytes() == before
+        gallery.remove(item_ids=["item-03"])
+        new = write_folder(tmp_path / "new", items=range(30, 31))
+        write_batch(gallery, embed_batch(bundle.embedder(), read_catalogue(new), {}))
+        opened = keeping.open_image
+        monkeypatch.setattr(keeping, "open_image", lambda data: asked.append(1) or opened(data))
+        keep_fold_vectors(bundle, gallery, [*listed, *read_catalogue(new)], progress=False)
+        kept = FoldVectors.read(gallery, bundle)
+        assert kept is not None
+        now = gallery.snapshot()
+        assert kept.seqs.tolist() == now.seqs[now.live].tolist()
+        assert len(asked) == 3
+        own = gallery_draws(bundle, gallery).sources[OWN]
+        assert "item-03" not in {*own.items, *own.nearest_items}
+
+
+def test_photos_without_fold_vectors_are_no_rivals_of_fold_draws(tmp_path: Path, photos: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, photos)
+    with Gallery.open(tmp_path / "g") as gallery:
+        before = gallery_draws(bundle, gallery).sources[OWN]
+        new = write_folder(tmp_path / "new", items=range(30, 31))
+        write_batch(gallery, embed_batch(bundle.embedder(), read_catalogue(new), {}))
+        after = gallery_draws(bundle, gallery).sources[OWN]
+    assert set(after.items) - set(before.items) == {"item-30"}
+    assert "item-30" not in set(after.nearest_items[np.isin(after.items, list(FOLD_OF))])
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 no archive"])
+def test_damaged_fold_vectors_are_made_anew(tmp_path: Path, photos: Path, damage: bytes) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, photos)
+    whole = (tmp_path / "g" / FILE).read_bytes()
+    (tmp_path / "g" / FILE).write_bytes(damage)
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert FoldVectors.read(gallery, bundle) is None
+        assert set(gallery_draws(bundle, gallery).sources[OWN].items) == set(ITEMS[20:])
+    fill(bundle, tmp_path, photos)
+    assert (tmp_path / "g" / FILE).read_bytes() == whole
+
+
+def test_a_large_gallery_keeps_vectors_of_whole_items_and_of_fitted_ones_first(
+    tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "MOST_PHOTOS", 32)
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, photos)
+    with Gallery.open(tmp_path / "g") as gallery:
+        kept, now = FoldVectors.read(gallery, bundle), gallery.snapshot()
+        assert kept is not None
+        positions, rows = kept.positions(now)
+        items, counts = np.unique([now.photo(position)[1] for position in positions.tolist()], return_counts=True)
+        assert rows.tolist() == list(range(30))
+        assert counts.tolist() == [3] * 10
+        assert set(items) <= set(FOLD_OF)
+        assert set(items) | set(ITEMS[20:]) == set(gallery_draws(bundle, gallery).sources[OWN].items)
+
+
+def test_a_bundle_without_fold_models_keeps_no_fold_vectors(tmp_path: Path, photos: Path) -> None:
+    files = {FITTED: Fitted.of(ITEMS[:5], []).pack()}
+    fill(make_bundle(tmp_path, point=TARGET, files=files), tmp_path, photos)
+    assert not (tmp_path / "g" / FILE).exists()
+
+
+def test_cross_fitted_draws_estimate_a_threshold_and_certify_none() -> None:
+    generator = np.random.default_rng(0)
+    names = np.array([f"i{number}" for number in range(400)])
+    numbers, far = np.arange(400), generator.uniform(0.5, 1, 400)
+    own = Draws(
+        *(names, names, numbers, far, numbers, np.roll(names, 1), far),
+        *(far / 4, numbers, far / 4, np.full(400, np.inf), np.full(400, -1)),
+    )
+    assert anchor({OWN: own}, 0.05, gallery_items=400).status == "certified"
+    assert anchor({OWN: own}, 0.05, gallery_items=400, fitted=names[:9].tolist()).status == "estimated"
+    with pytest.raises(CalibrationError, match="9 items are drawn by models that were fitted without them"):
+        anchor({OWN: own}, 0.05, gallery_items=400, fitted=names[:9].tolist(), certify=True)

@@ -1,0 +1,134 @@
+"""Training on all items: fold runs that leave out each item once, resumed after a kill, and exported together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
+
+from retrieval.bundle.bundle import FOLDS
+from retrieval.bundle.embedder import Embedder
+from retrieval.catalogue.read import read_catalogue
+from retrieval.errors import InvalidParameter, RunError
+from retrieval.indexing.pipeline import index_catalogue
+from training.cli import evaluate
+from training.data.sources import FEATURES
+from training.export.export import export
+from training.export.variants import Variant, embed_with_torch
+from training.loop import cross_fitting
+from training.loop.cross_fitting import COUNT, train_on_all_items
+from training.loop.run import BEST, Run
+
+from ..conftest import tiny_settings
+
+FEW = {"epochs": 2, "all_items": True, "precompute": 2}
+
+
+@pytest.fixture(scope="module")
+def finished(catalogue: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A finished run on all items."""
+    return train_on_all_items(tiny_settings(catalogue, **FEW), tmp_path_factory.mktemp("all") / "run")
+
+
+def test_every_item_is_left_out_by_one_fold_with_its_group(finished: Run) -> None:
+    items = set(finished.splits.fit)
+    assert items == {photo.item_id for photo in finished.photos()}
+    left_out = [items.difference(fold.splits.fit) for fold in finished.folds]
+    assert len(left_out) == COUNT
+    assert sorted(item for fold in left_out for item in fold) == sorted(items)
+    group_of = {photo.item_id: photo.group for photo in finished.photos()}
+    for fold in left_out:
+        assert not {group_of[item] for item in fold} & {group_of[item] for item in items - fold}
+    fitted = finished.fitted_on()
+    assert all(fitted.fold_of(item) == number for number, fold in enumerate(left_out) for item in fold)
+
+
+def test_folds_train_with_the_settings_of_the_whole_run_and_their_models_differ(finished: Run) -> None:
+    whole = finished.settings.to_dict() | {"all_items": False}
+    assert [fold.settings.to_dict() for fold in finished.folds] == [whole] * COUNT
+    heads = [run.load(BEST)[0]["head.weight"] for run in (finished, *finished.folds)]
+    assert all(not torch.equal(first, second) for n, first in enumerate(heads) for second in heads[:n])
+
+
+def test_folds_take_their_features_from_the_whole_run(finished: Run) -> None:
+    whole = load_file(finished.path / FEATURES)["fit"]
+    rows = {photo.photo_id: row for row, photo in enumerate(finished.photos())}
+    for fold in finished.folds:
+        held_out = set(fold.held_out)
+        seen = [p for p in fold.photos() if p.item_id in fold.splits.fit and p.photo_id not in held_out]
+        features = load_file(fold.path / FEATURES)["fit"]
+        assert torch.equal(features, whole[:, [rows[photo.photo_id] for photo in seen]])
+
+
+def test_the_first_fold_compares_the_model_with_the_one_before_training(finished: Run) -> None:
+    assert [bool(fold.splits.validation) for fold in finished.folds] == [True] + [False] * (COUNT - 1)
+    assert {"fitted", "unfitted", "both"} <= finished.comparison.keys()
+    assert finished.comparison == finished.folds[0].comparison
+    shown = CliRunner().invoke(evaluate, [str(finished.path)])
+    assert shown.exit_code == 0, shown.output
+    assert "fitted on four fifths of the items" in shown.output
+
+
+def test_a_run_killed_in_a_fold_continues_with_the_same_weights(
+    finished: Run, catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, settings = cross_fitting.train, tiny_settings(catalogue, **FEW)
+
+    def killed(*arguments: object, **options: object) -> Run:
+        path = arguments[1]
+        assert isinstance(path, Path)
+        if path.name != "2":
+            return real(*arguments, **options)  # type: ignore[arg-type]
+
+        def stop(epoch: int, _: object) -> None:
+            raise KeyboardInterrupt(epoch)
+
+        return real(*arguments, **options, on_epoch=stop)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(cross_fitting, "train", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train_on_all_items(settings, tmp_path / "run")
+    monkeypatch.setattr(cross_fitting, "train", real)
+    assert len(Run.open(tmp_path / "run").folds) == 3
+    done = (tmp_path / "run" / "folds" / "1" / "progress.json").stat().st_mtime_ns
+    again = train_on_all_items(Run.open(tmp_path / "run").settings, tmp_path / "run", resume=True)
+    assert (again.path / "folds" / "1" / "progress.json").stat().st_mtime_ns == done
+    for one, other in zip((again, *again.folds), (finished, *finished.folds), strict=True):
+        assert all(torch.equal(value, other.load(BEST)[0][name]) for name, value in one.load(BEST)[0].items())
+
+
+@pytest.mark.parametrize("precompute", [0, 2])
+def test_the_bundle_holds_the_fold_models_and_a_gallery_of_the_items_gets_a_threshold(
+    finished: Run, catalogue: Path, tmp_path: Path, precompute: int
+) -> None:
+    run = finished
+    if not precompute:
+        settings = tiny_settings(catalogue, **(FEW | {"precompute": 0, "epochs": 1}))
+        run = train_on_all_items(settings, tmp_path / "run")
+    bundle = export(run, tmp_path / "bundle", target_fpir=0.1, even_if_worse=True)
+    assert not bundle.operating_point.decides
+    photos = read_catalogue(catalogue)[::7]
+    vectors = Embedder(bundle.read(FOLDS), bundle.preprocessing).embed([photo.path for photo in photos]).vectors
+    for number, fold in enumerate(run.folds):
+        own = vectors.reshape(len(photos), COUNT, bundle.dim)[:, number] * np.sqrt(COUNT)
+        assert own == pytest.approx(embed_with_torch(fold, fold.best_model(), photos).vectors, abs=1e-4)
+    report = index_catalogue(bundle, read_catalogue(catalogue), tmp_path / "g", progress=False)
+    assert report.point is not None, report.unanchored
+    assert report.point.evidence["cross_fitted"] == 20
+
+
+def test_what_a_run_on_all_items_cannot_do_is_refused(finished: Run, catalogue: Path, tmp_path: Path) -> None:
+    settings = tiny_settings(catalogue, **FEW)
+    with pytest.raises(InvalidParameter, match="without --from"):
+        train_on_all_items(settings, tmp_path / "run", start=finished)
+    with pytest.raises(InvalidParameter, match="fp32 or fp16"):
+        export(finished, tmp_path / "bundle", variant=Variant("int8"), even_if_worse=True)
+    with pytest.raises(InvalidParameter, match="--verify"):
+        export(finished, tmp_path / "bundle", verify=True, even_if_worse=True)
+    with pytest.raises(RunError, match="holds a run already"):
+        train_on_all_items(settings, finished.path)
+    assert not (tmp_path / "bundle").exists()
