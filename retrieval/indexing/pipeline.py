@@ -95,8 +95,8 @@ def index_catalogue(
     `kind` or `max_memory`. The `engine` is "local" (this machine's cores) or "ray" (a Ray cluster). A new gallery is
     removed again if every photo was refused.
 
-    A gallery without an operating point for this bundle gets one; another is measured and left as it is.
-    Raises BundleMismatch if another model made the gallery or features, GalleryLocked if another process writes, and
+    A gallery without an operating point for this bundle gets one; another is measured and left as it is. Raises
+    BundleMismatch if another model made the gallery or features, GalleryLocked if another process writes, and
     PruneRefused, before it writes, if too many photos would be removed.
     """
     _check(engine, batch_size)
@@ -104,9 +104,9 @@ def index_catalogue(
     embedder = bundle.embedder(threads=1) if engine == LOCAL else None  # may fail, so do it before creating a gallery
     is_new = not is_address(gallery_place) and not Path(gallery_place).exists()
     report, started = IndexReport(), time.perf_counter()
-    ids = bundle.embedding_id, bundle.features_key
+    ids = {"embedding_id": bundle.embedding_id, "features_key": bundle.features_key}
     with (
-        open_or_create(gallery_place, dim=bundle.dim, embedding_id=ids[0], features_key=ids[1]) as gallery,
+        open_or_create(gallery_place, dim=bundle.dim, **ids) as gallery,
         tqdm(total=len(photos), desc="indexing", unit="photo", disable=not progress) as bar,
     ):
         gallery.feature_format = PackedFeatures.of(bundle)
@@ -125,10 +125,7 @@ def index_catalogue(
         report.seconds = time.perf_counter() - started
         if isinstance(gallery, Gallery):  # Milvus maintains its own index
             report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, queries=recall_queries(bundle))
-        if sync.windows:
-            keep_windows(bundle, gallery, photos, progress=progress)
-        keep_fold_vectors(bundle, gallery, photos, progress=progress)
-        _anchor(bundle, gallery, report)
+        _anchor(bundle, gallery, photos, report, windows=sync.windows, progress=progress)
         is_empty = is_new and not len(gallery)
     if is_empty and report.refused:
         shutil.rmtree(gallery_place)
@@ -197,8 +194,13 @@ def _write(gallery: AnyGallery, batches: Iterable[Batch], plan: SyncPlan, report
     apply_updates(gallery, touched)
 
 
-def _anchor(bundle: Bundle, gallery: AnyGallery, report: IndexReport) -> None:
+def _anchor(
+    bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], report: IndexReport, *, windows: bool, progress: bool
+) -> None:
     """Measure the operating point of a gallery, and set one if it has none."""
+    if windows:
+        keep_windows(bundle, gallery, photos, progress=progress)
+    keep_fold_vectors(bundle, gallery, photos, progress=progress)
     found = remeasure(bundle, gallery, tighten=False)
     report.point, report.rates, report.unanchored = found.point, found.rates, found.why_not
 
