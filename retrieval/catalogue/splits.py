@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -176,14 +176,18 @@ def photos_in_protocol(
     return [p for p in photos if p.item_id in chosen and side(p) in protocol.sources and p.photo_id not in out]
 
 
-def photos_to_hold_out(photos: Sequence[Photo], items: Sequence[str], protocol: EvaluationProtocol) -> list[str]:
+def photos_to_hold_out(
+    photos: Sequence[Photo], items: Sequence[str], protocol: EvaluationProtocol, *, seen: Collection[str] = ()
+) -> list[str]:
     """Return the ids of photos of items to fit that training leaves out, to search for them.
 
-    They are one query photo of each item with four photos or more, of at most 200 items, chosen by a hash.
+    They are one query photo of each item with four photos or more, of at most 200 items, chosen by a hash. Those that
+    an earlier run has seen are not new.
     """
     held_out = []
     for own in photos_by_hash(photos_in_protocol(photos, items, protocol)).values():
-        new = next((photo for photo in own if side(photo) == protocol.query_source), None)
+        asked = (photo for photo in own if side(photo) == protocol.query_source and photo.photo_id not in seen)
+        new = next(asked, None)
         rest = [photo for photo in own if photo is not new and side(photo) == protocol.gallery_source]
         if new is not None and rest and len(own) >= LEAST_PHOTOS:
             held_out.append(new.photo_id)

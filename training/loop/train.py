@@ -111,7 +111,10 @@ def begin_run(
         photos, splits, protocol = continued.photos, continued.splits, continued.protocol
     if splits.validation:
         require_mates("validation", photos, splits.validation, protocol)
-    held_out = photos_to_hold_out(photos, splits.fit, protocol) if splits.validation and hold_out else []
+    held_out: list[str] = []
+    if splits.validation and hold_out:
+        seen = () if continued is None else continued.seen
+        held_out = photos_to_hold_out(photos, splits.fit, protocol, seen=seen)
     fit = photos_in_protocol(photos, splits.fit, protocol, left_out=held_out)
     settings = schedule(settings, photos=len(fit), items=len(splits.fit))
     settings = replace(settings, backbone=resolved(settings.backbone))
@@ -135,7 +138,9 @@ def begin_run(
             unfitted, new = set(splits.validation), set(held_out)
             searched = [photo for photo in photos if photo.item_id in unfitted or photo.photo_id in new]
             require_readable([*fit, *searched], preprocessing)
-        prepare = None if continued is None else partial(continued.write, settings=settings, model=model)
+        prepare = (
+            None if continued is None else partial(continued.write, settings=settings, model=model, held_out=held_out)
+        )
         Run.create(path, documents, prepare=prepare)
         steps = settings.epochs * batches
         length = f"{settings.epochs} epochs of {batches} batches ({steps:,} steps)"

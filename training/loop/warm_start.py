@@ -43,6 +43,7 @@ class Continuation:
     protocol: EvaluationProtocol
     splits: Splits
     left_out: Collection[str] = ()  # ids of new photos that are copies of photos on the other side of the partition
+    seen: Collection[str] = ()  # ids of the photos that the earlier run was trained on
 
     @classmethod
     def of(cls, start: Run, settings: Settings, *, splits: Splits | None = None) -> Continuation:
@@ -58,7 +59,9 @@ class Continuation:
         parts = splits or extend_splits(start.splits, photos, seed=SPLIT_SEED)
         copies = copies_across(photos, parts, added=added)
         kept = [photo for photo in photos if photo.photo_id not in copies]
-        return cls(start, catalogues, kept, protocol, parts, copies)
+        fitted, unseen = set(start.splits.fit), added.union(start.held_out)
+        seen = {photo.photo_id for photo in kept if photo.item_id in fitted and photo.photo_id not in unseen}
+        return cls(start, catalogues, kept, protocol, parts, copies, seen)
 
     def document(self) -> dict[str, Any]:
         """Return the facts about the earlier run that the new run records."""
@@ -75,22 +78,24 @@ class Continuation:
         """Return the model of the earlier run's best epoch."""
         return self.start.best_model().train()
 
-    def write(self, run: Run, *, settings: Settings, model: EmbeddingModel) -> None:
+    def write(self, run: Run, *, settings: Settings, model: EmbeddingModel, held_out: Sequence[str]) -> None:
         """Write the start of the new run: model, loss and projector, and what earlier runs were fitted on."""
         projector = self.start.load(LAST)[0].get("projector.weight") if settings.projector else None
         torch.manual_seed(settings.seed)
         loss = build_loss(settings, classes=len(self.splits.fit))
-        self._start_directions(loss, model.to(choose_device()), projector)
+        photos = photos_in_protocol(self.photos, self.splits.fit, self.protocol, left_out=held_out)
+        self._start_directions(loss, model.to(choose_device()), projector, photos)
         parts = nn.ModuleDict({"model": model, "loss": loss}).state_dict()
         run.save(START, parts if projector is None else {**parts, "projector.weight": projector})
         write_file(run.path / FITTED, self.start.fitted_on().pack())
 
-    def _start_directions(self, loss: nn.Module, model: EmbeddingModel, projector: Tensor | None) -> None:
+    def _start_directions(
+        self, loss: nn.Module, model: EmbeddingModel, projector: Tensor | None, photos: Sequence[Photo]
+    ) -> None:
         """Set the directions that a loss learns, one per item, to the mean embeddings of the items as the loss sees."""
         tables = [p for name, p in loss.named_parameters() if name.rpartition(".")[2] in DIRECTIONS]
         if not tables:
             return
-        photos = photos_in_protocol(self.photos, self.splits.fit, self.protocol)
         labels = item_labels(photos)  # of the items with photos; those without come last
         chosen = first_of_each(labels, PHOTOS_EACH)
         reader = PhotoReader([photos[i] for i in chosen], self.start.preprocessing, cache_bytes=0)

@@ -80,6 +80,15 @@ def test_one_photo_of_each_item_with_four_photos_is_held_out(photos: list[Photo]
     assert left == {item: sizes[item] - (sizes[item] >= 4) for item in fitted}
 
 
+def test_a_photo_that_an_earlier_run_has_seen_is_not_held_out(photos: list[Photo]) -> None:
+    items = sorted({photo.item_id for photo in photos})
+    first = photos_to_hold_out(photos, items, ALONE)
+    later = photos_to_hold_out(photos, items, ALONE, seen=first)
+    assert len(later) == len(first)
+    assert not set(first) & set(later)
+    assert photos_to_hold_out(photos, items, ALONE, seen=[photo.photo_id for photo in photos]) == []
+
+
 def test_at_most_two_hundred_photos_are_held_out() -> None:
     many = make_photos({f"f{number}": 4 for number in range(230)})
     assert len(photos_to_hold_out(many, [photo.item_id for photo in many], ALONE)) == 200

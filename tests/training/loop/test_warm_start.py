@@ -71,7 +71,8 @@ def test_it_begins_with_the_weights_and_the_mean_embeddings_of_items(earlier: Ru
         assert torch.equal(start[f"model.{name}"], value)
     new, rows = list(later.splits.fit), start["loss.proxies"]
     assert set(earlier.splits.fit) < set(new)
-    photos = [p for p in later.photos() if p.item_id == next(item for item in new if item not in earlier.splits.fit)]
+    item = next(item for item in new if item not in earlier.splits.fit)
+    photos = [photo for photo in later.photos() if photo.item_id == item]
     vectors = embed_photos(earlier.best_model(), PhotoReader(photos, later.preprocessing), 4, later.preprocessing)
     mean = F.normalize(torch.from_numpy(vectors.mean(axis=0)), dim=0)
     torch.testing.assert_close(F.normalize(rows[new.index(photos[0].item_id)], dim=0), mean)
@@ -90,6 +91,13 @@ def test_held_out_items_stay_held_out_and_users_photos_take_part(earlier: Run, l
     assert {photo.source for photo in new} == {earlier.protocol.query_source}
     noted = json.loads((later.path / "warm_start.json").read_text())
     assert sum(noted["new_items"].values()) == 4
+
+
+def test_no_photo_that_the_earlier_run_was_trained_on_is_held_out(earlier: Run, later: Run) -> None:
+    fitted = set(earlier.splits.fit)
+    seen = {photo.photo_id for photo in earlier.photos() if photo.item_id in fitted} - set(earlier.held_out)
+    assert later.held_out
+    assert not seen & set(later.held_out)
 
 
 def test_copies_of_held_out_photos_are_not_trained_on(earlier: Run, tmp_path: Path) -> None:
@@ -157,7 +165,9 @@ def test_what_is_no_run_is_refused(more: Path, tmp_path: Path) -> None:
 def test_another_loss_begins_at_the_mean_embeddings(earlier: Run, more: Path, tmp_path: Path) -> None:
     run = begun(earlier, more, tmp_path / "run", loss="proxy_nca")
     rows = run.load(START)[0]["loss.proxies"]
-    fit = [photo for photo in run.photos() if photo.item_id == run.splits.fit[0]]
+    item, held_out = run.splits.fit[0], run.held_out
+    fit = [photo for photo in run.photos() if photo.item_id == item and photo.photo_id not in held_out]
+    assert len(fit) == 8  # of 9
     vectors = embed_photos(earlier.best_model(), PhotoReader(fit, run.preprocessing), len(fit), run.preprocessing)
     mean = torch.from_numpy(vectors.mean(axis=0))
     torch.testing.assert_close(F.normalize(rows[0], dim=0), F.normalize(mean, dim=0))
