@@ -69,8 +69,9 @@ def start_head(head: nn.Linear, features: NDArray[np.floating[Any]], items: NDAr
 def _fitted(features: Floats, items: NDArray[np.generic], dim: int) -> tuple[Floats, Floats]:
     """Return the weight (≤ d, c) and the bias (≤ d,) of the projection fitted to features (V, n, c)."""
     names = np.tile(items.astype(str), len(features))
-    projection = fit_projection(features.reshape(len(names), -1), names, 1.0, SHRINKAGE)
-    projected = projection(features[0])
+    vectors = features.reshape(len(names), -1)
+    projection = fit_projection(vectors, names, 1.0, SHRINKAGE)
+    projected = projection(vectors)
     _, directions = np.linalg.eigh(projected.T @ projected / len(projected))  # ascending
     matrix = projection.matrix @ directions[:, ::-1][:, :dim]
     return matrix.T, -projection.mean @ matrix
