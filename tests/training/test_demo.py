@@ -94,6 +94,9 @@ def test_examples_are_the_first_of_their_kind() -> None:
     assert describe_examples(examples)[0].endswith("there is no unknown variant.")
 
 
+pytestmark = pytest.mark.timeout(1200)  # the demo trains twice
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished demo, as the command writes it."""
