@@ -33,6 +33,7 @@ from .tables import CSV, read_header
 ITEMS_PER_BATCH, PHOTOS_PER_ITEM = 16, 4  # defaults of the training settings
 TARGET_FPIR = 0.05  # default of `export`
 TRAINS_FROM, PHOTOS_EACH = 30, 4  # items, and photos of each, from which training is suggested
+LEAST_GROUPS = 10  # two for each of five folds
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,10 @@ def batches_per_epoch(photos: int, batch_size: int, *, steps: int = 0) -> int:
 
 
 def can_train(photos: Sequence[Photo]) -> bool:
-    """Return whether enough items have enough photos to suggest training, and `train` and `evaluate` accept them."""
+    """Return whether enough items have enough photos to suggest training on all items, and groups fill its folds."""
     counts = Counter(photo.item_id for photo in photos)
-    if sum(count >= PHOTOS_EACH for count in counts.values()) < TRAINS_FROM or not readiness(photos).trainable:
-        return False
-    splits = make_splits(photos, seed=0)
-    return len(splits.calibration) >= 2 and len(splits.test) >= 2
+    groups = {photo.group or photo.item_id for photo in photos}
+    return sum(count >= PHOTOS_EACH for count in counts.values()) >= TRAINS_FROM and len(groups) >= LEAST_GROUPS
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ def _check_same_photos(place: Path, photos: Sequence[Photo], bundle: Path, galle
 
 def _about_training(photos: Path, backbone: str, output: Path) -> str:
     """Return the command that trains a head on the model."""
-    train = command("train", photos, "--backbone", backbone, "--precompute", "8", "-o", output / "run")
+    train = command("train", photos, "--backbone", backbone, "--all-items", "--precompute", "8", "-o", output / "run")
     return (
         "Fitting the model to this catalogue finds more items beyond chance, so a trained head may find still more; "
         f"training compares it with the pretrained model. Train it with: {train}"
