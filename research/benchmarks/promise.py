@@ -38,7 +38,7 @@ from .tables import NONE, Recorder, parser_of
 TARGET, DISTANCE, MODEL = 0.05, ItemDistance(), "efficientnet-lite0"
 DIM, CROWDS, PHOTOS, ASKED = 24, 40, 4, 2  # of a simulated world; photos per item in the gallery, and queries
 STRANGERS = 1500  # unknown items of a world
-SIZES = (50, 100, 300, 600)  # known items of a world
+SIZES = (100, 300)  # known items of a world
 TWIN = "~2"  # ending of the second id of an item
 SPLIT, NEAR_COPIES, NOISE = 0.2, 3, 0.01  # share of items under two ids; copies of a photo in a burst, and their noise
 KNOWN, EACH = 100, (1, 2, 5, 20, 50)  # items of a world, and gallery photos of each, to compare
