@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from index.database import POINT
+from index.gallery import Gallery
 from index.location import AnyGallery
 from index.search.leave_one_out import OWN, Draws, KeptDraws, Probes, Windows, make_draws, suspected_twins
 from retrieval.bundle.bundle import Bundle
@@ -47,7 +48,7 @@ from .error_rates import (
     GalleryRates,
     Shift,
 )
-from .fold_draws import fold_draws
+from .fold_draws import FoldVectors, fold_draws
 from .gallery_points import pack_points, stored_point
 from .labelled_queries import QUERIES, by_source, embed_queries, gallery_shift, kept_queries, pack_queries
 
@@ -473,13 +474,26 @@ def gallery_draws(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | Non
         is_copy=partial(is_copy, gallery.thumbnail),
         windows=Windows.read(gallery),
     )
-    by_folds = fold_draws(
-        bundle, gallery, fitted=draws.fitted, content_key=CONTENT, is_copy=partial(is_copy, gallery.thumbnail)
-    )
+    by_folds = _fold_draws(bundle, gallery, draws.fitted)
     sources = {kind: Draws.joined([draws.sources[kind], some]) for kind, some in by_folds.items()}
     draws = replace(draws, sources={**draws.sources, **sources})
     asked = dict.fromkeys(probes[LABELLED].items) if LABELLED in probes else ()
     return replace(draws, fitted=draws.fitted | {item for item in asked if is_fitted(item, None)})
+
+
+def _fold_draws(bundle: Bundle, gallery: AnyGallery, fitted: Collection[str]) -> Mapping[str, Draws]:
+    """Return the draws of fitted items by fold models, {} without these or their vectors."""
+    folds, known = FoldVectors.read(gallery, bundle), bundle.fitted
+    if folds is None or known is None or not isinstance(gallery, Gallery):
+        return {}
+    return fold_draws(
+        gallery,
+        folds,
+        {item: fold for item in fitted if (fold := known.fold_of(item)) is not None},
+        item_distance=bundle.item_distance,
+        content_key=CONTENT,
+        is_copy=partial(is_copy, gallery.thumbnail),
+    )
 
 
 def _calibration_photos(bundle: Bundle) -> dict[str, Probes]:

@@ -10,7 +10,7 @@ Shapes: n photos, K folds, d = embedding size.
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from index.files import load_arrays
 from index.gallery import Gallery
 from index.location import AnyGallery
+from index.search.item_distance import ItemDistance
 from index.search.item_search import ItemSearch
 from index.search.leave_one_out import MOST_DRAWS, MOST_SEVERAL, OWN, PHOTOS, SEVERAL, Drawer, Draws, IsCopy
 from index.snapshot import Snapshot
@@ -70,31 +71,37 @@ class FoldVectors:
 
 
 def fold_draws(
-    bundle: Bundle, gallery: AnyGallery, *, fitted: Collection[str], content_key: str, is_copy: IsCopy
+    gallery: Gallery,
+    folds: FoldVectors,
+    fold_of: Mapping[str, int],
+    *,
+    item_distance: ItemDistance,
+    content_key: str = "",
+    is_copy: IsCopy | None = None,
 ) -> Mapping[str, Draws]:
-    """Return the draws of the fitted items of a gallery, by kind of query: of one photo and of several.
+    """Return the draws of some items of a gallery, by kind of query: of one photo and of several.
 
-    There are none without fold vectors (`FoldVectors`). Local features are not compared.
+    Parameters
+    ----------
+    folds:
+        Vectors of its photos. Photos without any take no part.
+    fold_of:
+        The fold of each item to draw, whose model was fitted without it.
+    item_distance, content_key, is_copy:
+        As in `make_draws`. Local features are not compared.
     """
-    folds, known = FoldVectors.read(gallery, bundle), bundle.fitted
-    if folds is None or known is None or not isinstance(gallery, Gallery):
-        return {}
     now = gallery.snapshot()
     positions, rows = folds.positions(now)
-    if not len(rows):
-        return {}
-    photos = now.photos_at(positions)
-    fold_of = {item: known.fold_of(item) for _, item, _ in photos}
+    photos = now.photos_at(positions) if len(rows) else []
+    items, count = {item for _, item, _ in photos}, folds.vectors.shape[1]
     found: dict[str, list[Draws]] = {}
-    count = folds.vectors.shape[1]
     for fold in range(count):
-        drawn = {item for item in fitted if fold_of.get(item) == fold}
+        drawn = {item for item in items if fold_of.get(item) == fold}
         if not drawn:
             continue
-        vectors = folds.vectors[rows, fold].astype(np.float32)
-        with _gallery_of(photos, vectors) as place:
-            excluded = list(place.item_numbers(sorted(set(fold_of) - drawn)).values())
-            drawer = Drawer(ItemSearch(place.snapshot(), bundle.item_distance), content_key, is_copy)
+        with _gallery_of(photos, folds.vectors[rows, fold].astype(np.float32)) as place:
+            excluded = list(place.item_numbers(sorted(items - drawn)).values())
+            drawer = Drawer(ItemSearch(place.snapshot(), item_distance), content_key, is_copy)
             made = {OWN: drawer.own(excluded=excluded, most=MOST_DRAWS // count)}
             for several in SEVERAL:
                 made[PHOTOS.format(several)] = drawer.several(several, excluded=excluded, most=MOST_SEVERAL // count)
