@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,15 +25,13 @@ from index.ann.kinds import FLAT, FP16
 from .database import FEATURES_KEY, INDEXES, POINT, RESTORE, SEGMENTS, Database, IndexFile
 from .errors import GalleryCorrupt, GalleryError
 from .files import load_array, sha256
+from .search.details import Points, Verifier
 from .search.distance import Floats, Rows, exact_unit, squared_from
 from .search.exact_search import MANY, contenders, first_places, sweep
 from .search.filters import Filter, Value
 from .search.item_distance import About, Near, mean_photo
+from .search.votes import InvertedLists, segment_lists
 from .segments import OpenSegment, open_segment
-
-if TYPE_CHECKING:
-    from .search.details import Points, Verifier
-    from .search.votes import InvertedLists
 
 FIRST_FETCH = 16  # candidate photos in the first fetch, in addition to 1.5 times the average number for k items
 MOST_FETCHED = 4096  # upper bound of the first fetch: an item may have very many photos
@@ -372,14 +370,11 @@ class Snapshot:
 
         Raises GalleryError if the gallery keeps other features than the verifier compares, or none.
         """
-        from .search.votes import segment_lists
-
         if verifier.features_key != (kept := self.caches.features_key):
             keeps = "keeps other features than the bundle compares" if kept else "keeps no features"
             raise GalleryError(
                 f"{self.caches.path} {keeps}", remedy="Index the photos into a new gallery with this bundle"
             )
-
         lists = self.caches.lists.of(verifier.voting.key, self.segments, partial(segment_lists, verifier))
         return np.concatenate([np.zeros(0), *(each.scores(asked, verifier.voting) for each in lists)])
 

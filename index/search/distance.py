@@ -24,16 +24,11 @@ def plain_distance(queries: ArrayLike, vectors: ArrayLike) -> Floats:
     queries, vectors:
         Arrays (n, d), or shapes that broadcast to it. Rows are first scaled to length one in float64.
     """
-    return np.asarray(np.sqrt(squared_distance(queries, vectors)))
-
-
-def squared_distance(queries: ArrayLike, vectors: ArrayLike) -> Floats:
-    """Return the square of the plain distance, in [0, 4], computed in the same way."""
-    return squared_from(exact_unit(queries), vectors)
+    return np.asarray(np.sqrt(squared_from(exact_unit(queries), vectors)))
 
 
 def squared_from(exact: Floats, vectors: ArrayLike) -> Floats:
-    """Return the same as `squared_distance`, for queries scaled by `exact_unit`."""
+    """Return the square of the plain distance, in [0, 4], for queries scaled by `exact_unit`."""
     difference = exact - exact_unit(vectors)
     return np.asarray(np.minimum(np.vecdot(difference, difference), 4.0))
 

@@ -50,7 +50,7 @@ from .error_rates import (
 )
 from .fold_draws import FoldVectors, fold_draws
 from .gallery_points import pack_points, stored_point
-from .labelled_queries import QUERIES, by_source, embed_queries, gallery_shift, kept_queries, pack_queries
+from .labelled_queries import QUERIES, by_source, embed_queries, gallery_shift, pack_queries, read_queries
 
 SOURCES = (OWN, PROBE, LABELLED, UNKNOWN)  # of the draws that set a threshold
 UNKNOWN_SHARES = (0.1, 0.5, 0.9)  # shares of queries for unknown items, to report precision at
@@ -458,7 +458,7 @@ def _stricter(gallery: AnyGallery, draws: KeptDraws, before: OperatingPoint) -> 
 
 def gallery_draws(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | None = None) -> KeptDraws:
     """Return the draws of the newest version, with the given labelled queries or those that the gallery keeps."""
-    queries = kept_queries(gallery, bundle) if labelled is None else labelled
+    queries = read_queries(gallery, bundle.features_key) if labelled is None else labelled
     probes = {**_calibration_photos(bundle), **({} if queries is None else by_source(queries))}
     fitted = bundle.fitted
     is_fitted = (lambda *_: True) if fitted is None else fitted.contains  # without a list, any item may be fitted

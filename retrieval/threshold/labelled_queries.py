@@ -69,11 +69,6 @@ def embed_queries(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) 
     return Probes(whole.vectors[kept], ids, items, features), refused
 
 
-def kept_queries(gallery: AnyGallery, bundle: Bundle) -> Probes | None:
-    """Return the labelled queries that a gallery keeps for a bundle, None if there are none."""
-    return read_queries(gallery, bundle.features_key)
-
-
 def read_queries(gallery: AnyGallery, features_key: str = "") -> Probes | None:
     """Return the labelled queries that a gallery keeps, None if there are none.
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from index.search.distance import accepts, plain_distance, squared_distance
+from index.search.distance import accepts, exact_unit, plain_distance, squared_from
 
 from ..vectors import unit
 
@@ -76,5 +76,5 @@ def test_a_threshold_is_not_rounded_to_the_precision_of_a_distance() -> None:
 
 def test_opposite_rows_are_two_apart_and_never_more() -> None:
     rows = unit(2000, 3, dim=7)
-    assert squared_distance(rows, -rows).max() == 4.0
-    assert squared_distance(rows, -rows).min() > 4 - 1e-14
+    assert squared_from(exact_unit(rows), -rows).max() == 4.0
+    assert squared_from(exact_unit(rows), -rows).min() > 4 - 1e-14

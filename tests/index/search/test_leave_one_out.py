@@ -12,7 +12,7 @@ from index.database import POINT
 from index.errors import InvalidParameter
 from index.gallery import Gallery
 from index.search import leave_one_out
-from index.search.distance import squared_distance
+from index.search.distance import plain_distance
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from index.search.item_search import NOBODY, ItemSearch
 from index.search.leave_one_out import (
@@ -86,7 +86,7 @@ def test_a_draw_is_the_nearest_photo_of_another_item(tmp_path: Path) -> None:
     assert sorted(draws.ids) == sorted(f"p{i}" for i in range(40))
     for row, name in enumerate(draws.ids.tolist()):
         photo = int(name[1:])
-        apart = np.sqrt(squared_distance(vectors[[photo]], vectors))
+        apart = plain_distance(vectors[[photo]], vectors)
         others = np.where(items == items[photo], np.inf, apart)
         own = np.where((items != items[photo]) | (np.arange(40) == photo), np.inf, apart)
         assert draws.items[row] == f"i{items[photo]}"
@@ -147,8 +147,8 @@ def test_probes_leave_their_own_item_out(tmp_path: Path) -> None:
     assert by_id["q11"] == 0  # photo 11 is in the gallery, under another item
     items = np.arange(40) % 10
     for photo in range(11):
-        squared = squared_distance(vectors[[photo]], vectors)
-        assert by_id[f"q{photo}"] == np.sqrt(squared[items != photo % 10].min())
+        apart = plain_distance(vectors[[photo]], vectors)
+        assert by_id[f"q{photo}"] == apart[items != photo % 10].min()
     own = dict(zip(draws.ids.tolist(), draws.own.tolist(), strict=True))
     assert own.pop("q11") == np.inf  # its item is not in the gallery
     assert set(own.values()) == {0.0}  # the photo itself is in the gallery
