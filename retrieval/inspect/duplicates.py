@@ -68,9 +68,7 @@ def is_copy(thumbnail: Callable[[str], bytes | None], photo_id: str, other_photo
 class _Signature:
     """Properties by which pictures are compared."""
 
-    slopes: NDArray[
-        np.int16
-    ]  # a difference hash: how much brighter each pixel of a small grey version is than its left
+    slopes: NDArray[np.int16]  # how much brighter each pixel of a small grey version is than the one to its left
     pixels: NDArray[np.float64]  # of a small version
 
 

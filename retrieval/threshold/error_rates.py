@@ -259,9 +259,7 @@ class DrawnDistances:
         own = np.sort(self.codes * (count + 1) + places)
         accepted = np.searchsorted(own, start + within) - np.searchsorted(own, start)
         rates = (accepted / np.bincount(self.codes)[touched]).sum(axis=0)
-        return np.asarray(
-            rates / (self.items + 1)
-        )  # a gallery of all items is one larger than those that were measured
+        return np.asarray(rates / (self.items + 1))  # a gallery of all items has one more than those that were measured
 
     def p_value(self, distance: float) -> float:
         """Return the rate at which an unknown item comes at least as close as `distance`, at least 1 / (1 + items)."""
