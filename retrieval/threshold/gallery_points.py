@@ -92,6 +92,8 @@ def warning_of(
     `items` is the number of items of a gallery in which the threshold of the bundle serves.
     """
     again, promised = f"`{command('calibrate', bundle, gallery)}`", int(point.evidence.get("gallery_items", items))
+    labelled = f"`{command('calibrate', bundle, gallery, '--queries', 'LABELLED.csv')}`, with at least "
+    labelled += f"{max(LEAST_ITEMS, math.ceil(1 / point.target_fpir))} labelled photos of unknown items,"
     if rates is not None and rates.broken(point):
         return (
             "The gallery has changed since its threshold was set: an unknown item now returns a match in "
@@ -101,15 +103,14 @@ def warning_of(
     if rates is None and point.evidence.get("anchored"):
         return (
             "The gallery has changed since its threshold was set, and its FPIR in this version was not measured. "
-            f"{again} sets a new threshold, and shows the old one's FPIR with --dry-run"
+            f"{labelled if 0 < items < LEAST_ITEMS else again} sets a new threshold, and shows the old one's FPIR with "
+            "--dry-run"
         )
     if rates is None and point.decides and items > promised:
-        needed = max(LEAST_ITEMS, math.ceil(1 / point.target_fpir))
-        labelled = f"`{command('calibrate', bundle, gallery, '--queries', 'LABELLED.csv')}`"
         return (
             f"The gallery has {items} items and the threshold was set for {promised}: photos of unknown items return a "
             f"match more often than the {point.target_fpir:.1%} that were promised. {labelled} sets a threshold in "
-            f"this gallery, from at least {needed} labelled photos of unknown items"
+            "this gallery"
         )
     return ""
 
