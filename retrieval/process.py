@@ -1,4 +1,4 @@
-"""What a process has and holds: CPU cores, ports, and Python's garbage collector."""
+"""Resources of a process: CPU cores, ports, and Python's garbage collector."""
 
 from __future__ import annotations
 

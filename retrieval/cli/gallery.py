@@ -142,7 +142,7 @@ def remove(path: Path | str, photos: tuple[str, ...], items: tuple[str, ...]) ->
 @gallery.command()
 @click.argument("path", type=Place())
 @click.option(
-    "--bundle", type=Folder, help="Bundle whose threshold and queries measure the recall of an approximate index."
+    "--bundle", type=Folder, help="Bundle whose calibration photos measure the recall of an approximate index, too."
 )
 @click.option("--kind", type=click.Choice(["auto", *KINDS]), help="Kind of index.  [default: the last choice]")
 @click.option("--max-memory", type=MEMORY, help="Memory limit of the index and its rebuild, such as 2GiB.")

@@ -1,4 +1,4 @@
-"""What learns, at which learning rate, and for how long.
+"""The optimizer of a training: its parameter groups, learning rates and length.
 
 With `epochs = 0`, a training takes as many steps as 8 passes over the photos, but at least 600 and at most 20,000. A
 head on precomputed features takes 100 to 2,000. These steps are divided into at most 20 epochs, so that small data sets
