@@ -104,7 +104,7 @@ class ItemSearch:
         """Return the k nearest items by item distance, best first, for unit vectors (n, d).
 
         The nearest 24 items by their nearest photo are ordered by item distance. Any others follow them, and count as
-        at least as far. `only` is a filter of the photos' own kind.
+        at least as far. `only` is a `Filter`, or a condition for photos on Milvus.
         """
         if self.distance.is_plain and self.verifier is None:
             plain = self.photos.nearest(vectors, k, only=only)
@@ -114,8 +114,8 @@ class ItemSearch:
         passing = nearest if only is None else self.photos.nearest(vectors, max(k, CANDIDATES), only=only)
         mask = only.mask if isinstance(only, Filter) else None
         found = []
-        for vector, own, near, passed in zip(exact_unit(vectors), described, nearest, passing, strict=True):
-            query = self._query(vector[None], own)
+        for exact, of_query, near, passed in zip(exact_unit(vectors), described, nearest, passing, strict=True):
+            query = self._query(exact[None], of_query)
             rivals = self._candidates(query, near[:CANDIDATES])
             answers = rivals if only is None else self._candidates(replace(query, passing=mask), passed[:CANDIDATES])
             listed = {candidate.item for candidate in answers}

@@ -422,8 +422,8 @@ class Drawer:
 def suspected_twins(own: Draws) -> list[tuple[str, str]]:
     """Return pairs of items that look like one item under two ids, in alphabetical order.
 
-    Of the draws of each, most find the other one. Of those of both together, three quarters find the other one, and in
-    three of ten it also comes before their own item. For an item with one photo, the other one has to have a copy.
+    Each is the item that the draws of the other find most often. Of the draws of both, three quarters find the other
+    one, and three of ten find it even before their own item. Items with one photo need photos that are nearly copies.
     """
     before = np.where(np.isfinite(own.own), np.isfinite(own.wrong), accepts(own.plain, CLOSE))
     counts, found = Counter(own.items.tolist()), defaultdict[str, dict[str, list[bool]]](dict)

@@ -227,10 +227,10 @@ class _Mated:
 
 
 def _perhaps(drawn: DrawnDistances, mated: _Mated | None, threshold: float) -> dict[str, Any]:
-    """Return how far beyond the threshold the first item is worth a question, and how often it is right there.
+    """Return the distance up to which an answer is "perhaps", and how often the first item is right there.
 
-    It is as far as the p-value is at most REVIEW_P. It is farther if the first item is right in most of the searches
-    beyond the threshold, with as many for unknown items as for items of the catalogue.
+    It is the distance up to which the p-value is at most REVIEW_P. It is greater if the first item is right in most of
+    the searches between the threshold and it, with as many for unknown items as for items of the catalogue.
     """
     if mated is None:
         return drawn.perhaps(threshold)

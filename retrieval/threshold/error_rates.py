@@ -188,9 +188,9 @@ class DrawnDistances:
         return OperatingPoint(limit, status, target, {"anchored": True, **rates, "perhaps": self.perhaps(limit)})
 
     def perhaps(self, least: float) -> dict[str, Any]:
-        """Return how far the first item is worth a question, at least up to `least`, where nobody knows if it is right.
+        """Return the distance up to which an answer is "perhaps" by its p-value, at least `least`.
 
-        It is as far as the p-value is at most REVIEW_P.
+        The p-value is at most REVIEW_P. How often the first item is right there is unknown.
         """
         share = (REVIEW_P * (1 + self.items) - 1) / max(1, self.items)
         return {"within": max(self.at_share(share), least), "right": None, "searches": 0}
