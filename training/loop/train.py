@@ -145,7 +145,7 @@ def begin_run(
         steps = settings.epochs * batches
         length = f"{settings.epochs} epochs of {batches} batches ({steps:,} steps)"
         tqdm.write(f"Training on {len(fit)} photos of {len(splits.fit)} items: {length}.")
-        if len(splits.validation) < LEAST_JUDGED:
+        if 0 < len(splits.validation) < LEAST_JUDGED:
             few = f"{len(splits.validation)} validation items are too few to choose a checkpoint"
             tqdm.write(f"The last epoch will serve: {few} (minimum {LEAST_JUDGED}).")
     process_group.barrier()
