@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -129,7 +130,10 @@ class Database:
                 connection.executemany("INSERT INTO facts VALUES (?, ?)", rows)
 
     def _connect(self, path: Path, *, read_only: bool) -> None:
-        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30)
+        sealed = read_only and not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
+        self._sealed = _stamp(path) if sealed else None  # on a read-only disk, where SQLite can make no files
+        place = f"{path.resolve().as_uri()}?immutable=1" if sealed else str(path)
+        self._connection = sqlite3.connect(place, check_same_thread=False, isolation_level=None, timeout=30, uri=sealed)
         self._state: tuple[tuple[int, int] | None, tuple[int, int]] = None, (0, 0)  # the last mark and its state
         with self._explained(path):
             self._connection.execute("PRAGMA query_only = ON" if read_only else "PRAGMA synchronous = FULL")
@@ -217,6 +221,8 @@ class Database:
 
     def _mark(self) -> tuple[int, int] | None:
         """Return a value that differs after each commit of any connection, or None if it is not known."""
+        if self._sealed is not None and self._sealed != _stamp(self._path):
+            raise GalleryError(f"{self._path} on a read-only disk was changed from elsewhere", remedy="Open it again")
         if self._connection.in_transaction:  # the change may be rolled back
             return None
         try:
@@ -383,6 +389,11 @@ class Database:
                 self._connection.execute(
                     "INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (name, content, zlib.crc32(content))
                 )
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    facts = path.stat()
+    return facts.st_mtime_ns, facts.st_size
 
 
 def _checksum(settings: Mapping[str, Any]) -> int:

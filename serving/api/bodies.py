@@ -22,6 +22,7 @@ from retrieval.search.looks import MOST_IMAGES, MOST_MATCHES, MOST_QUERY_PHOTOS,
 MOST_ROWS = 100_000  # of a table
 MOST_ERRORS = 1000  # in a body whose first error is told
 MOST_COMMAS = 100_000  # of a body: every value costs memory, an image has no commas, and metadata is at most 64 KiB
+TABLE_COMMAS = 5 * MOST_ROWS  # of a table
 LONGEST_ID = 500
 PLACES = ("query", "path", "body")  # location prefixes of pydantic errors, left out of messages
 NUMBER = r"\d{1,6}(\.\d{1,3})?"
@@ -154,7 +155,14 @@ class SyncRequest(BaseModel):
     dry_run: Annotated[bool, Field(description="Change nothing.")] = False
 
 
-JSON_BODIES = (SearchRequest, BatchRequest, PhotosRequest, BoxesRequest, PhotoRequest)  # that routes read themselves
+JSON_BODIES = (
+    SearchRequest,
+    BatchRequest,
+    PhotosRequest,
+    BoxesRequest,
+    PhotoRequest,
+    SyncRequest,
+)  # that routes read themselves
 
 
 def is_json(request: Request) -> bool:
@@ -162,11 +170,11 @@ def is_json(request: Request) -> bool:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
-async def parsed(request: Request, model: type[Model]) -> Model:
+async def parsed(request: Request, model: type[Model], *, most_commas: int = MOST_COMMAS) -> Model:
     """Return a validated JSON body; raise InvalidParameter for the first broken rule."""
     body = await request.body()
-    if (commas := body.count(b",")) > MOST_COMMAS:  # before parsing, which takes up to 150 bytes per value
-        raise InvalidParameter("body", f"have at most {MOST_COMMAS:,} values", commas)
+    if (commas := body.count(b",")) > most_commas:  # before parsing, which takes up to 150 bytes per value
+        raise InvalidParameter("body", f"have at most {most_commas:,} values", commas)
     try:
         return model.model_validate_json(body)
     except ValidationError as error:

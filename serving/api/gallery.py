@@ -20,7 +20,17 @@ from serving.access.guard import CALLER
 from serving.access.limits import NoSuchThing
 from serving.service import Service
 
-from .bodies import LONGEST_ID, PhotoRequest, SyncRequest, check_keys, decoded, image_of, is_json, parsed
+from .bodies import (
+    LONGEST_ID,
+    TABLE_COMMAS,
+    PhotoRequest,
+    SyncRequest,
+    check_keys,
+    decoded,
+    image_of,
+    is_json,
+    parsed,
+)
 from .problems import BODY, IMAGE, answers, body_of, errors, problem
 from .search import public
 
@@ -135,9 +145,15 @@ def sync_routes(service: Service) -> APIRouter:
     """Return the route."""
     router = APIRouter(prefix="/v1/admin", tags=["gallery"])
 
-    @router.post("/sync", response_model=Synced, responses=errors(*BODY, 400, 409, 503))
-    def sync(table: SyncRequest) -> dict[str, Any]:
+    @router.post(
+        "/sync", response_model=Synced, responses=errors(*BODY, 400, 409, 503), openapi_extra=body_of("SyncRequest")
+    )
+    async def sync(request: Request) -> dict[str, Any]:
         """Update the items and metadata of the gallery's photos from a table, and list photos that are missing."""
+        table = await parsed(request, SyncRequest, most_commas=TABLE_COMMAS)
+        return await to_thread.run_sync(synced, table)
+
+    def synced(table: SyncRequest) -> dict[str, Any]:
         photos, settings = _photos(table), SyncSettings(prune=table.prune, prune_at_most=table.prune_at_most)
         if table.dry_run:
             gallery = service.retriever.gallery

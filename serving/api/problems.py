@@ -109,12 +109,13 @@ def answers(media_type: str) -> Responses:
     return {200: {"description": "Successful Response", "content": {media_type: {"schema": schema}}}}
 
 
-def body_of(model: str, field: str, *, several: bool = False) -> dict[str, Any]:
-    """Return the OpenAPI of a request body with images: raw if it is one, as a form, or as base64 in JSON."""
+def body_of(model: str, field: str = "", *, several: bool = False) -> dict[str, Any]:
+    """Return the OpenAPI of a JSON body; a field of images may also be sent as a form, or raw if it is one image."""
     files: dict[str, Any] = {"type": "array", "items": FILE} if several else FILE
     form = {"type": "object", "required": [field], "properties": {field: files}}
-    content: dict[str, Any] = {} if several else {"image/*": {"schema": FILE}}
-    content["multipart/form-data"] = {"schema": form}
+    content: dict[str, Any] = {"image/*": {"schema": FILE}} if field and not several else {}
+    if field:
+        content["multipart/form-data"] = {"schema": form}
     content["application/json"] = {"schema": {"$ref": f"#/components/schemas/{model}"}}
     return {"requestBody": {"required": True, "content": content}}
 
@@ -125,7 +126,8 @@ def document(app: FastAPI) -> dict[str, Any]:
         schema = FastAPI.openapi(app)
         components = schema["components"]
         for model in (*JSON_BODIES, Problem):
-            components["schemas"][model.__name__] = model.model_json_schema()
+            described = model.model_json_schema(ref_template="#/components/schemas/{model}")
+            components["schemas"] |= described.pop("$defs", {}) | {model.__name__: described}
         for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's error format is not used
             components["schemas"].pop(name, None)
         for operation in (operation for path in schema["paths"].values() for operation in path.values()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -128,6 +129,24 @@ def test_only_a_writer_changes_and_every_change_is_synced(path: Path, database: 
         reader.set_fact("kind", "ivf")
     assert database.rows("PRAGMA synchronous") == [(2,)]
     assert database.rows("PRAGMA journal_mode") == [("wal",)]
+
+
+def test_a_database_on_a_read_only_disk_is_read_until_it_is_changed_from_elsewhere(
+    path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with database.transaction():
+        database.increase("version")
+    database.close()
+    monkeypatch.setattr(os, "access", lambda *_: False)  # permissions do not bind root
+    with closing(Database(path, read_only=True)) as reader:
+        assert reader.state() == (1, 0)
+        assert {file.name for file in path.parent.iterdir() if file.name.startswith(path.name)} == {path.name}
+        with closing(Database(path, read_only=False)) as writer, writer.transaction():
+            writer.increase("version")
+        with pytest.raises(GalleryError, match="changed from elsewhere"):
+            reader.state()
+    with closing(Database(path, read_only=True)) as reader:
+        assert reader.state() == (2, 0)
 
 
 def test_a_database_that_is_not_there_is_named(tmp_path: Path) -> None:
