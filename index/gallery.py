@@ -188,21 +188,21 @@ class Gallery:
 
     def __len__(self) -> int:
         """Return the number of live photos."""
-        return self._current().photos
+        return self.snapshot().photos
 
     @property
     def items(self) -> int:
         """Return the number of items with a live photo."""
-        return self._current().item_count
+        return self.snapshot().item_count
 
     @property
     def version(self) -> int:
         """Return the number of changes so far."""
-        return self._current().version
+        return self.snapshot().version
 
     def index(self) -> dict[str, Any]:
         """Return the index kind in use, its settings and measured recall, and the number of photos outside it."""
-        now = self._current()
+        now = self.snapshot()
         with self._guard:
             index = self._database.index()
         return {"kind": now.kind, **({} if index is None else index.settings), "scanned_photos": now.scanned_photos}
@@ -260,7 +260,7 @@ class Gallery:
 
         With `whole`, they have their thumbnails, and their features if the gallery keeps them.
         """
-        now = self._current()
+        now = self.snapshot()
         live = np.flatnonzero(now.live)
         return (self._stored(now, live[start : start + count], whole) for start in range(0, len(live), count))
 
@@ -315,7 +315,7 @@ class Gallery:
             raise InvalidParameter("k", "be at least 1", k)
         unit = check_vectors(vectors, self.dim)
         try:
-            now, only = self._filtered(where) if where is not None else (self._current(), None)
+            now, only = self._filtered(where) if where is not None else (self.snapshot(), None)
             found = ItemSearch(now, item_distance, verifier).nearest(unit, k, only=only, features=features)
             answers = neighbours_of(found, now.photos_at)
             if only is not None:
@@ -325,18 +325,6 @@ class Gallery:
             self._remember([error.message])
             raise
         return Found(now.version, now.point, answers)
-
-    def snapshot(self) -> Snapshot:
-        """Return the newest version as a searchable snapshot."""
-        return self._current()
-
-    def features_of(self, photo_id: str) -> bytes | None:
-        """Return the local features of a photo, None if it does not exist or the gallery keeps no features."""
-        with self._guard:
-            seq = self._database.seqs_of([photo_id]).get(photo_id) if self.features_key else None
-            now = self._current()
-        positions = np.flatnonzero(now.seqs == seq) if seq is not None else ()
-        return now.features(np.asarray(positions))[0] if len(positions) else None
 
     def verify(self, *, rows: bool = True) -> list[str]:
         """Read all data and return a list of problems in words; empty if there are none.
@@ -405,7 +393,7 @@ class Gallery:
             self._start_writing()
             seqs = self._database.seqs_of(ids)
             refuse_absent([photo_id for photo_id in ids if photo_id not in seqs])
-            now = self._current()
+            now = self.snapshot()
             positions = np.searchsorted(now.seqs, np.array([seqs[photo_id] for photo_id in ids], dtype=np.int64))
             thumbnails = self._thumbnails(ids)
             changed = check_additions(
@@ -540,7 +528,7 @@ class Gallery:
         """Rebuild if `kind` or `max_memory` is given, another kind fits better, or the index lacks too many photos."""
         if kind is not None or max_memory is not None:
             return self.rebuild(kind=kind, max_memory=max_memory, queries=queries)
-        now, facts = self._current(), self._database.facts()
+        now, facts = self.snapshot(), self._database.facts()
         recommended = choose_kind(now.photos, self.dim, kind=facts["kind"], max_memory=_memory_limit(facts)).kind
         covered = now.scanned_photos <= max(TAIL, UNINDEXED * now.photos)
         same = now.kind == recommended or not now.photos
@@ -576,7 +564,7 @@ class Gallery:
     def _filtered(self, where: str) -> tuple[Snapshot, Filter]:
         """Return a snapshot and the filter over its photos, both of the same version."""
         for _ in range(ATTEMPTS):
-            now = self._current()
+            now = self.snapshot()
             known = now.known_filter(where)
             if known is not None:
                 return now, known
@@ -590,8 +578,8 @@ class Gallery:
             return now, now.filter(where, passing, (condition, values))
         raise GalleryError(f"{self.path} changes faster than it can be filtered", remedy="Try again")
 
-    def _current(self) -> Snapshot:
-        """Return the newest version, reading it if it is not cached."""
+    def snapshot(self) -> Snapshot:
+        """Return the newest version as a searchable snapshot, reading it if it is not cached."""
         with self._guard:
             while True:
                 state = self._database.state()

@@ -306,10 +306,6 @@ class MilvusGallery:
         """Return up to `limit` item ids that follow `after` in alphabetical order; this reads every photo."""
         return sorted({row["item_id"] for row in self._walk(["item_id"]) if row["item_id"] > after})[:limit]
 
-    def features_of(self, photo_id: str) -> bytes | None:  # noqa: ARG002
-        """Return None: a gallery on Milvus keeps no features."""
-        return None
-
     def thumbnail(self, photo_id: str) -> bytes | None:
         """Return the JPEG thumbnail of a photo, or None if it has none."""
         rows = self._get([photo_id], ["thumbnail"])

@@ -25,7 +25,7 @@ from retrieval.search.boxes import check_bbox
 from retrieval.search.result import MATCH, NO_MATCH, PERHAPS, BBox
 
 Verdict = Literal["right", "wrong", "unknown"]
-RIGHT, WRONG, UNKNOWN = VERDICTS = ("right", "wrong", "unknown")
+RIGHT, WRONG, UNKNOWN = ("right", "wrong", "unknown")
 MAX_BYTES = 100 * 2**20  # per file, about 200,000 verdicts
 MAX_LINE = 16 * 1024  # bytes per line
 PHOTO = re.compile(r"[0-9a-f]{32}(\.[a-z]{3,4})?")  # name of a kept photo: a hash of its content, and its suffix

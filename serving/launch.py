@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
+import json
 import logging
 import multiprocessing
 import os
@@ -14,7 +16,10 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from logging.handlers import QueueHandler, QueueListener
 from pathlib import Path
+from queue import SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +27,6 @@ import click
 
 from retrieval.process import bind, no_collection, port_of
 
-from .ops.logs import log_to_stderr
 from .settings import ServeSettings
 
 if TYPE_CHECKING:
@@ -42,6 +46,7 @@ GRACE_S = 10  # time for running requests after SIGTERM
 EXIT_S = 14  # then the process exits even if threads hang
 HANGS_S = 20  # a worker process whose threads do not run for so long is killed and started again
 ORPHAN_S = 1.0  # between looks whether the main process lives
+NOISY = ("httpx", "httpcore", "gradio", "asyncio", "faiss")  # loggers
 STARTUP_FAILURE = 3  # same exit status as uvicorn's command
 
 
@@ -196,3 +201,38 @@ def _rule(retriever: Retriever) -> str:
         return "no threshold yet, so answers only rank items."
     place = "" if point is retriever.bundle.operating_point else ", set in this gallery"
     return f"threshold {point.threshold:.4f}, FPIR {point.target_fpir:g} {point.status}{place}."
+
+
+class JsonFormatter(logging.Formatter):
+    """Formatter of log records as one JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as one line of JSON."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "facts", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+class _Handler(QueueHandler):
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record  # with its traceback, which the default turns into text of the message
+
+
+def log_to_stderr() -> None:
+    """Write all log records to stderr as JSON lines, from a thread, so that requests do not wait for it."""
+    queue: SimpleQueue[logging.LogRecord] = SimpleQueue()
+    writer = logging.StreamHandler()
+    writer.setFormatter(JsonFormatter())
+    listener = QueueListener(queue, writer)
+    listener.start()
+    atexit.register(listener.stop)
+    logging.basicConfig(level=logging.INFO, handlers=[_Handler(queue)], force=True)
+    for noisy in NOISY:
+        logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -6,9 +6,12 @@ retriever is freed when its last request ends.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -17,7 +20,7 @@ from typing import Any
 
 from index.location import AnyGallery, is_address, open_gallery
 from retrieval.catalogue.photos import UploadedPhoto
-from retrieval.errors import GalleryLocked
+from retrieval.errors import GalleryLocked, RetrievalError, command
 from retrieval.feedback import Verdict
 from retrieval.images import check_sent
 from retrieval.indexing.worker import embed_batch, write_batch
@@ -32,12 +35,16 @@ from .feedback import FeedbackRecorder
 from .measuring import Measuring
 from .ops.drift import DriftMonitor
 from .ops.metrics import Metrics
-from .ops.readiness import Readiness
 from .pool import SearchPool
 from .reloads import Places, Reloads
 from .settings import ServeSettings
 
+log = logging.getLogger("retrieval.serving")
 LOCK_S, LOOK_S = 2.0, 0.02  # time to wait for the lock of a gallery that another process writes to, and between looks
+
+STARTING = "The server is starting or shutting down."
+UNOPENED = "The gallery cannot be opened; the server's log says why."
+DAMAGED = f"The gallery's files are damaged; `{command('gallery', 'verify', 'GALLERY')}` says which."
 
 
 class Service:
@@ -228,3 +235,38 @@ def _lock(gallery: AnyGallery) -> None:
             if time.monotonic() > end:
                 raise
             time.sleep(LOOK_S)
+
+
+class Readiness:
+    """Readiness check of the search threads and, on a thread of its own, the gallery; its time is bounded."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="readiness")
+        self._check: Future[str] | None = None
+
+    async def problem(self) -> str:
+        """Return the reason why this process does not serve searches, or an empty string."""
+        service, pool = self._service, self._service.pool
+        if not service.ready:
+            return STARTING
+        if 2 * (overdue := pool.overdue) >= pool.threads:
+            log.error("%d of %d search threads hang", overdue, pool.threads)
+            return f"{overdue} of {pool.threads} search threads are at one photo for longer than the deadline."
+        if self._check is None or self._check.done():  # otherwise wait for the running check
+            self._check = self._thread.submit(self._check_gallery)
+        done, _ = await asyncio.wait([asyncio.wrap_future(self._check)], timeout=service.settings.deadline_s)
+        return done.pop().result() if done else "The gallery did not answer before the deadline."
+
+    def close(self) -> None:
+        """Stop the gallery check thread."""
+        self._thread.shutdown(wait=False)
+
+    def _check_gallery(self) -> str:
+        gallery = self._service.retriever.gallery
+        try:
+            len(gallery)
+        except (RetrievalError, OSError) as error:
+            log.error("the gallery does not open", exc_info=error)
+            return UNOPENED
+        return DAMAGED if gallery.damage else ""

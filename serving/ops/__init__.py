@@ -1,1 +1,1 @@
-"""Logs, metrics and drift monitoring."""
+"""Metrics and drift monitoring."""

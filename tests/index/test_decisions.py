@@ -83,7 +83,7 @@ def test_a_filter_is_of_the_version_that_is_searched(tmp_path: Path, monkeypatch
     vectors = unit(40)
     writer.add([f"p{i}" for i in range(40)], [f"i{i}" for i in range(40)], vectors, metadata=[{"brand": "a"}] * 40)
     reader = Gallery.open(tmp_path / "g", read_only=True)
-    current, changes = reader._current, iter(range(2))
+    current, changes = reader.snapshot, iter(range(2))
 
     def changed_meanwhile() -> object:
         now = current()
@@ -92,13 +92,13 @@ def test_a_filter_is_of_the_version_that_is_searched(tmp_path: Path, monkeypatch
             writer.remove(photo_ids=["p1"])
         return now
 
-    monkeypatch.setattr(reader, "_current", changed_meanwhile)
+    monkeypatch.setattr(reader, "snapshot", changed_meanwhile)
     version, _, (found,) = reader.search_version(vectors[:1], 1, where="brand = 'b'")
     assert (found[0].photo_id, found[0].distance, version) == ("p0", 0.0, writer.version)
     monkeypatch.undo()
     assert len(reader.search(vectors[:1], 40, where="brand = 'a'")[0]) == 38
     changes = iter(range(100))
-    monkeypatch.setattr(reader, "_current", changed_meanwhile)
+    monkeypatch.setattr(reader, "snapshot", changed_meanwhile)
     monkeypatch.setattr(writer, "remove", lambda **_: writer.declare({f"c{writer.version}": "text"}))
     with pytest.raises(GalleryError, match="changes faster"):
         reader.search(vectors[:1], 1, where="brand = 'c'")
@@ -120,7 +120,7 @@ def test_small_additions_then_a_merge(tmp_path: Path, monkeypatch: pytest.Monkey
         before = gallery._database.number("layout")
     assert len(gallery._database.segments()) == 1
     for reader in (gallery, other):
-        assert [segment.id for segment in reader._current().segments] == [s.id for s in gallery._database.segments()]
+        assert [segment.id for segment in reader.snapshot().segments] == [s.id for s in gallery._database.segments()]
     gallery.remove(photo_ids=["p3"])
     gallery.rebuild()
     assert gallery._database.number("layout") == before + 1
@@ -138,9 +138,9 @@ def test_small_additions_then_a_merge(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_layout_tells_readers_that_files_changed(tmp_path: Path) -> None:
     writer = filled(tmp_path / "g")
     reader = Gallery.open(tmp_path / "g", read_only=True)
-    old = reader._current()
+    old = reader.snapshot()
     writer.remove(photo_ids=["p0"])
     writer.rebuild()
-    new = reader._current()
+    new = reader.snapshot()
     assert {segment.name for segment in new.segments}.isdisjoint(segment.name for segment in old.segments)
     assert (len(new.seqs), int(new.live.sum()), new.photos) == (39, 39, 39)

@@ -28,8 +28,8 @@ from retrieval.search.result import SearchResult
 from serving.access.keys import KeyFileError, KeyRing, add_key, read_keys, remove_keys
 from serving.app import create_app
 from serving.batching import BatchingEmbedder
+from serving.launch import JsonFormatter
 from serving.ops.drift import EFFECT, FIRST, LEAST, DriftMonitor, drift_warning, largest_difference
-from serving.ops.logs import JsonFormatter
 from serving.ops.metrics import METRICS
 from serving.reloads import Places
 from serving.settings import ServeSettings

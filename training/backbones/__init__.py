@@ -1,9 +1,9 @@
 """Backbones: networks that turn a photo into features, trained from scratch or pretrained.
 
 base                   the base class
-small lite0            our own networks
+lite0                  our own large network
 transformers_backbone  the image models of `transformers`
-load hub               loading by name or from the record of a run; the hub and the choice of `auto`
+load hub               loading by name or from the record of a run, our small network; the hub and the choice of `auto`
 preprocessing          the preprocessing that a pretrained model was published with
 """
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from retrieval.errors import InvalidParameter
 from training.config import LITE0, SMALL
@@ -13,10 +14,40 @@ from training.config import LITE0, SMALL
 from .base import Backbone
 from .hub import resolved
 from .lite0 import EfficientNetLite0
-from .small import SmallConvNet
 from .transformers_backbone import TransformersBackbone
 
 FAMILY = "family"
+WIDTHS = (32, 64, 128, 256)  # of the layers of SmallConvNet
+
+
+class SmallConvNet(Backbone):
+    """A small convolutional backbone: (n, 3, h, w) to (n, 256, h/16, w/16)."""
+
+    width = WIDTHS[-1]
+
+    def __init__(self) -> None:
+        super().__init__()
+        blocks: list[nn.Module] = []
+        channels = 3
+        for width in WIDTHS:
+            blocks += [
+                nn.Conv2d(channels, width, 3, stride=2, padding=1, bias=False),
+                nn.BatchNorm2d(width),
+                nn.ReLU(inplace=True),
+                nn.Conv2d(width, width, 3, padding=1, groups=max(1, width // 32), bias=False),
+                nn.BatchNorm2d(width),
+                nn.ReLU(inplace=True),
+            ]
+            channels = width
+        self.blocks = nn.Sequential(*blocks)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Return the feature map (n, 256, h/16, w/16) of normalised pixels (n, 3, h, w)."""
+        features: Tensor = self.blocks(pixels)
+        return features
 
 
 def load_backbone(name: str) -> tuple[Backbone, dict[str, Any] | None]:

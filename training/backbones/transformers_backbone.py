@@ -20,7 +20,7 @@ from .base import Backbone
 from .hub import is_local, unreadable
 from .preprocessing import read_processor
 
-MAP, VECTOR = READOUTS = ("map", "vector")
+MAP, VECTOR = ("map", "vector")
 TOWERS = {  # the vision towers of two-tower checkpoints
     "clip": "CLIPVisionModelWithProjection",
     "metaclip_2": "MetaClip2VisionModelWithProjection",

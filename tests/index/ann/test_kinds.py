@@ -93,7 +93,7 @@ def test_recall_is_measured_stored_and_refused_where_it_is_too_small(
 
 def test_recall_counts_what_is_lost(tmp_path: Path) -> None:
     gallery, _, _ = gallery_of(tmp_path / "g", FLAT, 1000)
-    now = gallery._current()
+    now = gallery.snapshot()
     asked = recall.reference_search(now)
     assert recall.recall_of(now, asked).value == 1.0
     half = Candidates.flat(now.vectors(np.arange(500)))
@@ -221,9 +221,9 @@ class TestTraps:
     def test_what_is_searched_is_never_added_to(self, tmp_path: Path) -> None:
         """Adding during a search crashes faiss: a change makes a new index beside the one that is being searched."""
         gallery, vectors, _ = gallery_of(tmp_path / "g", "fp16", 200)
-        before = gallery._current()
+        before = gallery.snapshot()
         gallery.add(["new"], ["new"], vectors[:1])
-        after = gallery._current()
+        after = gallery.snapshot()
         assert after.base.candidates is before.base.candidates
         assert after.tail is not before.tail
         assert len(before.tail) == 0

@@ -17,7 +17,7 @@ from retrieval.cli.main import group
 from retrieval.errors import DataError
 from retrieval.images import Preprocessing
 from retrieval.retriever import Retriever
-from training.backbones.small import SmallConvNet
+from training.backbones.load import SmallConvNet
 from training.export.pretrained import Pretrained, export_pretrained
 from training.model import PretrainedModel
 

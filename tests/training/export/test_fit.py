@@ -12,7 +12,7 @@ from retrieval.bundle.fitted import content_hash
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.images import Preprocessing
 from retrieval.indexing.pipeline import index_catalogue
-from training.backbones.small import SmallConvNet
+from training.backbones.load import SmallConvNet
 from training.export import fit as fitting
 from training.export.fit import fit_to_catalogue
 from training.export.pretrained import Pretrained, export_pretrained

@@ -22,7 +22,7 @@ from retrieval.images import Preprocessing
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
 from retrieval.threshold.gallery_points import stored_point
-from training.backbones.small import SmallConvNet
+from training.backbones.load import SmallConvNet
 from training.export import pretrained as module
 from training.export.pretrained import Pretrained, export_pretrained
 from training.export.variants import Variant

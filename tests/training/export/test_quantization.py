@@ -13,7 +13,7 @@ from torch import nn
 from retrieval.bundle.embedder import Embedder, Embeddings
 from retrieval.images import Preprocessing, to_tensor
 from training.backbones.base import Backbone
-from training.backbones.small import SmallConvNet
+from training.backbones.load import SmallConvNet
 from training.backbones.transformers_backbone import TransformersBackbone
 from training.export.onnx_writer import write_onnx
 from training.export.quantization import DYNAMIC, FIRST, STATIC, _from_head, to_fp16, to_int8

@@ -15,7 +15,7 @@ from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import DataError, InvalidParameter
 from retrieval.images import Preprocessing
-from training.backbones.small import SmallConvNet
+from training.backbones.load import SmallConvNet
 from training.export import verification
 from training.export.fit import fit_to_catalogue
 from training.export.pretrained import Pretrained, export_pretrained

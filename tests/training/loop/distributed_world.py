@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from training.backbones.small import SmallConvNet
+from training.backbones.load import SmallConvNet
 from training.config import Settings
 from training.loop.distributed import ProcessGroup
 from training.loop.learner import Learner

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from training.backbones.small import SmallConvNet
+from training.backbones.load import SmallConvNet
 from training.loop.optimizer import make_optimizer, set_learning
 from training.loop.recipe import build_loss
 from training.model import EmbeddingModel
