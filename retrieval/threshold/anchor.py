@@ -45,6 +45,7 @@ from .error_rates import (
     REFERENCE,
     UNKNOWN,
     DrawnDistances,
+    Floats,
     GalleryRates,
     Shift,
 )
@@ -177,7 +178,7 @@ def _choose(
                 f"more than {target:g} of the draws are at distance 0 from another item",
                 remedy="Look for items that are in the gallery under two ids, with `retrieval audit`",
             )
-        if mated is None or (mated.scores.correct <= limit).any():
+        if mated is None or (mated.right <= limit).any():
             return limit, status
     raise CalibrationError(
         f"no threshold with FPIR <= {target:g} in this gallery finds a single item (TPIR 0)",
@@ -192,6 +193,9 @@ class _Mated:
     photos: str  # what the queries are
     draws: Draws
     scores: SearchScores
+    right: (
+        Floats  # distances (n,) of own and labelled draws with the own item first: few labelled ones may find nothing
+    )
 
     @classmethod
     def of(cls, sources: Mapping[str, Draws], *, gallery_items: int, least_items: int) -> _Mated | None:
@@ -202,7 +206,9 @@ class _Mated:
         if not len(draws):
             return None
         scores = SearchScores(draws.items, draws.own, draws.distances, gallery_items, draws.wrong)
-        return cls("labelled queries" if labelled else "catalogue photos", draws, scores)
+        both = [sources[name] for name in (OWN, LABELLED) if name in sources]
+        right = np.concatenate([each.own[np.isinf(each.wrong)] for each in both])
+        return cls("labelled queries" if labelled else "catalogue photos", draws, scores, right)
 
     def evidence(self, threshold: float, fpir: float, target_fpir: float) -> dict[str, Any]:
         """Return the rates at a threshold with an expected FPIR, and OPIS."""

@@ -259,6 +259,14 @@ def test_too_few_items_and_a_model_that_finds_nothing_are_refused() -> None:
         anchor({OWN: draws(np.linspace(0.1, 0.5, 40), np.arange(40))}, 0.05, gallery_items=40, certify=True)
 
 
+def test_a_threshold_stays_if_the_few_labelled_photos_find_nothing_but_own_draws_do() -> None:
+    far = np.linspace(0.5, 1, 40)
+    own, labelled = draws(far, np.arange(40), own=np.full(40, 0.1)), draws(far, np.arange(40), own=np.full(40, 1.5))
+    point = anchor({OWN: own, LABELLED: labelled}, 0.1, gallery_items=40)
+    assert 0.5 <= point.threshold < 0.6
+    assert (point.evidence["tpir_of"], point.evidence["tpir"]) == ("labelled queries", 0)
+
+
 def test_labelled_queries_for_fitted_items_tell_the_tpir_and_set_no_threshold() -> None:
     labelled = draws(np.linspace(0.5, 1, 40), np.arange(40), own=np.full(40, 0.1))
     own = draws(np.linspace(0.7, 1, 30), 100 + np.arange(30), own=np.full(30, 0.2))
