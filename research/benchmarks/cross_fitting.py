@@ -1,0 +1,180 @@
+"""The threshold of a model that was trained on the catalogue itself: `train --all-items`, with heads on a frozen model.
+
+    python -m research.benchmarks.cross_fitting --output runs/cross_fitting
+
+Some items of a set are known. A head is trained on their gallery photos, and five without a fifth of the items each, by
+the training that users run. The gallery gets its threshold for FPIR 5 % from the draws of the five models, and is
+searched with query photos of the known items and of all others. Beside it: the threshold from draws of the items by the
+model that was fitted on them, and the pretrained model with its own draws. Rates weight items equally.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from tqdm import tqdm
+
+from index.gallery import Gallery
+from index.search.item_distance import ItemDistance
+from index.search.leave_one_out import OWN, Draws, make_draws
+from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.catalogue.splits import Splits
+from retrieval.errors import CalibrationError
+from retrieval.threshold.anchor import anchor
+from retrieval.threshold.fold_draws import FoldVectors, fold_draws
+from training.config import LITE0, Settings
+from training.data.sources import FEATURES
+from training.loop.cross_fitting import train_on_all_items
+from training.loop.run import Run
+from training.loop.train import train
+
+from .item_distance import quantile
+from .pretrained import in_gallery
+from .promise import Photos, Searches, gallery_of
+from .tables import Recorder, parser_of
+
+TARGET, DISTANCE, VIEWS, SMALL_GALLERY = 0.05, ItemDistance(), 2, 20
+SETS = ("birds", "cars", "grocery")
+
+
+@dataclass(frozen=True)
+class Data:
+    """The photos of a set, with the features of their views (V, n, c) by the frozen model."""
+
+    photos: list[Photo]
+    views: torch.Tensor
+
+    @property
+    def items(self) -> np.ndarray:
+        """Item of each photo (n,)."""
+        return np.array([photo.item_id for photo in self.photos])
+
+    def of(self, run: Run | None) -> Photos:
+        """Return the photos with vectors of a run's head, or of the pretrained model."""
+        head = torch.nn.Identity() if run is None else run.best_model().head
+        with torch.inference_mode():
+            vectors = F.normalize(head(self.views[0]), dim=1).numpy()
+        return Photos(vectors, self.items, in_gallery(self.photos))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """FPIR of unknown items and TPIR of known ones, at a threshold and at exactly the target."""
+
+    fpir: float
+    served: float
+    exact: float
+
+
+def features_of(name: str, catalogue: Path, output: Path) -> Data:
+    """Return a set with its features, which a training of one epoch on all of its photos writes."""
+    photos = read_catalogue(catalogue)
+    items = tuple(sorted({photo.item_id for photo in photos}))
+    settings = Settings(str(catalogue), backbone=LITE0, precompute=VIEWS, epochs=1, select="last", loggers="")
+    path = output / f"{name}-features"
+    if not (path / FEATURES).exists():
+        shutil.rmtree(path, ignore_errors=True)
+        train(settings, path, splits=Splits(items, (), (), ()))
+    return Data(photos, load_file(path / FEATURES)["fit"])
+
+
+def train_heads(data: Data, known: np.ndarray, output: Path, *, seed: int) -> Run:
+    """Train on the gallery photos of known items, with their features from those of the set."""
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True)
+    rows = np.flatnonzero(np.isin(data.items, known) & in_gallery(data.photos))
+    with (output / "known.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "item_id"])
+        writer.writerows([[data.photos[row].path, data.photos[row].item_id] for row in rows.tolist()])
+    (output / "run").mkdir()
+    empty = {"searched": data.views[0, :0].contiguous(), "before": torch.zeros(0, 0)}
+    save_file({"fit": data.views[:, rows].contiguous(), **empty}, output / "run" / FEATURES)
+    settings = Settings(
+        str(output / "known.csv"), backbone=LITE0, precompute=VIEWS, all_items=True, seed=seed, loggers=""
+    )
+    return train_on_all_items(settings, output / "run")
+
+
+def outcome(gallery: Gallery, draws: Mapping[str, Draws], photos: Photos, known: np.ndarray) -> Outcome:
+    """Return what the threshold from some draws realises; a gallery without one accepts nothing."""
+    try:
+        threshold = anchor(draws, TARGET, gallery_items=gallery.items).threshold
+    except CalibrationError:
+        threshold = -1.0
+    mated, strange = (
+        Searches.of(gallery, photos.of(items).asked) for items in (known, np.setdiff1d(photos.items, known))
+    )
+    exact = quantile(strange.distances, strange.items)
+    return Outcome(strange.matched(threshold), mated.found(threshold), mated.found(exact))
+
+
+def division(data: Data, size: int, output: Path, *, seed: int) -> dict[str, Outcome]:
+    """Return the outcomes of one choice of known items."""
+    known = np.random.default_rng(seed).permutation(np.unique(data.items))[:size]
+    run = train_heads(data, known, output, seed=seed)
+    fitted, plain = data.of(run), data.of(None)
+    found: dict[str, Outcome] = {}
+    for name, photos in (("fitted", fitted), ("pretrained", plain)):
+        with gallery_of(photos.of(known).shown) as gallery:
+            own = {OWN: make_draws(gallery, model="", item_distance=DISTANCE, probes={}).sources[OWN]}
+            found[name] = outcome(gallery, own, photos, known)
+            if name == "fitted":
+                vectors = [data.of(fold).of(known).shown.vectors for fold in run.folds]
+                folds = FoldVectors("", gallery.snapshot().seqs, np.stack(vectors, axis=1).astype(np.float16))
+                left_out = {item: k for k, fold in enumerate(run.folds) for item in {*known} - {*fold.splits.fit}}
+                draws = fold_draws(gallery, folds, left_out, item_distance=DISTANCE)
+                found["cross-fitted"] = outcome(gallery, {OWN: draws[OWN]}, photos, known)
+    return found
+
+
+def main() -> None:
+    """Measure every set and print the table."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--output", type=Path, default=Path("runs/cross_fitting"), help="Folder for features and runs.")
+    parser.add_argument("--divisions", type=int, default=10)
+    arguments = parser.parse_args()
+    data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")) / "data"
+    columns = ("data", "items", "FPIR, cross-fitted", "TPIR", "of the TPIR at exactly 0.05")
+    more = ("FPIR, draws of fitted items", "FPIR, pretrained", "TPIR, pretrained")
+    with Recorder("cross_fitting", arguments) as record:
+        record.table("heads", (*columns, *more))
+        for name in SETS:
+            every = features_of(name, data / name / f"{name}.csv", arguments.output)
+            for size in (len(np.unique(every.items)) // 2, SMALL_GALLERY):
+                runs = [
+                    division(every, size, arguments.output / "run", seed=seed)
+                    for seed in tqdm(range(arguments.divisions), desc=f"{name}, {size} items")
+                ]
+                cross, fitted, plain = (
+                    [run[each] for run in runs] for each in ("cross-fitted", "fitted", "pretrained")
+                )
+                served, exact = (np.mean([getattr(one, rate) for one in cross]) for rate in ("served", "exact"))
+                record.add(
+                    name,
+                    f"{size}",
+                    _fpir(cross),
+                    f"{served:.3f}",
+                    f"{served / exact:.2f}",
+                    _fpir(fitted),
+                    _fpir(plain),
+                    f"{np.mean([one.served for one in plain]):.3f}",
+                )
+
+
+def _fpir(found: list[Outcome]) -> str:
+    rates = np.array([one.fpir for one in found])
+    return f"{rates.mean():.3f} ± {rates.std():.3f}"
+
+
+if __name__ == "__main__":
+    main()
