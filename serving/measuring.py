@@ -68,8 +68,8 @@ class Measuring:
         retriever = self._service.retriever
         bundle, gallery = retriever.bundle, retriever.gallery
         version = gallery.version
-        if self._seen == (retriever, version):
-            return
+        if self._seen == (retriever, version) or not (is_address(gallery.path) or os.access(gallery.path, os.W_OK)):
+            return  # known, or on a read-only disk, where nothing can be changed
         share, now = changed_share(bundle, gallery), time.monotonic()
         self._changed = (self._changed or now) if share else 0.0
         if 0 < share <= STALE and now - self._changed < LONGEST_S:

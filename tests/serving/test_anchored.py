@@ -212,6 +212,16 @@ def test_one_process_measures_at_a_time(retriever: Retriever) -> None:
         assert retriever.gallery.version == version + 1
 
 
+def test_a_gallery_on_a_read_only_disk_is_not_measured(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(retriever) as client:
+        put(client, range(24, 30))
+        version = retriever.gallery.version
+        monkeypatch.setattr(os, "access", lambda *_: False)
+        Measuring(Service(retriever)).measure_if_due()
+        assert retriever.gallery.version == version
+        assert not (Path(retriever.gallery.path) / measuring.LOCK).exists()
+
+
 def test_the_thread_of_the_server_measures(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "CHECK_S", 0.05)
     with serving(retriever) as client:
