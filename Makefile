@@ -72,7 +72,6 @@ bench: $(VENV)/.installed  ## losses, speed and the demo measured again; needs R
 	$(BIN)/python -m research.benchmarks.paper_claims --output runs/heads
 	$(BIN)/python -m research.benchmarks.many_classes --output runs/many_classes
 	$(BIN)/python -m research.benchmarks.rotations --output runs/rotations
-	$(BIN)/python -m research.benchmarks.rotations --output runs/rotations --finetuned
 	$(BIN)/python -m research.benchmarks.promise
 	$(BIN)/python -m research.benchmarks.grocery --output runs/grocery-benchmark
 	test -d bundles/bench || $(BIN)/retrieval export runs/grocery-benchmark/Smooth-AP-0 -o bundles/bench --allow-estimate

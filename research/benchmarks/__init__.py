@@ -7,12 +7,11 @@ grocery          base losses without and with TCM, fine-tuned with the grocery p
 paper_claims     the papers' main claims on grocery, with linear `heads` on features of the frozen backbone
 many_classes     the same claims with 98 to 1,000 training classes (`research.claims`)
 rotations        one threshold for unseen items, in four rotations of the families; `rotation_tables`
-anchoring        FPIR that thresholds set in a gallery realise on items that are not in it, with frozen features
 pretrained       ranking and thresholds of pretrained models without training
 head_start       a trained head in galleries of items that it was fitted to and of others, beside the pretrained model
 item_distance    the item distance against the nearest photo, and one threshold for all; `item_distance_data`
 verification     geometric verification on covers and on the rotations of grocery; `verification_data`
-promise          how often a certified threshold keeps its FPIR on new items of simulated catalogues
+promise          what the thresholds of galleries realise: by size, with labelled photos, while they grow; `anchoring`
 demo             thresholds of `retrieval demo` for several seeds
 
 Time and memory:

@@ -28,7 +28,7 @@ from training.demo.run import PHOTO_SIZE, run_demo
 from training.export.pretrained import Pretrained
 from training.export.variants import embed_with_onnx
 
-from .pretrained import FITTED, features_in, in_gallery, vectors_of
+from .pretrained import FITTED, features_in, in_gallery, unit, vectors_of
 from .verification_data import Photos, load
 
 MODEL = "efficientnet-lite0"
@@ -255,23 +255,27 @@ class Sets:
             copied = self._kept(f"{family}-copies", lambda: [copied_image(open_image(path)) for path in places])
         return photo_set(name, family, vectors[rows], [photo.item_id for photo in kept], shown, copied)
 
+    def symbols(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return unit vectors (p, d), items (p,) and gallery flags (p,) of the drawn symbols.
+
+        Half of the drawings of each are the gallery.
+        """
+        items = np.repeat(np.arange(SYMBOLS), DRAWINGS).astype(str)
+        return unit(self._kept("symbols", symbol_images)), items, np.arange(len(items)) % DRAWINGS < DRAWINGS // 2
+
     def _symbols(self, part: str) -> PhotoSet:
-        """Return the drawn symbols: half of the drawings of each are the gallery."""
-        drawn = draw_symbols(SYMBOLS, DRAWINGS)
-        images = [
-            Image.fromarray((255 * (1 - pixels)).round().astype(np.uint8)).convert("RGB") for pixels in drawn.pixels
-        ]
-        vectors = self._kept("symbols", lambda: images)
+        """Return the drawn symbols of a part."""
+        vectors, items, shown = self.symbols()
         low, high = {TRAIN: (0, TRAINING_SYMBOLS), TEST: (TRAINING_SYMBOLS, SYMBOLS), ALL: (0, SYMBOLS)}[part]
-        chosen = (drawn.labels >= low) & (drawn.labels < high)
-        shown = np.arange(len(images)) % DRAWINGS < DRAWINGS // 2
+        chosen = (items.astype(int) >= low) & (items.astype(int) < high)
         copies = None
         if part == TRAIN:
-            rows = np.flatnonzero(chosen & shown).tolist()
-            copies = self._kept("symbols-copies", lambda: [copied_image(images[row]) for row in rows])
-        return photo_set(
-            "symbols", "symbols", vectors[chosen], drawn.labels[chosen].astype(str).tolist(), shown[chosen], copies
-        )
+            rows = set(np.flatnonzero(chosen & shown).tolist())
+            copies = self._kept(
+                "symbols-copies",
+                lambda: [copied_image(image) for row, image in enumerate(symbol_images()) if row in rows],
+            )
+        return photo_set("symbols", "symbols", vectors[chosen], items[chosen].tolist(), shown[chosen], copies)
 
     def _kept(self, name: str, draw: Callable[[], Sequence[Image.Image]]) -> np.ndarray:
         """Return the features (p, d) of images, from a file if it exists."""
@@ -282,6 +286,12 @@ class Sets:
             blocks = [np.stack(pixels[start : start + BLOCK]) for start in range(0, len(pixels), BLOCK)]
             np.save(path, np.concatenate([self._model.features(block).numpy() for block in blocks]))
         return np.asarray(np.load(path, allow_pickle=False))
+
+
+def symbol_images() -> list[Image.Image]:
+    """Return the drawn symbols, black on white."""
+    pixels = (255 * (1 - draw_symbols(SYMBOLS, DRAWINGS).pixels)).round().astype(np.uint8)
+    return [Image.fromarray(each).convert("RGB") for each in pixels]
 
 
 def spread(rows: np.ndarray, most: int) -> np.ndarray:

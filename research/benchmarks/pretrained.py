@@ -22,12 +22,13 @@ from training.export.fit import features_of
 from training.export.pretrained import Pretrained
 from training.export.projection import choose_projection
 
-from .anchoring import SETS, Data, repeat
+from .anchoring import Data, repeat
 from .rotation_tables import ROTATIONS
 from .rotations import rotated
 from .tables import Recorder, parser_of
 
 AS_IS, FITTED = "as it is", "fitted"
+SETS = ("birds", "cars", "covers")
 
 
 def data_sets(data: Path) -> Iterator[tuple[str, str, list[Photo]]]:
@@ -86,15 +87,15 @@ def main() -> None:
                 untrained = np.array([photo.partition != "train" for photo in photos])
                 items = np.array([photo.item_id for photo in photos])
                 shown = in_gallery(photos)[untrained]
-                each = Data(name, vectors[untrained], items[untrained], shown, ItemDistance())
+                each = Data(vectors[untrained], items[untrained], shown, ItemDistance())
                 runs = [repeat(each, seed) for seed in range(arguments.repetitions)]
-                realised = np.array([run.fpir(run.thresholds["own"]) for run in runs])
+                realised = np.array([run.fpir(run.own) for run in runs])
                 record.add(
                     f"{name}, {kind}",
                     f"{recall_at_1(vectors, photos):.3f}",
                     f"{realised.mean():.3f} ± {realised.std():.3f}",
-                    f"{np.mean([run.tpir(run.thresholds['own']) for run in runs]):.3f}",
-                    f"{np.mean([run.tpir(run.thresholds['exact']) for run in runs]):.3f}",
+                    f"{np.mean([run.tpir(run.own) for run in runs]):.3f}",
+                    f"{np.mean([run.tpir(run.exact) for run in runs]):.3f}",
                 )
 
 

@@ -1,18 +1,18 @@
-"""What the thresholds of galleries realise: in simulated worlds, for photos of many kinds, and while a gallery grows.
+"""What the thresholds of galleries realise: by size, for photos of many kinds, while a gallery grows, in simulations.
 
     python -m research.benchmarks.promise --output runs/item_distance
 
 Half of the items of a set are known: their gallery photos are indexed, the gallery's own draws set the threshold for
 FPIR 5 % by the item distance, and query photos of known and of unknown items search it, all by the code that serves.
 Simulated worlds have items in clusters of different density, with photos that vary by the spread of the item. The sets
-of photos are embedded by a pretrained model as it is. Rates weight items equally.
+of photos are embedded by a pretrained model as it is. FPIR weights items equally.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,23 +22,29 @@ from tqdm import tqdm
 
 from index.gallery import Gallery
 from index.search.item_distance import ItemDistance
-from index.search.leave_one_out import make_draws
+from index.search.item_search import NOBODY, ItemSearch
+from index.search.leave_one_out import OWN, Drawer, Draws, Probes
 from index.snapshot import GROUP
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import CalibrationError
 from retrieval.threshold.anchor import anchor
 from retrieval.threshold.error_rates import DrawnDistances
+from retrieval.threshold.labelled_queries import by_source, gallery_shift
 from training.export.pretrained import Pretrained
 
-from .item_distance import quantile, share_within
+from .anchoring import NOTHING, TARGET, own_draws
+from .item_distance import item_weights, quantile, share_within
+from .item_distance_data import MODEL, Sets, spread
 from .pretrained import features_in, in_gallery, unit
 from .tables import NONE, Recorder, parser_of
 
-TARGET, DISTANCE, MODEL = 0.05, ItemDistance(), "efficientnet-lite0"
-DIM, CROWDS, PHOTOS, ASKED = 24, 40, 4, 2  # of a simulated world; photos per item in the gallery, and queries
-STRANGERS = 1500  # unknown items of a world
-SIZES = (100, 300)  # known items of a world
+DISTANCE = ItemDistance()
+DIM, CROWDS, PHOTOS = 24, 40, 3  # of a simulated world; photos per item in the gallery
+STRANGERS = 1000  # unknown items of a world
+WORLDS, SIZES = (100, 400), (50, 100, 200, 400)  # known items of a world, and of a gallery of photos
+MOST = 12  # photos of an item in one shop of grocery; birds and cars have as many
+LABELLED = 25  # labelled photos of known items, and of unknown ones
 TWIN = "~2"  # ending of the second id of an item
 SPLIT, NEAR_COPIES, NOISE = 0.2, 3, 0.01  # share of items under two ids; copies of a photo in a burst, and their noise
 KNOWN, EACH = 100, (1, 2, 5, 20, 50)  # items of a world, and gallery photos of each, to compare
@@ -80,12 +86,12 @@ def products(items: np.ndarray) -> np.ndarray:
 
 
 def world(generator: np.random.Generator, items: int, photos: int = PHOTOS) -> Photos:
-    """Return a simulated world: photos of some items for the gallery, queries for these and for STRANGERS others."""
+    """Return a simulated world: photos of some items for the gallery, a query for each and for STRANGERS others."""
     centres, widths = generator.normal(size=(CROWDS, DIM)), generator.uniform(0.5, 1.2, size=(CROWDS, 1))
     count = items + STRANGERS
-    crowd, spread = generator.integers(CROWDS, size=count), generator.uniform(0.2, 0.5, size=(count, 1))
+    crowd, spread = generator.integers(CROWDS, size=count), generator.uniform(0.5, 1.0, size=(count, 1))
     places = centres[crowd] + widths[crowd] * generator.normal(size=(count, DIM))
-    labels = np.concatenate([np.repeat(np.arange(items), photos), np.repeat(np.arange(count), ASKED)])
+    labels = np.concatenate([np.repeat(np.arange(items), photos), np.arange(count)])
     vectors = places[labels] + spread[labels] * generator.normal(size=(len(labels), DIM))
     names = np.array([f"item {label}" for label in labels.tolist()])
     return Photos(unit(vectors), names, np.arange(len(labels)) < items * photos)
@@ -109,14 +115,22 @@ def add(gallery: Gallery, photos: Photos, name: str) -> None:
     gallery.add(ids, photos.items.tolist(), photos.vectors, metadata=groups)
 
 
-def drawn_point(gallery: Gallery) -> tuple[OperatingPoint | None, DrawnDistances]:
-    """Return the operating point that a gallery gets from its own draws, if any, and the draws."""
-    draws = make_draws(gallery, model="model", item_distance=DISTANCE, probes={}).sources
+def drawn(gallery: Gallery, probes: Mapping[str, Probes]) -> dict[str, Draws]:
+    """Return the own draws of a gallery, and those of photos from elsewhere by source."""
+    drawer = Drawer(ItemSearch(gallery.snapshot(), DISTANCE))
+    draws = {OWN: own_draws(gallery, DISTANCE)}
+    for name, source in probes.items():
+        numbers = gallery.item_numbers(source.items)
+        draws[name] = drawer.probes(source, numbers=[numbers.get(item, NOBODY) for item in source.items])
+    return draws
+
+
+def drawn_point(gallery: Gallery, draws: Mapping[str, Draws]) -> OperatingPoint | None:
+    """Return the operating point that a gallery gets from its draws, if any."""
     try:
-        point = anchor(draws, TARGET, gallery_items=gallery.items)
+        return anchor(draws, TARGET, gallery_items=gallery.items, shift=gallery_shift(draws))
     except CalibrationError:
-        point = None
-    return point, DrawnDistances.of(draws)
+        return None
 
 
 @dataclass(frozen=True)
@@ -152,32 +166,36 @@ class Outcome:
     fpir: float
     served: float  # TPIR
     exact: float  # TPIR where exactly the target share of the searches for unknown items return a match
-    uneven: float  # Kolmogorov-Smirnov distance of the p-values of unknown items from uniform ones
+    p_values: np.ndarray  # (n,) of searches for unknown items
+    weights: np.ndarray  # (n,) of these searches, the same for each item
 
 
 def outcome(photos: Photos, known: np.ndarray) -> Outcome | None:
     """Return what the threshold of a gallery of known products realises, None if it gets none."""
     unknown = np.setdiff1d(products(photos.items), known)
     with gallery_of(photos.of(known).shown) as gallery:
-        point, draws = drawn_point(gallery)
+        draws = drawn(gallery, {})
+        point = drawn_point(gallery, draws)
         mated, strange = (Searches.of(gallery, photos.of(items).asked) for items in (known, unknown))
     if point is None:
         return None
-    exact = quantile(strange.distances, strange.items)
+    rates = DrawnDistances.of(draws)
     return Outcome(
         point.status == CERTIFIED,
         strange.matched(point.threshold),
         mated.found(point.threshold),
-        mated.found(exact),
-        unevenness(strange, draws),
+        mated.found(quantile(strange.distances, strange.items)),
+        np.array([rates.p_value(distance) for distance in strange.distances]),
+        item_weights(strange.items),
     )
 
 
-def unevenness(strange: Searches, draws: DrawnDistances) -> float:
-    """Return the Kolmogorov-Smirnov distance of the p-values of searches for unknown items from uniform ones."""
-    p = np.sort([draws.fpir(distance) for distance in strange.distances])
-    steps = np.arange(len(p) + 1) / len(p)
-    return float(max(np.abs(p - steps[1:]).max(), np.abs(p - steps[:-1]).max()))
+def unevenness(found: Sequence[Outcome]) -> float:
+    """Return the Kolmogorov-Smirnov distance of the p-values of all searches for unknown items from uniform ones."""
+    p, weights = (np.concatenate(values) for values in zip(*((o.p_values, o.weights) for o in found), strict=True))
+    order = np.argsort(p)
+    steps = np.r_[0, np.cumsum(weights[order])] / len(found)
+    return float(max(np.abs(p[order] - steps[1:]).max(), np.abs(p[order] - steps[:-1]).max()))
 
 
 def simulated(items: int, seed: int, photos: int = PHOTOS) -> Outcome | None:
@@ -190,12 +208,12 @@ def coverage(record: Recorder, repetitions: int) -> None:
     """Add the table of what thresholds realise in simulated worlds, by the number of items."""
     columns = ("items", "certified", "certified that kept 0.05", "FPIR realised", "TPIR", "of the TPIR at exactly 0.05")
     record.table("coverage", (*columns, "unevenness of p-values"))
-    for items in SIZES:
+    for items in WORLDS:
         made = [simulated(items, seed) for seed in tqdm(range(repetitions), desc=f"{items} items")]
         found = [one for one in made if one is not None]
         certified = [one for one in found if one.certified]
         kept = f"{sum(one.fpir <= TARGET for one in certified)} of {len(certified)}" if certified else NONE
-        record.add(f"{items}", f"{len(certified)}", kept, *cells(found), f"{np.mean([o.uneven for o in found]):.3f}")
+        record.add(f"{items}", f"{len(certified)}", kept, *cells(found), f"{unevenness(found):.3f}")
 
 
 def cells(found: list[Outcome]) -> tuple[str, ...]:
@@ -244,7 +262,7 @@ KINDS: dict[str, Callable[[Photos], Photos]] = {
 def real_sets(data: Path, output: Path) -> Iterator[tuple[str, Photos]]:
     """Yield the sets of photos by the pretrained model; grocery by shop: one is the gallery, the other one asks."""
     model = Pretrained.load(MODEL)
-    for name in ("birds", "cars", "grocery"):
+    for name in ("birds", "cars", "covers", "grocery"):
         listed = read_catalogue(data / "data" / name / f"{name}.csv")
         vectors = unit(features_in(output / f"{name}.npy", model, listed))
         items, sources = (np.array(column) for column in zip(*((p.item_id, p.source) for p in listed), strict=True))
@@ -253,41 +271,114 @@ def real_sets(data: Path, output: Path) -> Iterator[tuple[str, Photos]]:
             yield name, every
             continue
         for store, title in (("store_a", "grocery, a to b"), ("store_b", "grocery, b to a")):
-            yield title, replace(every, in_gallery=sources == store).where(sources != "iconic")
+            shops = [[items == item, sources == shop] for item in np.unique(items) for shop in ("store_a", "store_b")]
+            rows = np.concatenate([spread(np.flatnonzero(np.all(each, axis=0)), MOST) for each in shops])
+            yield title, replace(every, in_gallery=sources == store).where(rows)
 
 
-def kinds(record: Recorder, sets: list[tuple[str, Photos]], repetitions: int) -> None:
+def mixed(sets: Mapping[str, Photos]) -> Photos:
+    """Return the photos of several sets as one."""
+    names = [np.char.add(f"{name} ", photos.items) for name, photos in sets.items()]
+    vectors, shown = ([getattr(each, name) for each in sets.values()] for name in ("vectors", "in_gallery"))
+    return Photos(np.concatenate(vectors), np.concatenate(names), np.concatenate(shown))
+
+
+def divided(photos: Photos, size: int, seed: int) -> np.ndarray:
+    """Return some items at random, the known ones."""
+    return np.random.default_rng(seed).permutation(np.unique(photos.shown.items))[:size]
+
+
+def by_size(record: Recorder, sets: Mapping[str, Photos], repetitions: int) -> None:
+    """Add the table of what thresholds realise with galleries of several sizes."""
+    columns = ("data, known items", "FPIR realised", "TPIR", "of the TPIR at exactly 0.05", "unevenness of p-values")
+    record.table("sizes", columns)
+    for name, photos in sets.items():
+        for size in (size for size in SIZES if size <= 0.7 * len(np.unique(photos.items))):
+            runs = [outcome(photos, divided(photos, size, seed)) for seed in tqdm(range(repetitions), desc=name)]
+            found = [run for run in runs if run is not None]
+            record.add(f"{name}, {size}", *cells(found), f"{unevenness(found):.3f}")
+
+
+def labelled(record: Recorder, sets: Mapping[str, Photos], repetitions: int) -> None:
+    """Add the table of thresholds from own draws alone and together with some labelled photos."""
+    columns = ("data", "FPIR realised, own draws", "TPIR, own draws", "FPIR realised, labelled too")
+    record.table("labelled", (*columns, "TPIR, labelled too", "of the TPIR of own draws at the same FPIR"))
+    for name, photos in sets.items():
+        runs = [with_labels(photos, seed) for seed in tqdm(range(repetitions), desc=f"{name}, labelled")]
+        own, both = (np.array([thresholds[place] for _, _, thresholds in runs]) for place in (0, 1))
+        rates = [mean_rates(runs, thresholds) for thresholds in (own, both)]
+        low, high = -1.0, 1.0
+        while high - low > 1e-6:  # moves the thresholds of own draws to the other ones' FPIR
+            middle = (low + high) / 2
+            low, high = (middle, high) if mean_rates(runs, own + middle)[0] < rates[1][0] else (low, middle)
+        same = rates[1][1] / mean_rates(runs, own + high)[1]
+        record.add(name, *(f"{rate:.3f}" for rate in (*rates[0], *rates[1])), f"{same:.2f}")
+
+
+def with_labels(photos: Photos, seed: int) -> tuple[Searches, Searches, tuple[float, float]]:
+    """Return searches for known and for unknown items, and the thresholds of own draws and with labelled photos too.
+
+    One query photo of each of some known and some unknown items is labelled. These do not count as searches.
+    """
+    items = np.random.default_rng(seed).permutation(np.unique(photos.shown.items))
+    known, unknown = np.split(items, [len(items) // 2])
+    firsts = ~photos.in_gallery
+    firsts[firsts] = np.isin(np.arange(firsts.sum()), np.unique(photos.asked.items, return_index=True)[1])
+    chosen = [firsts & np.isin(photos.items, some[:LABELLED]) for some in (known, unknown)]
+    named = np.concatenate([photos.items[chosen[0]], np.full(chosen[1].sum(), "")]).tolist()
+    vectors = np.concatenate([photos.vectors[mask] for mask in chosen])
+    probes = by_source(Probes(vectors, [f"labelled {row}" for row in range(len(named))], named))
+    asked = photos.where(~photos.in_gallery & ~chosen[0])
+    with gallery_of(photos.of(known).shown) as gallery:
+        draws = drawn(gallery, probes)
+        points = drawn_point(gallery, {OWN: draws[OWN]}), drawn_point(gallery, draws)
+        mated, strange = (Searches.of(gallery, asked.of(some)) for some in (known, unknown[LABELLED:]))
+    own, both = (NOTHING if point is None else point.threshold for point in points)
+    return mated, strange, (own, both)
+
+
+def mean_rates(
+    runs: Sequence[tuple[Searches, Searches, tuple[float, float]]], thresholds: np.ndarray
+) -> tuple[float, float]:
+    """Return the mean FPIR and TPIR of searches with the threshold of each."""
+    rates = [
+        (strange.matched(each), mated.found(each))
+        for (mated, strange, _), each in zip(runs, thresholds.tolist(), strict=True)
+    ]
+    fpir, tpir = np.mean(rates, axis=0).tolist()
+    return fpir, tpir
+
+
+def kinds(record: Recorder, sets: Mapping[str, Photos], repetitions: int) -> None:
     """Add the table of what thresholds realise with photos of many kinds."""
     columns = ("data", "known items", "FPIR realised", "TPIR", "of the TPIR at exactly 0.05", "without a threshold")
     record.table("kinds", columns)
-    for name, photos in sets:
-        items = np.unique(photos.shown.items)
+    for name, photos in sets.items():
+        half = len(np.unique(photos.items)) // 2
         for kind, change in KINDS.items():
-            changed = change(photos)
-            runs = [
-                outcome(changed, np.random.default_rng(seed).permutation(items)[: len(items) // 2])
-                for seed in tqdm(range(repetitions), desc=f"{name}, {kind}")
-            ]
+            known, changed = [divided(photos, half, seed) for seed in range(repetitions)], change(photos)
+            runs = [outcome(changed, items) for items in tqdm(known, desc=f"{name}, {kind}")]
             found = [run for run in runs if run is not None]
             shown = cells(found) if found else (NONE, NONE, NONE)
-            record.add(f"{name}, {kind}", f"{len(items) // 2}", *shown, f"{len(runs) - len(found)}")
+            record.add(f"{name}, {kind}", f"{half}", *shown, f"{len(runs) - len(found)}")
     for count in EACH:
         runs = [simulated(KNOWN, seed, count) for seed in tqdm(range(repetitions), desc=f"{count} photos of an item")]
         found = [run for run in runs if run is not None]
         record.add(f"simulated, photos of an item: {count}", f"{KNOWN}", *cells(found), f"{len(runs) - len(found)}")
 
 
-def churn(record: Recorder, sets: list[tuple[str, Photos]], repetitions: int) -> None:
+def churn(record: Recorder, sets: Mapping[str, Photos], repetitions: int) -> None:
     """Add the table of right matches and FPIR under a frozen threshold and under one that is measured again."""
-    columns = ("data, change", "right matches lost", "FPIR before", "FPIR after", "lost after measuring again")
+    columns = ("data, change", "FPIR before", "right matches lost", "FPIR after", "lost after measuring again")
     record.table("churn", (*columns, "FPIR after measuring again"))
-    for name, photos in sets:
+    for name, photos in sets.items():
         for change in (more_items, more_photos):
             rows = [change(photos, np.random.default_rng(seed)) for seed in tqdm(range(repetitions), desc=name)]
-            means = np.mean([row for row in rows if row is not None], axis=0)
-            lost, before, after, again, measured = means.tolist()
+            means = np.mean([row for row in rows if row is not None], axis=0).tolist()
+            (first, fpir), *later = means[:2], means[2:4], means[4:]
+            compared = [(f"{1 - tpir / first:.1%}", f"{rate:.3f}") for tpir, rate in later]
             told = f"{name}, {'10 % more items' if change is more_items else 'one more photo of each item'}"
-            record.add(told, f"{lost:.1%}", f"{before:.3f}", f"{after:.3f}", f"{again:.1%}", f"{measured:.3f}")
+            record.add(told, f"{fpir:.3f}", *compared[0], *compared[1])
 
 
 def more_items(photos: Photos, generator: np.random.Generator) -> tuple[float, ...] | None:
@@ -309,21 +400,20 @@ def more_photos(photos: Photos, generator: np.random.Generator) -> tuple[float, 
 def grown(
     shown: Photos, added: Photos, photos: Photos, known: np.ndarray, unknown: np.ndarray
 ) -> tuple[float, ...] | None:
-    """Return the share of right matches lost and the FPIR before and after photos are added, and measured again."""
+    """Return TPIR and FPIR before and after photos are added, and with the threshold measured again."""
+    mated, strange = photos.of(known).asked, photos.of(unknown).asked
     with gallery_of(shown) as gallery:
-        point, _ = drawn_point(gallery)
-        if point is None:
-            return None
-        mated, strange = photos.of(known).asked, photos.of(unknown).asked
-        before, fpir = Searches.of(gallery, mated).found(point.threshold), Searches.of(gallery, strange)
+        point = drawn_point(gallery, drawn(gallery, {}))
+        before = [Searches.of(gallery, asked) for asked in (mated, strange)]
         add(gallery, added, "added")
-        again, _ = drawn_point(gallery)
-        after, others = Searches.of(gallery, mated), Searches.of(gallery, strange)
-    if again is None or not before:
+        again = drawn_point(gallery, drawn(gallery, {}))
+        after = [Searches.of(gallery, asked) for asked in (mated, strange)]
+    if point is None or again is None:
         return None
-    lost = [1 - after.found(threshold) / before for threshold in (point.threshold, again.threshold)]
-    rates = [others.matched(threshold) for threshold in (point.threshold, again.threshold)]
-    return lost[0], fpir.matched(point.threshold), rates[0], lost[1], rates[1]
+    times = ((before, point), (after, point), (after, again))
+    return tuple(
+        rate for (right, other), at in times for rate in (right.found(at.threshold), other.matched(at.threshold))
+    )
 
 
 def main() -> None:
@@ -332,11 +422,19 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/item_distance"), help="Folder for computed features.")
     parser.add_argument("--worlds", type=int, default=200, help="Simulated worlds of each size.")
     parser.add_argument("--repetitions", type=int, default=20, help="Divisions of each set of photos.")
+    parser.add_argument("--labelled", type=int, default=30, help="Divisions with labelled photos.")
     arguments = parser.parse_args()
-    sets = list(real_sets(Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")), arguments.output))
+    data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared"))
+    sets = dict(real_sets(data, arguments.output))
+    several = {name: photos for name, photos in sets.items() if name != "covers"}  # which has one photo of an item
+    every = mixed({name: photos for name, photos in sets.items() if name != "grocery, b to a"})
+    drawings = Photos(*Sets(data, arguments.output).symbols())
+    sized = {name: sets[name] for name in ("birds", "cars")} | {"all sets": every, "symbols": drawings}
     with Recorder("promise", arguments) as record:
-        kinds(record, sets, arguments.repetitions)
-        churn(record, sets, arguments.repetitions)
+        by_size(record, sized, arguments.repetitions)
+        kinds(record, several, arguments.repetitions)
+        churn(record, several, arguments.repetitions)
+        labelled(record, sets, arguments.labelled)
         coverage(record, arguments.worlds)
 
 

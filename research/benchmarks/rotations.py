@@ -1,21 +1,18 @@
 """One threshold for unseen items: four rotations of the item families of grocery, with several seeds.
 
     python -m research.benchmarks.rotations --output runs/rotations
-    python -m research.benchmarks.rotations --output runs/rotations --finetuned
 
 Families are numbered in the order in which `group` values first appear. In rotation r, families with number mod 4 = r
 are the test set, those with (r + 2) mod 4 the calibration set, and the others train (a fifth of them, by family, for
-validation). Heads on frozen features, or whole models with --finetuned, are trained on each; rotations r and r + 2
-share the training because only test and calibration are exchanged. The distance to the nearest photo and the item
+validation). Heads on frozen features are trained on each; rotations r and r + 2 share the training because only test
+and calibration are exchanged. The distance to the nearest photo and the item
 distance get a threshold for FPIR 5 % from the calibration items. Printed are the realised FPIR, TPIR at that threshold
 and at exactly 5 %, misidentification and OPIS: by rotation for the item distance, and as means over rotations for both.
-Intervals are clustered by family. An interrupted benchmark continues; two calls with different --recipes may run at
-once.
+Intervals are clustered by family. An interrupted benchmark continues.
 """
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import itertools
 import json
@@ -39,12 +36,9 @@ from training.backbones import backbone_preprocessing, load_backbone
 from training.config import Settings
 from training.data.augmentation import Augmentation
 from training.data.reader import PhotoReader, evaluation_batches
-from training.evaluation.embedding import embed_photos, to_device
+from training.evaluation.embedding import to_device
 from training.evaluation.evaluate import item_labels, make_evaluation_split, score_split
-from training.loop.run import Run
-from training.loop.train import train
 
-from . import grocery
 from .heads import VIEWS, FrozenFeatures, Task, open_set_metrics, train_head, vectors_of
 from .rotation_tables import EVAL_SPLITS, ROTATIONS, report
 from .tables import Recorder, parser_of
@@ -61,11 +55,6 @@ RECIPES: dict[str, dict[str, Any]] = {
     },
 }
 RECIPES |= {f"{name} + TCM": {**recipe, "tcm": (0.8, 0.4)} for name, recipe in RECIPES.items()}
-FINETUNED: dict[str, dict[str, Any]] = {
-    name: grocery.RECIPES[name] for name in ("EL-nivMF + ProxyAnchor", "Smooth-AP", "Smooth-AP + TCM")
-}
-FINETUNED["EL-nivMF + ProxyAnchor + TCM"] = {**FINETUNED["EL-nivMF + ProxyAnchor"], "regularizer": "tcm"}
-EPOCHS = 6
 
 
 def rotated(photos: Sequence[Photo], rotation: int) -> list[Photo]:
@@ -109,41 +98,6 @@ def head_features(photos: list[Photo], views: np.ndarray, plain: np.ndarray, spl
     chosen = torch.from_numpy(views[:, fit])
     mean, scale = chosen.mean(dim=(0, 1)), chosen.std()
     return FrozenFeatures(photos, splits, (chosen - mean) / scale, (torch.from_numpy(plain) - mean) / scale, fit)
-
-
-def write_catalogue(photos: Sequence[Photo], path: Path) -> None:
-    """Write the photos of a rotation as a CSV for `train`."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(("path", "label", "group", "source", "partition"))
-        writer.writerows((p.path, p.item_id, p.group, p.source, p.partition) for p in photos)
-
-
-def finetuned_vectors(recipe: str, rotation: int, seed: int, photos: Sequence[Photo], place: Path, data: Path) -> Any:
-    """Return unit vectors (n, d) of a fine-tuned model, trained once for rotations r and r + 2."""
-    half = rotation % 2
-    folder = place / f"{recipe.replace(' ', '')}-{half}-{seed}"
-    if not (folder / "vectors.npz").exists():
-        started = (folder / "settings.json").exists()
-        run = Run.open(folder) if started else None
-        if run is None or run.progress.get("epoch") != EPOCHS:
-            table = place / f"rotation-{half}.csv"
-            write_catalogue(rotated(photos, half), table)
-            settings = Settings(
-                catalogue=str(table.resolve()),
-                backbone=str(data / "weights/mobilenet_v1_0.75_224"),
-                epochs=EPOCHS,
-                precision="fp32",
-                seed=seed,
-                **grocery.START,
-                **FINETUNED[recipe],
-            )
-            run = train(settings, folder, resume=started)
-        model = run.best_model().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        reader = PhotoReader(photos, run.preprocessing, cache_bytes=0)
-        np.savez(folder / "vectors.npz", vectors=embed_photos(model, reader, len(photos), run.preprocessing))
-    with np.load(folder / "vectors.npz", allow_pickle=False) as file:
-        return file["vectors"]
 
 
 def measured(photos: list[Photo], splits: Splits, vectors: np.ndarray) -> dict[str, Any]:
@@ -190,16 +144,15 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/rotations"))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--finetuned", action="store_true", help="Train whole models instead of heads (takes hours).")
-    parser.add_argument("--recipes", action="append", choices=sorted({*RECIPES, *FINETUNED}), help="Default: all.")
+    parser.add_argument("--recipes", action="append", choices=sorted(RECIPES), help="Default: all.")
     arguments = parser.parse_args()
-    place = arguments.output / ("finetuned" if arguments.finetuned else "heads")
+    place = arguments.output / "heads"
     place.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve()
     whole = read_catalogue(data / "data/grocery/grocery.csv")
     photos = photos_in_protocol(whole, sorted({photo.item_id for photo in whole}), make_evaluation_protocol(whole))
-    recipes = arguments.recipes or list(FINETUNED if arguments.finetuned else RECIPES)
+    recipes = arguments.recipes or list(RECIPES)
     results: dict[str, dict[str, Any]] = {}
     todo = list(itertools.product(range(arguments.seeds), recipes, range(ROTATIONS)))
     for seed, recipe, rotation in tqdm(todo, desc="rotations"):
@@ -207,16 +160,13 @@ def main() -> None:
         if not path.exists():
             rotated_photos = rotated(photos, rotation)
             splits = make_splits(rotated_photos, seed=0)
-            if arguments.finetuned:
-                vectors = finetuned_vectors(recipe, rotation, seed, photos, place, data)
-            else:
-                views, plain = features_of(photos, arguments.output / "features.npz", data)
-                features = head_features(rotated_photos, views, plain, splits)
-                head, _ = train_head(features, Task(seed=seed, **RECIPES[recipe]))
-                vectors = vectors_of(features, head)[0]
+            views, plain = features_of(photos, arguments.output / "features.npz", data)
+            features = head_features(rotated_photos, views, plain, splits)
+            head, _ = train_head(features, Task(seed=seed, **RECIPES[recipe]))
+            vectors = vectors_of(features, head)[0]
             path.write_text(json.dumps(measured(rotated_photos, splits, vectors)))
         results[f"{recipe}/{rotation}/{seed}"] = json.loads(path.read_text())
-    with Recorder("rotations-finetuned" if arguments.finetuned else "rotations", arguments) as record:
+    with Recorder("rotations", arguments) as record:
         report(results, recipes, arguments.seeds, record)
 
 

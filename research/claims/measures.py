@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.search.leave_one_out import KeptDraws
-from research.benchmarks.anchoring import Data, limit, threshold_of
+from research.benchmarks.anchoring import Data, limit
 from retrieval.metrics.consistency import opis, utility_curves
 from retrieval.metrics.identification import SearchScores
 
@@ -76,7 +75,7 @@ def anchored_by_class(vectors: np.ndarray, labels: np.ndarray, in_gallery: np.nd
     """
     classes = np.unique(labels)
     names = np.array([f"{label:06d}" for label in labels])
-    data = Data("set", vectors.astype(np.float32), names, in_gallery)
+    data = Data(vectors.astype(np.float32), names, in_gallery)
     sums = {name: np.zeros(len(classes)) for name in ANCHORED}
     for number in range(HALVES):
         order = np.random.default_rng((5, number)).permutation(len(classes))
@@ -88,10 +87,8 @@ def anchored_by_class(vectors: np.ndarray, labels: np.ndarray, in_gallery: np.nd
 def _add_half(sums: dict[str, Floats], data: Data, labels: np.ndarray, classes: np.ndarray, known: np.ndarray) -> None:
     member = np.isin(labels, classes[known])
     shown = member & data.in_gallery
-    draws: KeptDraws = data.draws(shown, {})
     unknown, asked = (data.searches(mask & ~data.in_gallery, shown) for mask in (~member, member))
-    own = threshold_of(draws, gallery_items=len(known))
-    exact = limit(unknown, TARGET)
+    own, exact = data.threshold(shown), limit(unknown, TARGET)
     sums["TPIR, anchored"][known] += _by_class(asked, asked.correct <= own)
     sums["TPIR, exact"][known] += _by_class(asked, asked.correct <= exact)
     others = np.setdiff1d(np.arange(len(classes)), known)
