@@ -62,7 +62,7 @@ class Data:
 
 def own_draws(gallery: Gallery, item_distance: ItemDistance) -> Draws:
     """Return the own draws of a gallery."""
-    return Drawer(ItemSearch(gallery.snapshot(), item_distance)).own(excluded=np.zeros(0, np.int32))
+    return Drawer(ItemSearch(gallery.snapshot(), item_distance)).own()
 
 
 @dataclass(frozen=True)
