@@ -422,6 +422,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/item_distance"), help="Folder for computed features.")
     parser.add_argument("--worlds", type=int, default=200, help="Simulated worlds of each size.")
     parser.add_argument("--repetitions", type=int, default=20, help="Divisions of each set of photos.")
+    parser.add_argument("--grown", type=int, default=20, help="Divisions of each set in which the gallery grows.")
     parser.add_argument("--labelled", type=int, default=30, help="Divisions with labelled photos.")
     arguments = parser.parse_args()
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared"))
@@ -433,7 +434,7 @@ def main() -> None:
     with Recorder("promise", arguments) as record:
         by_size(record, sized, arguments.repetitions)
         kinds(record, several, arguments.repetitions)
-        churn(record, several, arguments.repetitions)
+        churn(record, several, arguments.grown)
         labelled(record, sets, arguments.labelled)
         coverage(record, arguments.worlds)
 
