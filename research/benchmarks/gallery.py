@@ -30,7 +30,7 @@ from index.gallery import Gallery
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from index.search.leave_one_out import make_draws
 
-from .tables import NONE, Recorder, parser_of
+from .tables import Recorder, parser_of
 
 PHOTOS_PER_ITEM, DIM = 5, 128
 BLOCK = 10_000
@@ -240,7 +240,7 @@ def measure(output: Path, count: int, dim: int, kinds: list[str]) -> list[dict[s
     for kind in kinds:
         step("build", path, kind)  # the next measurement then has an index of the same kind in use
         row = common | step("build", path, kind) | step("serve", path)
-        if row["kind"] == choose_kind(count, dim).kind:
+        if row["kind"] == choose_kind(count, dim).kind:  # as `retrieval index` does
             row |= step("draws", path)
         files = sum(file.stat().st_size for file in (path / "indexes").glob("*.faiss")) if row["kind"] != FLAT else 0
         row["index_bytes"] = files or 4 * dim * count
@@ -250,6 +250,7 @@ def measure(output: Path, count: int, dim: int, kinds: list[str]) -> list[dict[s
     return rows
 
 
+ADDED = ("photos × d", "kind", "item distance adds, ms", "all draws, s of one core")
 COLUMNS = (
     "photos × d",
     "kind",
@@ -257,8 +258,6 @@ COLUMNS = (
     "bare Faiss ms",
     "search ms (of bare)",
     "by item distance ms (beyond bare)",
-    "item distance adds, ms",
-    "all draws, s of one core",
     "batches of 40, ms per query (beyond bare)",
     "× bare flat",
     "recall [lower]",
@@ -270,18 +269,25 @@ COLUMNS = (
 )
 
 
+def added_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    """Return the cells of what the item distance costs."""
+    return *named(row), f"{row['added_ms']:.3f}", f"{row['draws_s']:.1f}"
+
+
+def named(row: dict[str, Any]) -> tuple[str, str]:
+    """Return the size and the index kind of a row."""
+    return f"{row['photos']:,} × {row['dim']}", row["kind"]
+
+
 def cells(row: dict[str, Any]) -> tuple[str, ...]:
     """Return the table cells of a row."""
     index = row["index_bytes"]
     return (
-        f"{row['photos']:,} × {row['dim']}",
-        row["kind"],
+        *named(row),
         f"{row['open_s']:.2f}",
         f"{row['bare_ms']:.3f}",
         f"{row['search_ms']:.3f} ({row['bare_ms'] / row['search_ms']:.2f})",
         f"{row['served_ms']:.3f} ({row['beyond_ms']:+.3f})",
-        f"{row['added_ms']:.3f}",
-        f"{row['draws_s']:.1f}" if "draws_s" in row else NONE,
         f"{row['batch_ms']:.3f} ({row['beyond_batch_ms']:+.3f})",
         f"{row['bare_flat_ms'] / row['search_ms']:.1f}",
         "{value:.4f} [{lower:.4f}]".format(**row["recall"]) if "recall" in row else "exact",
@@ -306,10 +312,9 @@ def main() -> None:
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     arguments.output.mkdir(parents=True, exist_ok=True)
     with Recorder("gallery", arguments) as record:
-        record.table("gallery", COLUMNS)
-        for count in arguments.photos:
-            for row in measure(arguments.output, count, DIM, arguments.kinds):
-                record.add(*cells(row))
+        rows = [row for count in arguments.photos for row in measure(arguments.output, count, DIM, arguments.kinds)]
+        record.table("gallery", COLUMNS, map(cells, rows))
+        record.table("item distance", ADDED, (added_cells(row) for row in rows if "draws_s" in row))
 
 
 if __name__ == "__main__":
