@@ -155,7 +155,3 @@ def test_open_or_create(tmp_path: Path) -> None:
         assert gallery.features_key == ""
     with pytest.raises(GalleryError, match=r"Milvus keeps no features.*local gallery"):
         open_or_create(f"milvus+{tmp_path}/lite.db/name", dim=DIM, embedding_id="e", features_key="f")
-    with Gallery.open(tmp_path / "g") as gallery:
-        gallery._database.set_fact("format", 4)
-    with pytest.raises(GalleryError, match="has format 4, this program reads format 5"):
-        Gallery.open(tmp_path / "g")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,12 +16,6 @@ from .vectors import DIM, unit
 
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # pymilvus warns of its own dependencies
-
-
-@pytest.fixture
-def address(tmp_path: Path) -> str:
-    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
-    return f"milvus+{tmp_path}/lite.db/shop"
 
 
 def test_what_is_kept_and_what_is_refused(address: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +20,6 @@ from .vectors import DIM, unit
 
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # pymilvus warns of its own dependencies
-
-
-@pytest.fixture
-def address(tmp_path: Path) -> str:
-    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
-    return f"milvus+{tmp_path}/lite.db/shop"
 
 
 def probes() -> dict[str, Probes]:

@@ -52,19 +52,6 @@ def test_a_photo_is_put_and_found_by_its_print(covers: Path) -> None:
         assert client.delete("/v1/photos/new").status_code == 200
 
 
-def test_an_explanation_counts_the_details_that_agree(covers: Path) -> None:
-    with client_of(Opens(covers)) as client:
-        found, unknown = (
-            client.post("/v1/search?explain=true", content=image, headers=JPEG).json() for image in (ASKED, UNKNOWN)
-        )
-    first, *others = found["explanation"]["items"]
-    assert (first["item_id"], first["photo_id"]) == ("cover-03", found["matches"][0]["photo_id"])
-    assert first["inliers"] > 10
-    assert max(item["inliers"] for item in others) < first["inliers"]
-    assert unknown["decision"] == "no_match"
-    assert max(item["inliers"] for item in unknown["explanation"]["items"]) < first["inliers"]
-
-
 def test_a_bundle_without_verification_adds_no_photo_to_a_gallery_with_features(covers: Path) -> None:
     opens = Opens(covers)
     opens.name = "plain"
