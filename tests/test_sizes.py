@@ -14,15 +14,15 @@ from .conftest import ROOT
 
 MOST = {
     "statements": 15_200,
-    "lines": 33_800,
+    "lines": 33_600,
     "modules": 232,
     "options": 151,
     "settings": 44,
     "largest_room": 12,
     "most_methods": 28,
 }
-WALKS = {"a search in process": 20, "a search over HTTP": 30, "a new row": 47, "draws to threshold": 20}
-LINES_OF_TESTS, LINES_OF_RESEARCH = 28_700, 10_600
+WALKS = {"a search in process": 20, "a search over HTTP": 30, "a new row": 46, "draws to threshold": 20}
+LINES_OF_TESTS, LINES_OF_RESEARCH = 28_600, 10_600
 IMPORTED = 80  # modules of ours that `import retrieval.retriever` brings
 
 
