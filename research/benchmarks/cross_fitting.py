@@ -27,7 +27,7 @@ from index.gallery import Gallery
 from index.search.item_distance import ItemDistance
 from index.search.leave_one_out import OWN, Draws, make_draws
 from retrieval.catalogue.read import Photo, read_catalogue
-from retrieval.catalogue.splits import Splits
+from retrieval.catalogue.splits import Splits, make_evaluation_protocol, photos_in_protocol
 from retrieval.errors import CalibrationError
 from retrieval.threshold.anchor import anchor
 from retrieval.threshold.fold_draws import FoldVectors, fold_draws
@@ -77,8 +77,9 @@ class Outcome:
 
 def features_of(name: str, catalogue: Path, output: Path) -> Data:
     """Return a set with its features, which a training of one epoch on all of its photos writes."""
-    photos = read_catalogue(catalogue)
-    items = tuple(sorted({photo.item_id for photo in photos}))
+    listed = read_catalogue(catalogue)
+    items = tuple(sorted({photo.item_id for photo in listed}))
+    photos = photos_in_protocol(listed, items, make_evaluation_protocol(listed))
     settings = Settings(str(catalogue), backbone=LITE0, precompute=VIEWS, epochs=1, select="last", loggers="")
     path = output / f"{name}-features"
     if not (path / FEATURES).exists():
