@@ -3,6 +3,7 @@
 from .contextual import Contextual, ContextualSum, SimilarityRegularizer
 from .contrastive import ClassAveragedContrastive, Contrastive
 from .mean_field import ClassWiseMultiSimilarity, MeanFieldClassWiseMultiSimilarity, MeanFieldContrastive
+from .open_set import OpenSet
 from .proxies import ArcFace, ProxyAnchor, ProxyNCA
 from .pytorch_metric_learning import CosFace, MultiSimilarity, NormalizedSoftmax, Triplet
 from .ranking import RecallAtK, SmoothAP
@@ -23,6 +24,7 @@ __all__ = [
     "MeanFieldContrastive",
     "MultiSimilarity",
     "NormalizedSoftmax",
+    "OpenSet",
     "ProxyAnchor",
     "ProxyNCA",
     "RecallAtK",

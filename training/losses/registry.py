@@ -19,6 +19,7 @@ from .base import check_not_negative
 from .contextual import Contextual, ContextualSum, SimilarityRegularizer
 from .contrastive import ClassAveragedContrastive, Contrastive
 from .mean_field import ClassWiseMultiSimilarity, MeanFieldClassWiseMultiSimilarity, MeanFieldContrastive
+from .open_set import OpenSet
 from .proxies import ArcFace, ProxyAnchor, ProxyNCA
 from .pytorch_metric_learning import CosFace, MultiSimilarity, NormalizedSoftmax, Triplet
 from .ranking import RecallAtK, SmoothAP
@@ -60,6 +61,7 @@ LOSSES: dict[str, Entry] = {
     "mean_field_contrastive": Entry(MeanFieldContrastive, MEAN_FIELD_PAPER + ", Eq. 8", "n C d", False),
     "multi_similarity": Entry(MultiSimilarity, "Wang et al., CVPR 2019", "n² d", True),
     "normalized_softmax": Entry(NormalizedSoftmax, "Zhai and Wu, BMVC 2019", "n C d", False),
+    "open_set": Entry(OpenSet, "Su et al., ECCV 2024", "n² d", True),
     "proxy_anchor": Entry(ProxyAnchor, "Kim et al., CVPR 2020", "n C d", False),
     "proxy_nca": Entry(ProxyNCA, "Teh et al., ECCV 2020", "n C d", False),
     "recall_at_k": Entry(RecallAtK, "Patel et al., CVPR 2022", "n² (d + m)", True),

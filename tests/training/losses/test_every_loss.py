@@ -20,7 +20,7 @@ SMOOTH = {"smooth_ap": {"temperature": 0.1}, "recall_at_k": {"similarity_tempera
 # a constant slope for a step, a gradient that is cut and a difference of ranks are no derivatives: test_losses_by_hand
 # and test_comparison compare them with loops; the vMF samples are fixed in test_vmf
 SURROGATE = {"contextual", "contextual_sum", "contextual_corrected", "contextual_detached", "blackbox_ap"}
-DRAWN = {"margin"}  # which negatives it takes is drawn, in the order of the batch
+DRAWN = {"margin", "open_set"}  # which photos it takes for what is drawn, or depends on the order of the batch
 WITH_NORMS = {"vmf_nca", "nca_l2"}  # a norm is a certainty to the one, part of a distance to the other
 ALONE = {name for name, entry in LOSSES.items() if not entry.has_proxies}
 QUICKLY = [True, pytest.param(False, marks=pytest.mark.slow)]  # along random directions, or in each coordinate
