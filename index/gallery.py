@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import numpy as np
@@ -62,7 +63,7 @@ from .maintenance import (
     verify_files,
 )
 from .search.details import Verifier
-from .search.distance import Rows
+from .search.distance import Rows, exact_unit
 from .search.filters import Filter, check_columns, parse_where, to_sql
 from .search.item_distance import NEAREST_PHOTO, ItemDistance
 from .search.item_search import ItemSearch
@@ -86,6 +87,7 @@ LOCK = "writer.lock"
 PARTIAL = f"{DATABASE}.partial"
 LEFTOVERS = {PARTIAL, f"{PARTIAL}-wal", f"{PARTIAL}-shm", f"{PARTIAL}-journal"}  # of an interrupted `create`
 UNINDEXED = 0.2  # share of photos outside the index above which a rebuild is due
+TOGETHER = 10_000  # photos that are added to a temporary gallery at a time
 ATTEMPTS = 5  # at a filtered search while other processes write
 PHOTOS_OF_ITEMS = "SELECT photo_id FROM photos JOIN items ON number = item WHERE item_id IN"
 
@@ -325,6 +327,22 @@ class Gallery:
             self._remember([error.message])
             raise
         return Found(now.version, now.point, answers)
+
+    def snapshot(self) -> Snapshot:
+        """Return the newest version as a searchable snapshot, reading it if it is not cached."""
+        with self._guard:
+            while True:
+                state = self._database.state()
+                last = self._snapshot
+                if last is not None and state == (last.version, last.layout):
+                    return last
+                if last is not None:
+                    last = self._snapshot = without_replaced(last, self._database.index())
+                try:
+                    self._snapshot = self._read(last)
+                except GalleryCorrupt:
+                    if self._database.state() == state:  # otherwise a rebuild removed a file during the read
+                        raise
 
     def verify(self, *, rows: bool = True) -> list[str]:
         """Read all data and return a list of problems in words; empty if there are none.
@@ -578,22 +596,6 @@ class Gallery:
             return now, now.filter(where, passing, (condition, values))
         raise GalleryError(f"{self.path} changes faster than it can be filtered", remedy="Try again")
 
-    def snapshot(self) -> Snapshot:
-        """Return the newest version as a searchable snapshot, reading it if it is not cached."""
-        with self._guard:
-            while True:
-                state = self._database.state()
-                last = self._snapshot
-                if last is not None and state == (last.version, last.layout):
-                    return last
-                if last is not None:
-                    last = self._snapshot = without_replaced(last, self._database.index())
-                try:
-                    self._snapshot = self._read(last)
-                except GalleryCorrupt:
-                    if self._database.state() == state:  # otherwise a rebuild removed a file during the read
-                        raise
-
     def _read(self, last: Snapshot | None, *, searchable: bool = True) -> Snapshot:
         return read_snapshot(self._database, self._caches, last=last, searchable=searchable)
 
@@ -714,3 +716,36 @@ def _is_vacant(path: Path) -> bool:
     names = {entry.name for entry in path.iterdir()}
     segments = path / SEGMENTS
     return names <= LEFTOVERS | {SEGMENTS, LOCK} and not (segments.exists() and any(segments.iterdir()))
+
+
+@contextmanager
+def temporary_gallery(
+    vectors: NDArray[np.float32],
+    item_ids: Sequence[str],
+    *,
+    photo_ids: Sequence[str] = (),
+    metadata: Sequence[Mapping[str, Any]] | None = None,
+    features: Sequence[bytes] | None = None,
+    features_key: str = "",
+) -> Iterator[Gallery]:
+    """Yield a gallery of photos in a temporary folder, to search it by the code that serves.
+
+    Vectors (n, d) are scaled to length one. Without `photo_ids`, photos are named after their rows.
+    """
+    ids = photo_ids or [str(row) for row in range(len(vectors))]
+    with (
+        TemporaryDirectory() as folder,
+        Gallery.create(
+            Path(folder) / "gallery", dim=vectors.shape[1], embedding_id="-", features_key=features_key
+        ) as place,
+    ):
+        for start in range(0, len(ids), TOGETHER):
+            some = slice(start, start + TOGETHER)
+            place.add(
+                ids[some],
+                item_ids[some],
+                exact_unit(vectors[some]),
+                metadata=None if metadata is None else metadata[some],
+                features=None if features is None else features[some],
+            )
+        yield place

@@ -88,18 +88,16 @@ def train(
           --loss smooth_ap --loss.temperature 0.01 --regularizer tcm
       retrieval train reviewed.csv --from runs/shop --epochs 2 -o runs/shop-2
     """
-    from training.loop.cross_fitting import train_on_all_items
     from training.loop.train import train as run_training
 
     if resume:
-        settings = open_run(output).settings
-        run = (train_on_all_items if settings.all_items else run_training)(settings, output, resume=True)
+        run = run_training(open_run(output).settings, output, resume=True)
     else:
         earlier = None if start is None else open_run(start)
         base = {} if earlier is None else earlier.settings.to_dict()
         given = {name: value for name, value in options.items() if value is not None} | parse_settings(words)
         settings = gather_settings(catalogue=catalogue, config=config, given=given, base=base)
-        run = (train_on_all_items if settings.all_items else run_training)(settings, output, start=earlier)
+        run = run_training(settings, output, start=earlier)
         if earlier is not None:
             click.echo(run.told_start)
     click.echo(_describe_best(output, run))

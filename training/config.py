@@ -38,8 +38,8 @@ class Settings:
     all_items: bool = setting(
         False,
         DATA,
-        "Train on every item, and five times on all but a fifth of them: a gallery of these items gets its threshold "
-        "from these five models. It takes six times as long, but not the features of --precompute.",
+        "Train on every item, and five more models without a fifth of the items each, from which a gallery of these "
+        "items gets its threshold. Training takes six times as long; with --precompute, features are computed once.",
     )
     backbone: str = setting(
         AUTO,

@@ -58,20 +58,23 @@ class PretrainedModel(nn.Module):
 
 
 class FoldModels(nn.Module):
-    """Embeds pixels by several models at once: their unit embeddings one after the other (n, models · d)."""
+    """Embeds normalised pixels by several models: their unit embeddings one after the other (n, models · d)."""
 
     def __init__(self, models: Sequence[EmbeddingModel], *, share_backbone: bool) -> None:
         super().__init__()
         self.models = nn.ModuleList(models)
         self.share_backbone = share_backbone
+        self.dim = len(models) * models[0].dim
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Return (n, models · d)."""
         models: list[EmbeddingModel] = list(self.models)  # type: ignore[arg-type]
-        if not self.share_backbone:
-            return torch.cat([F.normalize(model(pixels), dim=1) for model in models], dim=1)
-        pooled = models[0].pool(models[0].backbone(pixels))
-        return torch.cat([F.normalize(model.head(pooled), dim=1) for model in models], dim=1)
+        if self.share_backbone:
+            pooled = models[0].pool(models[0].backbone(pixels))
+            made = [model.head(pooled) for model in models]
+        else:
+            made = [model(pixels) for model in models]
+        return torch.cat([F.normalize(each, dim=1) for each in made], dim=1)
 
 
 class ExportModel(nn.Module):
@@ -92,3 +95,8 @@ def freeze_batch_norm(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.eval()
+
+
+def choose_device() -> torch.device:
+    """Return the first GPU, or the CPU where there is none (or CUDA_VISIBLE_DEVICES hides it)."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from retrieval.errors import InvalidParameter
 from training.config import Settings
 from training.loop.recipe import build_loss, initial_model
-from training.loop.run import choose_device
+from training.model import choose_device
 
 from .configuration import Configuration
 from .runs import Options, settings_of

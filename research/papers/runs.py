@@ -25,8 +25,9 @@ from training.config import Settings
 from training.data.reader import PhotoReader
 from training.evaluation.embedding import embed_with_norms
 from training.evaluation.evaluate import EvaluationSplit, make_evaluation_split
-from training.loop.run import Run, choose_device
+from training.loop.run import Run
 from training.loop.train import train
+from training.model import choose_device
 
 from .configuration import Configuration, Variant
 from .labelled_photos import Contents, LabelledPhotos, digest_of, read_labelled_photos, write_labelled_photos

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from index.location import AnyGallery
     from retrieval.verification.verifier import GeometricVerifier
 
-FORMAT = 7  # of what a bundle's files hold
+FORMAT = 8  # of what a bundle's files hold
 MANIFEST, MODEL = "manifest.json", "model.onnx"
 CALIBRATION, REPORT, GOLDEN, FITTED = "calibration.npz", "report.html", "golden.npz", "fitted.npz"
 SEAL = "manifest_sha256"  # key of the hash of the rest of the manifest
@@ -139,9 +139,8 @@ class Bundle:
     @cached_property
     def draws_id(self) -> str:
         """An identifier of everything that draws depend on. Bundles that differ only in the threshold share it."""
-        files = [self.manifest["files"].get(name, "") for name in (CALIBRATION, FITTED)]
-        more = (CALIBRATION_FEATURES, FOLDS)
-        files += [self.manifest["files"][name] for name in more if name in self.manifest["files"]]
+        names = (CALIBRATION, FITTED, CALIBRATION_FEATURES, FOLDS)
+        files = [self.manifest["files"].get(name, "") for name in names]
         distance = [self.item_distance.key, "" if self.verifier is None else self.verifier.key]
         return _hash(json.dumps([self.embedding_id, *distance, *files]).encode())
 
@@ -277,14 +276,13 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         )
     try:
         manifest: dict[str, Any] = json.loads((path / MANIFEST).read_bytes())
-        sealed = SEAL if SEAL in manifest else "bundle_id"  # of bundles without it, the id covers the manifest
-        version, claimed = manifest["format_version"], manifest[sealed]
+        version = manifest["format_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise BundleCorrupt(f"{path / MANIFEST} is damaged: {error!r}", remedy="Export the bundle again") from error
     if version != FORMAT:
         raise BundleError(f"{path} has format {version}, this program reads {FORMAT}", remedy="Export it again")
-    rest = {key: value for key, value in manifest.items() if key != sealed}
-    if _hash(_canonical(rest)) != claimed:
+    rest = {key: value for key, value in manifest.items() if key != SEAL}
+    if _hash(_canonical(rest)) != manifest.get(SEAL):
         raise BundleCorrupt(
             f"{path / MANIFEST} was changed after it was written",
             remedy="Export the bundle again: a threshold is measured, never edited",

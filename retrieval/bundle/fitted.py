@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -32,7 +32,7 @@ class Fitted:
 
     items: NDArray[np.uint64]
     photos: NDArray[np.uint64]
-    folds: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))  # of each item; none without folds
+    folds: NDArray[np.uint8]  # the fold of each item, whose model was fitted without it; empty without fold models
 
     @classmethod
     def of(cls, item_ids: Iterable[str], contents: Iterable[str], *, folds: Mapping[str, int] | None = None) -> Fitted:
@@ -43,10 +43,11 @@ class Fitted:
         return cls(items, _hashes(contents), np.array(numbers, dtype=np.uint8))
 
     def union(self, other: Fitted | None) -> Fitted:
-        """Return the union of what two models were fitted on, without folds unless there is only one."""
+        """Return the union of what two models were fitted on, which has no folds; or this one if there is no other."""
         if other is None:
             return self
-        return Fitted(np.union1d(self.items, other.items), np.union1d(self.photos, other.photos))
+        items, photos = np.union1d(self.items, other.items), np.union1d(self.photos, other.photos)
+        return Fitted(items, photos, np.zeros(0, np.uint8))
 
     def __len__(self) -> int:
         """Return the number of items and photos."""

@@ -143,7 +143,7 @@ def _about_training(photos: Path, backbone: str, output: Path) -> str:
     """Return the command that trains a head on the model."""
     train = command("train", photos, "--backbone", backbone, "--all-items", "--precompute", "8", "-o", output / "run")
     return (
-        "Fitting the model to this catalogue finds more items beyond chance, so a trained head may find still more; "
+        "Fitting the model to this catalogue found more items, beyond chance. A trained head may find still more; "
         f"training compares it with the pretrained model. Train it with: {train}"
     )
 

@@ -23,28 +23,24 @@ from tqdm import tqdm
 from index.gallery import Gallery
 from index.location import AnyGallery, exists, is_address, open_gallery, open_or_create
 from index.maintenance import Rebuilt
-from index.search.leave_one_out import DRAWS, WINDOWS, Windows, sample
 from retrieval.bundle.bundle import Bundle, require_match
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import Photo
 from retrieval.catalogue.reading import in_order, read_ahead
-from retrieval.errors import ImageRefused, InvalidParameter
-from retrieval.images import crop, open_image
-from retrieval.search.boxes import MOST_WINDOWS, cropped, windows
+from retrieval.errors import InvalidParameter
 from retrieval.threshold.anchor import remeasure
 from retrieval.threshold.error_rates import GalleryRates
 from retrieval.verification.features import PackedFeatures
 
 from .columns import columns_of, convert_columns, refused_metadata
-from .folds import keep_fold_vectors
+from .draw_vectors import keep_fold_vectors, keep_windows
 from .plan import SyncPlan, SyncSettings, Update, apply_updates, check_prune, remove_gone, sync_plan
 from .ray import ray_batches
 from .worker import Batch, embed_batch, write_batch
 
 LOCAL, RAY = ENGINES = ("local", "ray")
 WRITE_S = 1.0  # seconds from one transaction to the next
-MOST_PHOTOS = 300  # whose windows are embedded, with every item once before any item twice
 
 
 @dataclass
@@ -240,31 +236,3 @@ def _embedded(
         read_ahead(photos, size=batch_size),
         threads=threads or os.cpu_count() or 1,
     )
-
-
-def keep_windows(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *, progress: bool = True) -> None:
-    """Embed the windows of a sample of a gallery's photos and keep them in the gallery.
-
-    Raises InvalidParameter for a gallery on Milvus.
-    """
-    if not isinstance(gallery, Gallery):
-        raise InvalidParameter("--windows", "be used with a local gallery", "a gallery on Milvus")
-    now, known = gallery.snapshot(), {photo.photo_id: photo for photo in photos}
-    embedder, seqs, vectors = bundle.embedder(), [], []
-    chosen = sample(now, MOST_PHOTOS)
-    for position in tqdm(chosen.tolist(), desc="windows", unit="photo", disable=not progress):
-        photo = known.get(now.photo(position)[0])
-        if photo is None:
-            continue
-        try:
-            image = crop(open_image(photo.read()), photo.bbox)
-        except ImageRefused:  # it has changed since it was indexed
-            continue
-        pixels = [embedder.square(cropped(image, box)) for box in windows(image.width, image.height)]
-        found: NDArray[np.float32] = np.zeros((MOST_WINDOWS, bundle.dim), np.float32)
-        found[: len(pixels)] = embedder.embed_pixels(np.stack(pixels)).vectors
-        seqs.append(int(now.seqs[position]))
-        vectors.append(found)
-    shape = -1, MOST_WINDOWS, bundle.dim
-    kept = Windows(np.array(seqs, dtype=np.int64), np.array(vectors, dtype=np.float32).reshape(shape))
-    gallery.keep({WINDOWS: kept.pack(), DRAWS: None}, "keep windows")  # the next draws are made with them

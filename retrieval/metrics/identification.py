@@ -9,20 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from index.gallery import Gallery
+from index.gallery import temporary_gallery
 from index.search.details import Verifier
 from index.search.distance import accepts, exact_unit
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from index.search.item_search import NOBODY, ItemSearch, Queries
 from retrieval.errors import InvalidParameter
-
-BATCH = 10_000  # photos that are added together
 
 
 @dataclass(frozen=True)
@@ -121,12 +117,8 @@ def search_scores(
     items, codes = np.unique(kept, return_inverse=True)
     ids = [None] * len(labels) if query_ids is None else np.asarray(query_ids).tolist()
     rows = {} if gallery_ids is None else {photo: row for row, photo in enumerate(np.asarray(gallery_ids).tolist())}
-    key = "" if verifier is None else verifier.features_key
-    with (
-        TemporaryDirectory() as folder,
-        Gallery.create(Path(folder) / "gallery", dim=gallery.shape[1], embedding_id="-", features_key=key) as place,
-    ):
-        _fill(place, gallery, codes, None if verifier is None else features[1])
+    key, kept_features = ("", None) if verifier is None else (verifier.features_key, features[1])
+    with temporary_gallery(gallery, codes.astype(str).tolist(), features=kept_features, features_key=key) as place:
         named = place.item_numbers([str(code) for code in range(len(items))])
         numbers = np.array([named[str(code)] for code in range(len(items))], dtype=np.int32)
         places = np.searchsorted(items, labels) % len(items)
@@ -139,23 +131,6 @@ def search_scores(
         found = ItemSearch(place.snapshot(), item_distance, verifier).draws(asked, lambda *_: False)
     own, impostor = np.array([draw.own for draw in found]), np.array([draw.distance for draw in found])
     return SearchScores(labels, own, impostor, len(items), np.array([draw.wrong for draw in found]))
-
-
-def _fill(
-    place: Gallery,
-    vectors: NDArray[np.float32],
-    codes: NDArray[np.int64],
-    features: Sequence[bytes] | None,
-) -> None:
-    """Add vectors (m, d) of items (m,) to a gallery."""
-    for start in range(0, len(codes), BATCH):
-        some = range(start, min(start + BATCH, len(codes)))
-        place.add(
-            [str(row) for row in some],
-            [str(codes[row]) for row in some],
-            exact_unit(vectors[some]),
-            features=None if features is None else [features[row] for row in some],
-        )
 
 
 def identification_rates(scores: SearchScores, threshold: float) -> IdentificationRates:

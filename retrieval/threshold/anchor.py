@@ -54,6 +54,7 @@ from .gallery_points import pack_points, stored_point
 from .labelled_queries import QUERIES, by_source, embed_queries, gallery_shift, pack_queries, read_queries
 
 SOURCES = (OWN, PROBE, LABELLED, UNKNOWN)  # of the draws that set a threshold
+CROSS_FITTED = "The five models that were each fitted without a fifth of the items stand for the model that serves."
 UNKNOWN_SHARES = (0.1, 0.5, 0.9)  # shares of queries for unknown items, to report precision at
 
 
@@ -193,9 +194,7 @@ class _Mated:
     photos: str  # what the queries are
     draws: Draws
     scores: SearchScores
-    right: (
-        Floats  # distances (n,) of own and labelled draws with the own item first: few labelled ones may find nothing
-    )
+    right: Floats  # distances (n,) of own and labelled draws that find the right item: few labelled ones may find none
 
     @classmethod
     def of(cls, sources: Mapping[str, Draws], *, gallery_items: int, least_items: int) -> _Mated | None:
@@ -277,7 +276,7 @@ def assumptions(sources: Collection[str], *, shift_items: int = 0, cross_fitted:
         photos,
         "No item is in the catalogue under two ids, unless both are of one group or have a copy of the same photo.",
         "The bundle's list of items that the model was fitted on is complete.",
-        *(["The model sees unknown items as models do that were fitted without a fifth of them."] * cross_fitted),
+        *([CROSS_FITTED] if cross_fitted else []),
     ]
 
 

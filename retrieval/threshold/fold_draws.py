@@ -10,11 +10,8 @@ Shapes: n photos, K folds, d = embedding size.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Self
 from zipfile import BadZipFile
 
@@ -22,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.files import load_arrays
-from index.gallery import Gallery
+from index.gallery import Gallery, temporary_gallery
 from index.location import AnyGallery
 from index.search.item_distance import ItemDistance
 from index.search.item_search import ItemSearch
@@ -32,7 +29,6 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.files import write_file
 
 FILE = "folds.npz"  # in the folder of a gallery
-TOGETHER = 5000  # photos that are added to a gallery at a time
 
 
 @dataclass(frozen=True)
@@ -63,11 +59,8 @@ class FoldVectors:
 
     def positions(self, now: Snapshot) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the positions (m,) of the live photos that have vectors, and their rows (m,)."""
-        if not len(now.seqs):
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        places = np.minimum(np.searchsorted(now.seqs, self.seqs), len(now.seqs) - 1)
-        rows = np.flatnonzero((now.seqs[places] == self.seqs) & now.live[places])
-        return places[rows], rows
+        rows = np.flatnonzero(np.isin(self.seqs, now.seqs[now.live]))
+        return np.searchsorted(now.seqs, self.seqs[rows]), rows
 
 
 def fold_draws(
@@ -92,14 +85,17 @@ def fold_draws(
     """
     now = gallery.snapshot()
     positions, rows = folds.positions(now)
-    photos = now.photos_at(positions) if len(rows) else []
-    items, count = {item for _, item, _ in photos}, folds.vectors.shape[1]
+    if not len(rows):
+        return {}
+    ids, item_ids, metadata = zip(*now.photos_at(positions), strict=True)
+    items, count = set(item_ids), folds.vectors.shape[1]
     found: dict[str, list[Draws]] = {}
     for fold in range(count):
         drawn = {item for item in items if fold_of.get(item) == fold}
         if not drawn:
             continue
-        with _gallery_of(photos, folds.vectors[rows, fold].astype(np.float32)) as place:
+        vectors = folds.vectors[rows, fold].astype(np.float32)
+        with temporary_gallery(vectors, item_ids, photo_ids=ids, metadata=metadata) as place:
             excluded = list(place.item_numbers(sorted(items - drawn)).values())
             drawer = Drawer(ItemSearch(place.snapshot(), item_distance), content_key, is_copy)
             made = {OWN: drawer.own(excluded=excluded, most=MOST_DRAWS // count)}
@@ -109,18 +105,3 @@ def fold_draws(
         for kind, draws in made.items():
             found.setdefault(kind, []).append(draws.renumbered(*seqs))
     return {kind: Draws.joined(parts) for kind, parts in found.items()}
-
-
-@contextmanager
-def _gallery_of(photos: list[tuple[str, str, dict[str, object]]], vectors: NDArray[np.float32]) -> Iterator[Gallery]:
-    """Yield a gallery of photos (id, item and metadata) with other vectors, in a temporary folder."""
-    vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    with (
-        TemporaryDirectory() as folder,
-        Gallery.create(Path(folder) / "gallery", dim=vectors.shape[1], embedding_id="-") as place,
-    ):
-        for start in range(0, len(photos), TOGETHER):
-            some = slice(start, start + TOGETHER)
-            ids, items, metadata = zip(*photos[some], strict=True)
-            place.add(ids, items, vectors[some], metadata=metadata)
-        yield place

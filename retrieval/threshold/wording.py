@@ -66,7 +66,7 @@ def describe_twins(pairs: Sequence[Sequence[str]]) -> str:
     more = f" and {len(pairs) - FEW_TWINS} more" if len(pairs) > FEW_TWINS else ""
     counted = "1 pair of items looks" if len(pairs) == 1 else f"{len(pairs)} pairs of items look"
     return (
-        f"{counted} like one item under two ids: {named}{more}. A photo of either one is answered with both, and is no "
+        f"{counted} like one item under two ids: {named}{more}. A photo of either is answered with both, not with a "
         "match. Merge them, or give them one group."
     )
 

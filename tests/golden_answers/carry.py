@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
+
+from index.files import load_arrays
 from index.gallery import Gallery
 from index.search.item_distance import NEAREST_PHOTO
 from retrieval.bundle.bundle import FITTED, Bundle, write_bundle
+from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.images import Preprocessing
 from retrieval.threshold.anchor import remeasure
@@ -17,7 +21,10 @@ def carry(old: Path, new: Path) -> Bundle:
     """Write the content of an old bundle as a new one; `write_bundle` proves nothing, the answers do."""
     manifest = json.loads((old / "manifest.json").read_text())
     assert manifest["distance"] == {"form": "plain"}
-    files = {name: (old / name).read_bytes() for name in (FITTED,) if (old / name).exists()}
+    files = {}
+    if (old / FITTED).exists():
+        fitted = load_arrays((old / FITTED).read_bytes())
+        files[FITTED] = Fitted(**fitted, folds=np.zeros(0, np.uint8)).pack()
     return write_bundle(
         new,
         model=old / "model.onnx",

@@ -6,7 +6,7 @@ backbone, V = views of each photo, d = embedding size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +105,7 @@ class FeatureSource:
         before: LoadModel,
         process_group: ProcessGroup,
     ) -> None:
-        from safetensors.torch import load_file, save_file
+        from safetensors.torch import load_file
 
         self._process_group = process_group
         self._seed = settings.seed
@@ -118,9 +118,7 @@ class FeatureSource:
                 "before": pixels.vectors_before(before),
             }
             if process_group.is_main:
-                tensors = {name: torch.from_numpy(value) for name, value in features.items()}
-                save_file(tensors, path / "features.partial")
-                (path / "features.partial").replace(path / FEATURES)
+                save_features(path, features)
             process_group.barrier()
         stored = load_file(path / FEATURES)
         self._fit: np.ndarray = stored["fit"].numpy()  # (V, n, c)
@@ -154,6 +152,15 @@ class FeatureSource:
         """Return unit vectors (m, d) by the model before training."""
         vectors: np.ndarray = self._before.numpy()
         return vectors
+
+
+def save_features(path: Path, features: Mapping[str, np.ndarray]) -> None:
+    """Write the features of a run: "fit" (V, n, c), "searched" (m, c) and the vectors "before" training (m, d)."""
+    from safetensors.numpy import save_file
+
+    path.mkdir(parents=True, exist_ok=True)
+    save_file({name: np.ascontiguousarray(value) for name, value in features.items()}, path / "features.partial")
+    (path / "features.partial").replace(path / FEATURES)
 
 
 def pooled_features(

@@ -57,7 +57,7 @@ def measure_training(run: Run, shown: Sequence[Photo], queries: Sequence[Photo],
             item_distance=distance,
         )
 
-    served = ItemDistance.default(verified=False)
+    served = ItemDistance.default()
     new = search(is_new, served)
     threshold = threshold_at_fpir(new.where(~new.mated), target_fpir)
     known = new.where(new.mated)

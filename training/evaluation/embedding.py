@@ -18,7 +18,7 @@ from tqdm import tqdm
 from retrieval.catalogue.read import Photo
 from retrieval.images import Preprocessing
 from training.data.reader import PhotoReader, evaluation_batches
-from training.model import EmbeddingModel, PretrainedModel
+from training.model import EmbeddingModel, FoldModels, PretrainedModel, choose_device
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4  # parameters of glibc's mallopt(3)
 PAD = 64 * 2**20
@@ -51,15 +51,14 @@ def embed_catalogue(
     progress: bool = True,
 ) -> np.ndarray:
     """Return unit vectors (photos, d) float32 of photos, on the first GPU or else the CPU."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model.to(choose_device()).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return embed_photos(
         model, PhotoReader(photos, preprocessing, cache_bytes=0), len(photos), preprocessing, progress=progress
     )
 
 
 def embed_with_norms(
-    model: EmbeddingModel | PretrainedModel,
+    model: EmbeddingModel | FoldModels | PretrainedModel,
     reader: PhotoReader,
     count: int,
     preprocessing: Preprocessing,

@@ -5,14 +5,11 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-import numpy as np
-
 from index.search.item_distance import ItemDistance
 from retrieval.bundle.bundle import FITTED, FOLDS, GOLDEN, Bundle, write_bundle
 from retrieval.bundle.embedder import Embedder, pack_golden
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.providers import INT8
-from retrieval.catalogue.photos import Photo
 from retrieval.errors import InvalidParameter
 from training.loop.run import Run
 from training.model import FoldModels
@@ -38,13 +35,19 @@ def export_cross_fitted(
     with tempfile.TemporaryDirectory() as folder:
         exporter, folds = ModelExporter(run, Path(folder)), Path(folder) / FOLDS
         model, photos = exporter.make(variant), exporter.photos[:COMPARED]
-        expected = embed_with_torch(run, exporter.model, photos).vectors
-        parity = check_parity(embed_with_onnx(model.embedder, photos)[0].vectors, expected, variant)
-        models = FoldModels(
+        fold_models = FoldModels(
             [fold.best_model() for fold in run.folds], share_backbone=run.settings.precompute > 0
         ).eval()
-        write_onnx(models, folds, size=run.preprocessing.size)
-        _check_folds(run, folds, photos)
+        write_onnx(fold_models, folds, size=run.preprocessing.size)
+        parity, _ = (
+            check_parity(
+                embed_with_onnx(embedder, photos)[0].vectors, embed_with_torch(run, trained, photos).vectors, form
+            )
+            for embedder, trained, form in (
+                (model.embedder, exporter.model, variant),
+                (Embedder(folds, run.preprocessing), fold_models, REFERENCE),
+            )
+        )
         return write_bundle(
             path,
             model=model.onnx,
@@ -69,10 +72,3 @@ def export_cross_fitted(
                 FOLDS: folds.read_bytes(),
             },
         )
-
-
-def _check_folds(run: Run, onnx: Path, photos: list[Photo]) -> None:
-    """Raise RunError if the ONNX fold models differ too much from torch."""
-    found = embed_with_onnx(Embedder(onnx, run.preprocessing), photos)[0].vectors
-    expected = [embed_with_torch(fold, fold.best_model(), photos).vectors for fold in run.folds]
-    check_parity(found, np.concatenate(expected, axis=1) / np.sqrt(len(expected), dtype=np.float32), REFERENCE)

@@ -47,7 +47,7 @@ def export(
     verify: bool = False,
     even_if_worse: bool = False,
 ) -> Bundle:
-    """Write a bundle to `path` and return it. Its threshold is set on the calibration items, or none for all items.
+    """Write a bundle to `path` and return it, with a threshold that is set on the calibration items, if there are any.
 
     Parameters
     ----------

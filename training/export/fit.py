@@ -68,7 +68,7 @@ def _projected(
 ) -> tuple[Pretrained, str]:
     """Return a model with the projection that was chosen on photos, if any, and a sentence about it."""
     if choice.projection is None:
-        return pretrained, f"The model is used as it is: {choice.reason}. Training it promises no gain."
+        return pretrained, f"The model is used as it is: {choice.reason}."
     items = len({photo.item_id for photo in photos})
     evidence = {"fit": {"items": items, "photos": len(photos), "recall_at_1": choice.unfitted, "gain": choice.gain}}
     model = PretrainedModel(pretrained.model.backbone, projection=choice.projection.module()).eval()

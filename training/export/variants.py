@@ -25,7 +25,7 @@ from retrieval.images import Appearance, Preprocessing, to_tensor
 from training.data.reader import PhotoReader, evaluation_batches
 from training.evaluation.embedding import embed_with_norms
 from training.loop.run import Run
-from training.model import EmbeddingModel, PretrainedModel
+from training.model import EmbeddingModel, FoldModels, PretrainedModel
 
 from .onnx_writer import write_onnx
 from .quantization import to_fp16, to_int8
@@ -159,7 +159,7 @@ class ModelExporter:
         return self._folder / f"{variant.precision}-{variant.provider}.onnx"
 
 
-def embed_with_torch(run: Run, model: EmbeddingModel, photos: Sequence[Photo]) -> Embeddings:
+def embed_with_torch(run: Run, model: EmbeddingModel | FoldModels, photos: Sequence[Photo]) -> Embeddings:
     """Return the embeddings of photos by the torch model."""
     reader = PhotoReader(photos, run.preprocessing, cache_bytes=0)
     return Embeddings(*embed_with_norms(model, reader, len(photos), run.preprocessing, progress=True))

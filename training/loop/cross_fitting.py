@@ -13,29 +13,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
-from safetensors.torch import load_file, save_file
+from safetensors.numpy import load_file
 from tqdm import tqdm
 
 from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.read import read_catalogue
-from retrieval.catalogue.splits import EvaluationProtocol, Splits, photos_in_protocol, photos_to_hold_out
+from retrieval.catalogue.splits import Splits, photos_in_protocol, photos_to_hold_out
 from retrieval.errors import InvalidParameter, RunError
 from training.config import SPLIT_SEED, Settings
 from training.data.folds import Fold, item_folds
-from training.data.reader import PhotoReader
-from training.data.sources import FEATURES
-from training.evaluation.embedding import embed_photos
+from training.data.sources import FEATURES, save_features
+from training.evaluation.embedding import embed_catalogue
 from training.evaluation.mixed import MixedGallery
 
 from .distributed import ProcessGroup
-from .run import FOLDS, LAST, Run
+from .run import FOLD_COUNT, FOLDS, LAST, Run
 from .selection import LAST_EPOCH
 from .train import train
 from .trainer import EpochCallback
 from .warm_start import model_before
-
-COUNT = 5  # folds
 
 
 def train_on_all_items(
@@ -55,12 +51,15 @@ def train_on_all_items(
         raise InvalidParameter("all_items", "be used without --from", True, remedy="Train without --from")
     photos = read_catalogue(settings.catalogue)
     items = tuple(sorted({photo.item_id for photo in photos}))
-    folds = item_folds(photos, items, folds=COUNT, seed=SPLIT_SEED)
+    folds = item_folds(photos, items, folds=FOLD_COUNT, seed=SPLIT_SEED)
     whole_splits = Splits(fit=items, validation=(), calibration=(), test=())
     settings = replace(settings, select=LAST_EPOCH, patience=0)
     whole = train(settings, path, resume=resume, splits=whole_splits, on_epoch=on_epoch)
     if tuple(whole.splits.fit) != items:
-        raise RunError(f"the catalogue {settings.catalogue} has other items than when {path} was begun")
+        raise RunError(
+            f"the catalogue {settings.catalogue} has other items than when {path} was begun",
+            remedy="Restore it, or train a new run in another directory",
+        )
     for number, fold in enumerate(folds):
         _train_fold(whole, photos, number, fold)
     return whole
@@ -75,7 +74,7 @@ def _train_fold(whole: Run, photos: Sequence[Photo], number: int, fold: Fold) ->
     if begun and Run.open(path).progress.get("epoch") == whole.settings.epochs:
         return
     if group.is_main:
-        tqdm.write(f"Fold {number + 1} of {COUNT}: without {len(left_out)} of the items.")
+        tqdm.write(f"Fold {number + 1} of {FOLD_COUNT}: without {len(left_out)} of the items.")
         if whole.settings.precompute and not (path / FEATURES).exists():
             _share_features(whole, photos, path, splits)
     group.barrier()
@@ -91,21 +90,20 @@ def _train_fold(whole: Run, photos: Sequence[Photo], number: int, fold: Fold) ->
 
 def _share_features(whole: Run, photos: Sequence[Photo], path: Path, splits: Splits) -> None:
     """Write the features of a fold's photos, taken from those of all photos."""
-    protocol: EvaluationProtocol = whole.protocol
-    stored = load_file(whole.path / FEATURES)
+    protocol, views = whole.protocol, load_file(whole.path / FEATURES)["fit"]
     every = photos_in_protocol(photos, whole.splits.fit, protocol)
     rows = {photo.photo_id: row for row, photo in enumerate(every)}
     held_out = photos_to_hold_out(photos, splits.fit, protocol) if splits.validation else []
     fit = photos_in_protocol(photos, splits.fit, protocol, left_out=held_out)
-    tensors = {"fit": stored["fit"][:, [rows[photo.photo_id] for photo in fit]].contiguous()}
-    tensors |= {"searched": stored["fit"][0, :0], "before": torch.zeros(0, 0)}
+    searched: Sequence[Photo] = ()
+    before = np.zeros((0, 0), np.float32)
     if splits.validation:
         mixed = MixedGallery.of(photos, held_out=held_out, unfitted=splits.validation, protocol=protocol)
-        model, preprocessing = model_before(whole)
-        reader = PhotoReader(mixed.photos, preprocessing, cache_bytes=0)
-        before = embed_photos(model, reader, len(mixed.photos), preprocessing)
-        tensors["searched"] = stored["fit"][0, [rows[photo.photo_id] for photo in mixed.photos]].contiguous()
-        tensors["before"] = torch.from_numpy(np.ascontiguousarray(before))
-    path.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, path / "features.partial")
-    (path / "features.partial").replace(path / FEATURES)
+        searched, (model, preprocessing) = mixed.photos, model_before(whole)
+        before = embed_catalogue(model, searched, preprocessing)
+    features = {
+        "fit": views[:, [rows[photo.photo_id] for photo in fit]],
+        "searched": views[0, [rows[photo.photo_id] for photo in searched]],
+        "before": before,
+    }
+    save_features(path, features)

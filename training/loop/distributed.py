@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from retrieval.process import threads_of_share
-
-from .run import choose_device
+from training.model import choose_device
 
 T = TypeVar("T")
 

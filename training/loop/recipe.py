@@ -16,11 +16,10 @@ from training.config import SMALL, Settings
 from training.data.samplers import GroupItemSampler, ItemSampler, PhotoSampler, Sampler
 from training.evaluation.evaluate import item_labels
 from training.losses.registry import LOSSES, Regularized, make_loss
-from training.model import EmbeddingModel
+from training.model import EmbeddingModel, choose_device
 
 from .learner import half_precision
 from .loggers import check_loggers
-from .run import choose_device
 
 
 def initial_model(settings: Settings) -> tuple[EmbeddingModel, dict[str, Any] | None]:

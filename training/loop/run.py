@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -41,6 +40,7 @@ from training.model import EmbeddingModel
 
 BEST, LAST, START = "best", "last", "start"
 FITTED, FOLDS = "fitted.npz", "folds"
+FOLD_COUNT = 5
 ACROSS = "held-out photos under an item to train on, or of trained photos under a held-out item"
 
 
@@ -141,8 +141,15 @@ class Run:
 
     @property
     def folds(self) -> list[Run]:
-        """The fold runs of a run on all items, in order; empty for others."""
-        return [Run.open(path) for path in sorted((self.path / FOLDS).glob("[0-9]"))]
+        """The fold runs of a run on all items, in order; empty for others. Raises RunError if some are not finished."""
+        if not self.settings.all_items:
+            return []
+        paths = [self.path / FOLDS / str(number) for number in range(FOLD_COUNT)]
+        found = [Run(path) for path in paths if (path / "settings.json").exists()]
+        if sum(run.progress.get("epoch") == self.settings.epochs for run in found) < FOLD_COUNT:
+            again = command("train", "--resume", "-o", self.path)
+            raise RunError(f"{self.path} has not trained all of its {FOLD_COUNT} fold models", remedy=f"`{again}`")
+        return found
 
     @property
     def comparison(self) -> Comparison:
@@ -286,8 +293,3 @@ def remove_new(path: Path, before: frozenset[Path] | None) -> None:
             shutil.rmtree(entry)
         else:
             entry.unlink()
-
-
-def choose_device() -> torch.device:
-    """Return the first GPU, or the CPU where there is none (or CUDA_VISIBLE_DEVICES hides it)."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -44,7 +44,7 @@ def train(
     check_photos: bool = True,
     keep_start: bool = True,
 ) -> Run:
-    """Train or resume the run at `path`, and return it.
+    """Train or resume the run at `path`, and return it; with `settings.all_items`, its fold runs too (`cross_fitting`).
 
     A training that fails in its first epoch leaves no files; one that is interrupted or killed can be resumed, with the
     same weights at the end on the same machine: random choices depend on (seed, epoch).
@@ -56,8 +56,8 @@ def train(
     start:
         Run to begin with: its weights, and its photos together with those of `settings.catalogue`.
     splits:
-        Parts of the items, in place of those of `make_splits`. With fewer than 5 validation items, the last epoch is
-        kept.
+        Parts of the items, in place of those of `make_splits` or of all items. With fewer than 5 validation items, the
+        last epoch is kept.
     on_epoch:
         Called after each epoch with the number of finished epochs and their metrics. An exception that it raises ends
         the run, which can be resumed.
@@ -73,6 +73,10 @@ def train(
     RunError
         If `path` already contains a run, or contains none to resume.
     """
+    if settings.all_items and splits is None:
+        from .cross_fitting import train_on_all_items
+
+        return train_on_all_items(settings, path, resume=resume, start=start, on_epoch=on_epoch)
     group = ProcessGroup.join()
     photos = model = None
     before = entries(path)

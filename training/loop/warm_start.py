@@ -22,11 +22,11 @@ from training.data.continued import copies_across, merge_catalogues
 from training.data.reader import PhotoReader
 from training.evaluation.embedding import embed_photos
 from training.evaluation.evaluate import item_labels
-from training.model import EmbeddingModel, PretrainedModel
+from training.model import EmbeddingModel, PretrainedModel, choose_device
 
 from .head_start import first_of_each
 from .recipe import build_loss, initial_model
-from .run import FITTED, LAST, START, Run, choose_device
+from .run import FITTED, LAST, START, Run
 
 NETWORK = ("backbone", "size", "crop_ratio", "dim", "pooling", "projector")  # settings that must not change
 DIRECTIONS = ("proxies", "fields")  # names of parameters (C, d) that embeddings are compared with

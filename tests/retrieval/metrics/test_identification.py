@@ -3,9 +3,9 @@ import json
 import numpy as np
 import pytest
 
+from index import gallery as gallery_module
 from index.search.item_distance import ItemDistance
 from retrieval.errors import InvalidParameter
-from retrieval.metrics import identification
 from retrieval.metrics.identification import (
     SearchScores,
     det_curve,
@@ -40,7 +40,7 @@ def slow(queries: np.ndarray, asked: np.ndarray, gallery: np.ndarray, kept: np.n
 
 @pytest.mark.parametrize("batch", [7, 10**6])
 def test_equals_a_loop_whatever_the_batch(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identification, "BATCH", batch)
+    monkeypatch.setattr(gallery_module, "TOGETHER", batch)
     queries, asked, gallery, kept = world()
     scores = search_scores(queries, asked, gallery, kept)
     own, impostor = slow(queries, asked, gallery, kept)

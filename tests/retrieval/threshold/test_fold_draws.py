@@ -20,8 +20,8 @@ from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import CalibrationError
-from retrieval.indexing import folds as keeping
-from retrieval.indexing.folds import keep_fold_vectors
+from retrieval.indexing import draw_vectors as keeping
+from retrieval.indexing.draw_vectors import keep_fold_vectors
 from retrieval.indexing.pipeline import IndexReport, index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.threshold.anchor import anchor, gallery_draws
@@ -97,7 +97,7 @@ def test_indexing_the_catalogue_that_the_model_was_fitted_on_sets_an_estimated_t
     point = fill(make_bundle(tmp_path, point=target, files=files), tmp_path, photos).point
     assert point is not None
     assert (point.status, point.evidence["items_drawn"], point.evidence["cross_fitted"]) == ("estimated", 25, 25)
-    assert any("fitted without a fifth" in sentence for sentence in point.evidence["assumptions"])
+    assert any("fitted without a fifth of the items" in sentence for sentence in point.evidence["assumptions"])
 
 
 def test_only_new_photos_are_embedded_again_and_removed_ones_drop_out(
@@ -155,7 +155,7 @@ def test_damaged_fold_vectors_are_made_anew(tmp_path: Path, photos: Path, damage
 def test_a_large_gallery_keeps_vectors_of_whole_items_and_of_fitted_ones_first(
     tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "MOST_PHOTOS", 32)
+    monkeypatch.setattr(keeping, "FOLD_PHOTOS", 32)
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, photos)
     with Gallery.open(tmp_path / "g") as gallery:

@@ -100,7 +100,7 @@ def test_without_a_gain_the_model_stays_as_it_is(
     )
     fitted, told = fit_to_catalogue(tiny, photos)
     assert fitted is tiny
-    assert told == "The model is used as it is: it finds no more items. Training it promises no gain."
+    assert told == "The model is used as it is: it finds no more items."
 
 
 def test_photos_that_cannot_be_read_are_left_out(

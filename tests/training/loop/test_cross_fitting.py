@@ -20,8 +20,8 @@ from training.data.sources import FEATURES
 from training.export.export import export
 from training.export.variants import Variant, embed_with_torch
 from training.loop import cross_fitting
-from training.loop.cross_fitting import COUNT, train_on_all_items
-from training.loop.run import BEST, Run
+from training.loop.run import BEST, FOLD_COUNT, Run
+from training.loop.train import train
 
 from ..conftest import tiny_settings
 
@@ -31,14 +31,14 @@ FEW = {"epochs": 2, "all_items": True, "precompute": 2}
 @pytest.fixture(scope="module")
 def finished(catalogue: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A finished run on all items."""
-    return train_on_all_items(tiny_settings(catalogue, **FEW), tmp_path_factory.mktemp("all") / "run")
+    return train(tiny_settings(catalogue, **FEW), tmp_path_factory.mktemp("all") / "run")
 
 
 def test_every_item_is_left_out_by_one_fold_with_its_group(finished: Run) -> None:
     items = set(finished.splits.fit)
     assert items == {photo.item_id for photo in finished.photos()}
     left_out = [items.difference(fold.splits.fit) for fold in finished.folds]
-    assert len(left_out) == COUNT
+    assert len(left_out) == FOLD_COUNT
     assert sorted(item for fold in left_out for item in fold) == sorted(items)
     group_of = {photo.item_id: photo.group for photo in finished.photos()}
     for fold in left_out:
@@ -49,7 +49,7 @@ def test_every_item_is_left_out_by_one_fold_with_its_group(finished: Run) -> Non
 
 def test_folds_train_with_the_settings_of_the_whole_run_and_their_models_differ(finished: Run) -> None:
     whole = finished.settings.to_dict() | {"all_items": False}
-    assert [fold.settings.to_dict() for fold in finished.folds] == [whole] * COUNT
+    assert [fold.settings.to_dict() for fold in finished.folds] == [whole] * FOLD_COUNT
     heads = [run.load(BEST)[0]["head.weight"] for run in (finished, *finished.folds)]
     assert all(not torch.equal(first, second) for n, first in enumerate(heads) for second in heads[:n])
 
@@ -65,7 +65,7 @@ def test_folds_take_their_features_from_the_whole_run(finished: Run) -> None:
 
 
 def test_the_first_fold_compares_the_model_with_the_one_before_training(finished: Run) -> None:
-    assert [bool(fold.splits.validation) for fold in finished.folds] == [True] + [False] * (COUNT - 1)
+    assert [bool(fold.splits.validation) for fold in finished.folds] == [True] + [False] * (FOLD_COUNT - 1)
     assert {"fitted", "unfitted", "both"} <= finished.comparison.keys()
     assert finished.comparison == finished.folds[0].comparison
     shown = CliRunner().invoke(evaluate, [str(finished.path)])
@@ -91,11 +91,14 @@ def test_a_run_killed_in_a_fold_continues_with_the_same_weights(
 
     monkeypatch.setattr(cross_fitting, "train", killed)
     with pytest.raises(KeyboardInterrupt):
-        train_on_all_items(settings, tmp_path / "run")
+        train(settings, tmp_path / "run")
     monkeypatch.setattr(cross_fitting, "train", real)
-    assert len(Run.open(tmp_path / "run").folds) == 3
+    with pytest.raises(RunError, match="has not trained all of its 5 fold models") as refused:
+        export(Run.open(tmp_path / "run"), tmp_path / "bundle", even_if_worse=True)
+    assert "--resume" in str(refused.value)
+    assert not (tmp_path / "bundle").exists()
     done = (tmp_path / "run" / "folds" / "1" / "progress.json").stat().st_mtime_ns
-    again = train_on_all_items(Run.open(tmp_path / "run").settings, tmp_path / "run", resume=True)
+    again = train(Run.open(tmp_path / "run").settings, tmp_path / "run", resume=True)
     assert (again.path / "folds" / "1" / "progress.json").stat().st_mtime_ns == done
     for one, other in zip((again, *again.folds), (finished, *finished.folds), strict=True):
         assert all(torch.equal(value, other.load(BEST)[0][name]) for name, value in one.load(BEST)[0].items())
@@ -108,13 +111,13 @@ def test_the_bundle_holds_the_fold_models_and_a_gallery_of_the_items_gets_a_thre
     run = finished
     if not precompute:
         settings = tiny_settings(catalogue, **(FEW | {"precompute": 0, "epochs": 1}))
-        run = train_on_all_items(settings, tmp_path / "run")
+        run = train(settings, tmp_path / "run")
     bundle = export(run, tmp_path / "bundle", target_fpir=0.1, even_if_worse=True)
     assert not bundle.operating_point.decides
     photos = read_catalogue(catalogue)[::7]
     vectors = Embedder(bundle.read(FOLDS), bundle.preprocessing).embed([photo.path for photo in photos]).vectors
     for number, fold in enumerate(run.folds):
-        own = vectors.reshape(len(photos), COUNT, bundle.dim)[:, number] * np.sqrt(COUNT)
+        own = vectors.reshape(len(photos), FOLD_COUNT, bundle.dim)[:, number] * np.sqrt(FOLD_COUNT)
         assert own == pytest.approx(embed_with_torch(fold, fold.best_model(), photos).vectors, abs=1e-4)
     report = index_catalogue(bundle, read_catalogue(catalogue), tmp_path / "g", progress=False)
     assert report.point is not None, report.unanchored
@@ -124,11 +127,11 @@ def test_the_bundle_holds_the_fold_models_and_a_gallery_of_the_items_gets_a_thre
 def test_what_a_run_on_all_items_cannot_do_is_refused(finished: Run, catalogue: Path, tmp_path: Path) -> None:
     settings = tiny_settings(catalogue, **FEW)
     with pytest.raises(InvalidParameter, match="without --from"):
-        train_on_all_items(settings, tmp_path / "run", start=finished)
+        train(settings, tmp_path / "run", start=finished)
     with pytest.raises(InvalidParameter, match="fp32 or fp16"):
         export(finished, tmp_path / "bundle", variant=Variant("int8"), even_if_worse=True)
     with pytest.raises(InvalidParameter, match="--verify"):
         export(finished, tmp_path / "bundle", verify=True, even_if_worse=True)
     with pytest.raises(RunError, match="holds a run already"):
-        train_on_all_items(settings, finished.path)
+        train(settings, finished.path)
     assert not (tmp_path / "bundle").exists()

@@ -1,4 +1,7 @@
-"""Fold vectors of gallery photos, from which a model that was fitted on the whole catalogue gets its threshold."""
+"""Vectors of gallery photos that draws are made with: of windows of photos, and of photos by fold models.
+
+They are kept in the gallery, so that draws can be made anew without the photos.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,49 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 from tqdm import tqdm
 
 from index.gallery import Gallery
 from index.location import AnyGallery
-from index.search.leave_one_out import DRAWS, hashed
+from index.search.leave_one_out import DRAWS, WINDOWS, Windows, hashed, sample
 from index.snapshot import Snapshot
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.reading import in_order
-from retrieval.errors import ImageRefused
+from retrieval.errors import ImageRefused, InvalidParameter
 from retrieval.images import crop, open_image
+from retrieval.search.boxes import MOST_WINDOWS, cropped, windows
 from retrieval.threshold.fold_draws import FoldVectors
 
-MOST_PHOTOS = 20_000  # of a gallery; of a larger one, whole items up to this number
+WINDOW_PHOTOS = 300  # whose windows are embedded, with every item once before any item twice
+FOLD_PHOTOS = 20_000  # embedded by fold models; of a larger gallery, whole items up to this number
 BATCH = 16
+
+
+def keep_windows(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *, progress: bool = True) -> None:
+    """Embed the windows of a sample of a gallery's photos and keep them in the gallery.
+
+    Raises InvalidParameter for a gallery on Milvus.
+    """
+    if not isinstance(gallery, Gallery):
+        raise InvalidParameter("--windows", "be used with a local gallery", "a gallery on Milvus")
+    now, known = gallery.snapshot(), {photo.photo_id: photo for photo in photos}
+    embedder, seqs, vectors = bundle.embedder(), [], []
+    for position in tqdm(sample(now, WINDOW_PHOTOS).tolist(), desc="windows", unit="photo", disable=not progress):
+        photo = known.get(now.photo(position)[0])
+        image = None if photo is None else _picture(photo)
+        if image is None:
+            continue
+        pixels = [embedder.square(cropped(image, box)) for box in windows(image.width, image.height)]
+        found: NDArray[np.float32] = np.zeros((MOST_WINDOWS, bundle.dim), np.float32)
+        found[: len(pixels)] = embedder.embed_pixels(np.stack(pixels)).vectors
+        seqs.append(int(now.seqs[position]))
+        vectors.append(found)
+    shape = -1, MOST_WINDOWS, bundle.dim
+    kept = Windows(np.array(seqs, dtype=np.int64), np.array(vectors, dtype=np.float32).reshape(shape))
+    gallery.keep({WINDOWS: kept.pack(), DRAWS: None}, "keep windows")  # the next draws are made with them
 
 
 def keep_fold_vectors(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *, progress: bool = True) -> None:
@@ -44,12 +74,8 @@ def keep_fold_vectors(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Phot
     folds = embedder.dim // bundle.dim
 
     def embed(some: list[tuple[int, Photo]]) -> dict[int, NDArray[np.float16]]:
-        squares = {}
-        for seq, photo in some:
-            try:
-                squares[seq] = embedder.square(crop(open_image(photo.read()), photo.bbox))
-            except ImageRefused:  # it has changed since it was indexed
-                continue
+        pictures = {seq: _picture(photo) for seq, photo in some}
+        squares = {seq: embedder.square(image) for seq, image in pictures.items() if image is not None}
         vectors = embedder.embed_pixels(np.stack(list(squares.values()))).vectors if squares else np.zeros(0)
         return dict(zip(squares, vectors.reshape(-1, folds, bundle.dim).astype(np.float16), strict=True))
 
@@ -69,16 +95,24 @@ def keep_fold_vectors(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Phot
 
 
 def sample_of_items(now: Snapshot, fitted: Fitted) -> NDArray[np.int64]:
-    """Return the positions of up to MOST_PHOTOS live photos of whole items, ascending.
+    """Return the positions of up to FOLD_PHOTOS live photos of whole items, ascending.
 
     Items are chosen by a hash of their numbers; those that the model was fitted on come first.
     """
     live = np.flatnonzero(now.live)
-    if len(live) <= MOST_PHOTOS:
+    if len(live) <= FOLD_PHOTOS:
         return live
     numbers, firsts, counts = np.unique(now.items[live], return_index=True, return_counts=True)
     names = [item for _, item, _ in now.photos_at(live[firsts])]
     others = np.array([fitted.fold_of(name) is None for name in names])
     order = np.lexsort((hashed(numbers.astype(np.int64)), others))
-    chosen = numbers[order[np.cumsum(counts[order]) <= MOST_PHOTOS]]
+    chosen = numbers[order[np.cumsum(counts[order]) <= FOLD_PHOTOS]]
     return live[np.isin(now.items[live], chosen)]
+
+
+def _picture(photo: Photo) -> Image.Image | None:
+    """Return the image of a photo, or None if it has changed since it was indexed and cannot be used."""
+    try:
+        return crop(open_image(photo.read()), photo.bbox)
+    except ImageRefused:
+        return None
