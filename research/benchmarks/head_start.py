@@ -9,17 +9,18 @@ TPIR is at exactly 5 % of the searches for unknown items. Differences are those 
 published, with their standard error over the repetitions.
 
 The start is the projection of `training.loop.head_start`; before, it was fitted to unaugmented photos and kept the 512
-directions in which these vary most.
+directions in which these vary most. The second part trains heads from it with other losses, by the same steps.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,6 +53,16 @@ CASES = (  # set, fitted items, photos of each
     *itertools.product(("birds", "cars"), ((50, 4),)),
     *itertools.product(("together",), ((100, 4), (300, 4))),
 )
+LOSS_CASES = (("birds", (36, 8)), ("cars", (36, 8)), ("grocery", (36, 8)), ("symbols", (100, 4)))
+LOSSES: dict[str, dict[str, Any]] = {
+    "smooth_ap": {"loss": "smooth_ap"},
+    "smooth_ap + tcm": {"loss": "smooth_ap", "regularizer": "tcm"},
+    "recall_at_k": {"loss": "recall_at_k"},
+    "recall_at_k + tcm": {"loss": "recall_at_k", "regularizer": "tcm"},
+    "recall_at_k + 0.2 tcm": {"loss": "recall_at_k", "regularizer": "tcm", "regularizer_arguments": {"weight": 0.2}},
+    "proxy_anchor": {"loss": "proxy_anchor"},
+    "proxy_anchor + vmf_nca": {"loss": "proxy_anchor", "regularizer": "vmf_nca"},
+}
 PRETRAINED, OLD, OLD_TRAINED, START, TRAINED = (
     *("pretrained", "start before", "trained from it"),
     *("start", "trained"),
@@ -192,10 +203,12 @@ def measure(vectors: np.ndarray, features: Features, division: Division) -> dict
     return values
 
 
-def trained(head: nn.Linear, views: np.ndarray, labels: np.ndarray, *, seed: int) -> nn.Linear:
-    """Return the head after a training on features (V, n, c) with the default settings."""
+def trained(
+    head: nn.Linear, views: np.ndarray, labels: np.ndarray, *, seed: int, recipe: Mapping[str, Any]
+) -> nn.Linear:
+    """Return the head after a training on features (V, n, c) with the default settings, but for those of a recipe."""
     labels = np.unique(labels, return_inverse=True)[1]
-    settings = Settings(catalogue="", backbone=LITE0, precompute=VIEWS, dim=head.out_features, seed=seed)
+    settings = Settings(catalogue="", backbone=LITE0, precompute=VIEWS, dim=head.out_features, seed=seed, **recipe)
     settings = schedule(settings, photos=len(labels), items=int(labels.max()) + 1)
     model = EmbeddingModel(load_backbone("small")[0], dim=1, pooling="average")
     model.backbone.width, model.head = views.shape[2], head
@@ -223,9 +236,21 @@ def models(features: Features, division: Division, *, seed: int) -> Iterator[tup
         start_head(head, seen, items)
         with torch.no_grad():
             yield name, head(torch.from_numpy(features.views[0])).numpy()
-        head = trained(head, views, items, seed=seed)
+        head = trained(head, views, items, seed=seed, recipe={})
         with torch.no_grad():
             yield after, head(torch.from_numpy(features.views[0])).numpy()
+
+
+def by_loss(features: Features, division: Division, *, seed: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the name and the embeddings of all photos (n, d) by the pretrained model and by heads of each loss."""
+    yield PRETRAINED, features.published
+    views, items = features.views[:, division.fitted], features.items[division.fitted]
+    for name, recipe in LOSSES.items():
+        head = nn.Linear(views.shape[2], views.shape[2])
+        start_head(head, views, items)
+        head = trained(head, views, items, seed=seed, recipe=recipe)
+        with torch.no_grad():
+            yield name, head(torch.from_numpy(features.views[0])).numpy()
 
 
 def main() -> None:
@@ -240,20 +265,30 @@ def main() -> None:
     rates = [f"{metric} {part}" for metric in ("R@1", "TPIR") for part in PARTS]
     columns = ("items, photos, model", *rates, "distance of fitted items", "threshold")
     with Recorder("head_start", arguments) as record:
-        record.table("mixed", columns)
-        for name, (items, photos) in CASES:
-            if arguments.only not in (None, name):
-                continue
-            features = sets.of(name)
-            found: dict[str, list[dict[str, float]]] = {}
-            for seed in range(arguments.repetitions):
-                division = Division.draw(features, items, photos, seed=seed)
-                for model, vectors in models(features, division, seed=seed):
-                    found.setdefault(model, []).append(measure(vectors, features, division))
-            for model, values in found.items():
-                cells = [told(rate, values, found[PRETRAINED], plain=model == PRETRAINED) for rate in rates]
-                means = [f"{np.mean([value[key] for value in values]):.3f}" for key in ("distance", "threshold")]
-                record.add(f"{name}, {items} × {photos}, {model}", *cells, *means)
+        for table, cases, make in (("mixed", CASES, models), ("losses", LOSS_CASES, by_loss)):
+            record.table(table, columns)
+            every: dict[str, list[dict[str, float]]] = {}
+            for name, (items, photos) in cases:
+                if arguments.only not in (None, name):
+                    continue
+                features = sets.of(name)
+                found: dict[str, list[dict[str, float]]] = {}
+                for seed in range(arguments.repetitions):
+                    division = Division.draw(features, items, photos, seed=seed)
+                    for model, vectors in make(features, division, seed=seed):
+                        found.setdefault(model, []).append(measure(vectors, features, division))
+                for model, values in found.items():
+                    record.add(f"{name}, {items} × {photos}, {model}", *cells(values, found[PRETRAINED], rates))
+                    every.setdefault(model, []).extend(values)
+            if table == "losses":
+                for model, values in every.items():
+                    record.add(f"all sets, {model}", *cells(values, every[PRETRAINED], rates))
+
+
+def cells(values: list[dict[str, float]], before: list[dict[str, float]], rates: list[str]) -> list[str]:
+    """Return a row of the table: the rates with their change, the distance of fitted items and the threshold."""
+    means = [f"{np.mean([value[key] for value in values]):.3f}" for key in ("distance", "threshold")]
+    return [*(told(rate, values, before, plain=values is before) for rate in rates), *means]
 
 
 def told(rate: str, values: list[dict[str, float]], before: list[dict[str, float]], *, plain: bool) -> str:
