@@ -25,7 +25,8 @@ VALIDATION_SHARE = 0.2
 TEST_SHARE = 0.2
 CALIBRATION_SHARE = 0.2
 LEAST_TRAINED = 8  # minimum training items; a fifth of them is two
-LEAST_PHOTOS, MOST_ITEMS = 4, 200  # photos of an item of which one is held out, and items
+LEAST_PHOTOS = 4  # of an item of which one is held out
+FEWEST_ITEMS, MOST_ITEMS = 40, 200  # with a photo that is held out; in between, a fifth of the items
 LEAST_ITEMS = 14  # minimum items of a catalogue, which leaves enough for training
 
 
@@ -181,17 +182,17 @@ def photos_to_hold_out(
 ) -> list[str]:
     """Return the ids of photos of items to fit that training leaves out, to search for them.
 
-    They are one query photo of each item with four photos or more, of at most 200 items, chosen by a hash. Those that
-    an earlier run has seen are not new.
+    They are one query photo of an item with four photos or more: of a fifth of the items, but of at least 40 if there
+    are so many and of at most 200, chosen by a hash. Those that an earlier run has seen are not new.
     """
-    held_out = []
-    for own in photos_by_hash(photos_in_protocol(photos, items, protocol)).values():
+    by_item, held_out = photos_by_hash(photos_in_protocol(photos, items, protocol)), []
+    for own in by_item.values():
         asked = (photo for photo in own if side(photo) == protocol.query_source and photo.photo_id not in seen)
         new = next(asked, None)
         rest = [photo for photo in own if photo is not new and side(photo) == protocol.gallery_source]
         if new is not None and rest and len(own) >= LEAST_PHOTOS:
             held_out.append(new.photo_id)
-    return held_out[:MOST_ITEMS]
+    return held_out[: min(MOST_ITEMS, max(FEWEST_ITEMS, len(by_item) // 5))]
 
 
 def photos_by_hash(photos: Sequence[Photo]) -> dict[str, list[Photo]]:

@@ -89,9 +89,10 @@ def test_a_photo_that_an_earlier_run_has_seen_is_not_held_out(photos: list[Photo
     assert photos_to_hold_out(photos, items, ALONE, seen=[photo.photo_id for photo in photos]) == []
 
 
-def test_at_most_two_hundred_photos_are_held_out() -> None:
-    many = make_photos({f"f{number}": 4 for number in range(230)})
-    assert len(photos_to_hold_out(many, [photo.item_id for photo in many], ALONE)) == 200
+@pytest.mark.parametrize(("items", "held_out"), [(39, 39), (150, 40), (230, 46), (1100, 200)])
+def test_photos_of_a_fifth_of_the_items_are_held_out_of_forty_to_two_hundred(items: int, held_out: int) -> None:
+    many = make_photos({f"f{number}": 4 for number in range(items)})
+    assert len(photos_to_hold_out(many, sorted({photo.item_id for photo in many}), ALONE)) == held_out
 
 
 def test_a_held_out_photo_is_a_query_photo_of_an_item_with_a_gallery_photo() -> None:
