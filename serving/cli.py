@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 
 import click
 
-from retrieval.cli.options import GroupedCommand, Place, settings_groups, settings_options
-from retrieval.errors import InvalidParameter, command
+from retrieval.cli.options import BOTH, GALLERY, SEARCH, GroupedCommand, settings_groups, settings_options, what_is
+from retrieval.errors import DataError, InvalidParameter, command
 from retrieval.images.formats import SENT_SUFFIXES
+from retrieval.process import check_port
 from serving.access.keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
 
 from . import launch
@@ -34,8 +35,8 @@ class ServeCommand(GroupedCommand):
 
 
 @click.command(cls=ServeCommand)
-@click.argument("bundle", type=Folder)
-@click.argument("gallery", type=Place())
+@click.argument("bundle", type=SEARCH)
+@click.argument("gallery", type=GALLERY, required=False)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=7860, show_default=True, help="Port to listen on (0 = a free one)."
@@ -51,7 +52,7 @@ class ServeCommand(GroupedCommand):
 )
 def serve(
     bundle: Path,
-    gallery: Path | str,
+    gallery: Path | str | None,
     *,
     host: str,
     port: int,
@@ -62,13 +63,23 @@ def serve(
 ) -> None:
     """Serve searches at POST /v1/search and a search page at /.
 
+    BUNDLE alone may be the folder that `quickstart` or `demo` wrote, with both.
+
     The threshold is that of the gallery, or of the bundle if none was set in the gallery, and cannot be changed here.
 
     \b
     Example:
       retrieval serve bundles/shop galleries/shop
+      retrieval serve quickstart
       curl --data-binary @query.jpg -H 'Content-Type: image/jpeg' http://127.0.0.1:7860/v1/search
     """
+    check_port(port, host)
+    if what_is(bundle) == BOTH:
+        if gallery is not None:
+            raise DataError(f"{bundle} has a gallery", remedy=f"Leave out {gallery}, or name {bundle / 'bundle'}")
+        bundle, gallery = bundle / "bundle", bundle / "gallery"
+    if gallery is None:
+        raise DataError("no gallery is named", remedy=command("serve", bundle, "GALLERY"))
     given = {name: value for name, value in options.items() if value is not None}
     settings = ServeSettings(**given)
     check_exposure(host, settings.keys, insecure=insecure)

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from retrieval.catalogue.remote import is_url
-from retrieval.cli.options import GroupedCommand, settings_groups, settings_options
+from retrieval.cli.options import (
+    CATALOGUE,
+    NEW_FILE,
+    NEW_FOLDER,
+    RUN,
+    GroupedCommand,
+    settings_groups,
+    settings_options,
+)
 from retrieval.errors import DataError, InvalidParameter, command
 from retrieval.files import check_place, write_file
 
@@ -41,8 +49,8 @@ class TrainCommand(GroupedCommand):
 
 
 @click.command(cls=TrainCommand)
-@click.argument("catalogue", required=False)
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to write the run to.")
+@click.argument("catalogue", type=CATALOGUE, required=False)
+@click.option("-o", "--output", required=True, type=NEW_FOLDER, help="Directory to write the run to.")
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
@@ -52,7 +60,7 @@ class TrainCommand(GroupedCommand):
     "--from",
     "start",
     metavar="RUN",
-    type=click.Path(path_type=Path),
+    type=RUN,
     help="Begin with the weights and settings of this run, and train on its photos together with those of CATALOGUE.",
 )
 @click.option(
@@ -65,7 +73,7 @@ class TrainCommand(GroupedCommand):
 @click.option("--resume", is_flag=True, help="Continue an interrupted run with the settings it was started with.")
 @settings_options(Settings)
 def train(
-    catalogue: str | None,
+    catalogue: Path | str | None,
     output: Path,
     config: Path | None,
     start: Path | None,
@@ -128,7 +136,7 @@ def losses(names: Sequence[str], as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=RUN)
 @click.option("--json", "as_json", is_flag=True, help="Print the metrics as JSON.")
 @click.option("--target-fpir", type=float, help="FPIR that the threshold is set for.  [default: that of the run]")
 def evaluate(run: Path, as_json: bool, target_fpir: float | None) -> None:
@@ -152,10 +160,8 @@ def evaluate(run: Path, as_json: bool, target_fpir: float | None) -> None:
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="File to write the sheet to.  [default: RUN/errors.html]"
-)
+@click.argument("run", type=RUN)
+@click.option("-o", "--output", type=NEW_FILE, help="File to write the sheet to.  [default: RUN/errors.html]")
 @click.option(
     "--worst", type=int, default=8, show_default=True, help="Number of searches to show per kind of error, at most 50."
 )
@@ -209,7 +215,11 @@ def parse_settings(words: Sequence[str]) -> dict[str, Any]:
 
 
 def gather_settings(
-    *, catalogue: str | None, config: Path | None, given: Mapping[str, Any], base: Mapping[str, Any] | None = None
+    *,
+    catalogue: Path | str | None,
+    config: Path | None,
+    given: Mapping[str, Any],
+    base: Mapping[str, Any] | None = None,
 ) -> Settings:
     """Return the settings of a TOML file, overridden by given ones; the others are those of `base`.
 

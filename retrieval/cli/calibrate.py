@@ -11,18 +11,15 @@ from typing import TYPE_CHECKING, ClassVar
 import click
 
 from retrieval.errors import command
-from retrieval.files import check_place, write_file
+from retrieval.files import write_file
 
 from .lines import show_lines, show_next
-from .options import CataloguePlace, GroupedCommand, Place, options_as
+from .options import BUNDLE, CATALOGUE, GALLERY, NEW_FILE, GroupedCommand, options_as
 
 if TYPE_CHECKING:
     from index.location import AnyGallery
     from retrieval.catalogue.photos import Photo
     from retrieval.threshold.anchor import Proposal
-
-
-Folder = click.Path(path_type=Path)
 
 
 @dataclass(frozen=True)
@@ -44,13 +41,6 @@ class CalibrationOptions:
         return None if self.queries is None else read_catalogue(self.queries, labels=QUERIES)
 
 
-def writable(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
-    """Return the path of an option; raise OSError if it cannot be written."""
-    if path is not None:
-        check_place(path)
-    return path
-
-
 OPTIONS = (
     click.option(
         "--target-fpir",
@@ -59,7 +49,7 @@ OPTIONS = (
     ),
     click.option(
         "--queries",
-        type=CataloguePlace(),
+        type=CATALOGUE,
         help="Labelled photos taken by users: a folder or a table with item ids of the gallery. A photo that shows no "
         "item of the gallery has an empty item id in the table.",
     ),
@@ -71,8 +61,7 @@ OPTIONS = (
     click.option("--dry-run", is_flag=True, help="Print what would change, and leave the gallery as it is."),
     click.option(
         "--report",
-        type=Folder,
-        callback=writable,
+        type=NEW_FILE,
         help="HTML file to write the report on the new threshold to.",
     ),
     click.option(
@@ -93,8 +82,8 @@ class CalibrateCommand(GroupedCommand):
 
 
 @click.command(cls=CalibrateCommand)
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.argument("gallery", type=Place())
+@click.argument("bundle", type=BUNDLE)
+@click.argument("gallery", type=GALLERY)
 @calibration_options
 def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions) -> None:
     """Set the threshold of a gallery, from searches for items that are not in it.

@@ -16,10 +16,7 @@ from retrieval.errors import command
 
 from .lines import show_lines
 from .main import Entry, LazyGroup
-from .options import CataloguePlace
-
-Folder = click.Path(path_type=Path)
-
+from .options import CATALOGUE, FOLDER_OR_TABLE, NEW_FILE
 
 COMMANDS = {
     "check": Entry("retrieval.cli.data", "check", "Find problems in a catalogue before training."),
@@ -39,8 +36,8 @@ def data() -> None:
 
 
 @click.command()
-@click.argument("catalogue", type=CataloguePlace())
-@click.option("--report", type=Folder, help="JSON file to write all problems to.")
+@click.argument("catalogue", type=CATALOGUE)
+@click.option("--report", type=NEW_FILE, help="JSON file to write all problems to.")
 def check(catalogue: Path | str, report: Path | None) -> None:
     """Check a catalogue: how it is read, problems with its photos, and whether it is ready for training.
 
@@ -72,8 +69,8 @@ def check(catalogue: Path | str, report: Path | None) -> None:
 
 
 @click.command()
-@click.argument("catalogue", type=Folder)
-@click.option("-o", "--output", required=True, type=Folder, help="CSV file to write.")
+@click.argument("catalogue", type=FOLDER_OR_TABLE)
+@click.option("-o", "--output", required=True, type=NEW_FILE, help="CSV file to write.")
 @click.option("--no-groups", is_flag=True, help="Leave out the groups, so that the training split may divide them.")
 def table(catalogue: Path, output: Path, no_groups: bool) -> None:
     """Write a catalogue as a CSV with one line per photo, to view or edit. The photos are not copied.

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from retrieval.errors import InvalidParameter, command
-from retrieval.files import check_place
 
 from .lines import show_next
+from .options import NEW_FILE
 
 Folder = click.Path(path_type=Path)
 CSV, PARQUET = ".csv", ".parquet"
@@ -39,7 +39,7 @@ def feedback() -> None:
     "-o",
     "--output",
     required=True,
-    type=Folder,
+    type=NEW_FILE,
     help="Table to write: a .csv that names the photos in their folder, or a .parquet that contains them.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
@@ -66,7 +66,6 @@ def export(files: Sequence[Path], photos: Path, output: Path, as_json: bool) -> 
         raise InvalidParameter("--output", f"end in {CSV} or {PARQUET}", str(output))
     if not photos.is_dir():
         raise InvalidParameter("--photos", "be a folder", str(photos), remedy="Serve with --feedback-photos FOLDER")
-    check_place(output)
     labelled, left_out = labelled_photos([verdict for file in files for verdict in read_feedback(file)], photos)
     (write_embedded if output.suffix.lower() == PARQUET else write_catalogue)(labelled, output)
     items = [photo.item_id for photo in labelled if photo.item_id]

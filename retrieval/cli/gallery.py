@@ -10,15 +10,15 @@ import click
 
 from index.ann.kinds import KINDS
 from retrieval.errors import GalleryError, InvalidParameter, command
-from retrieval.files import check_place, write_file
+from retrieval.files import write_file
 
 from .lines import describe_index, describe_rebuild
-from .options import MEMORY, Place
+from .options import BUNDLE, GALLERY, MEMORY, NEW_FILE, NEW_GALLERY
 
 if TYPE_CHECKING:
     from index.location import AnyGallery
 
-Folder = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path)
 
 
 def describe_point(opened: AnyGallery) -> list[str]:
@@ -63,7 +63,7 @@ def _open(path: Path | str, *, read_only: bool = False) -> AnyGallery:
 
 
 @gallery.command()
-@click.argument("path", type=Place())
+@click.argument("path", type=GALLERY)
 def info(path: Path | str) -> None:
     """Show a gallery's size, its index, and the columns available to filters.
 
@@ -85,7 +85,7 @@ def info(path: Path | str) -> None:
 
 
 @gallery.command()
-@click.argument("path", type=Place())
+@click.argument("path", type=GALLERY)
 @click.option("--limit", type=int, default=20, show_default=True, help="Number of changes to list, newest first.")
 def log(path: Path | str, limit: int) -> None:
     """List changes: version, time, user, action and number of photos.
@@ -100,7 +100,7 @@ def log(path: Path | str, limit: int) -> None:
 
 
 @gallery.command()
-@click.argument("path", type=Place())
+@click.argument("path", type=GALLERY)
 @click.argument("columns", nargs=-1, required=True, metavar="NAME:KIND...")
 def declare(path: Path | str, columns: tuple[str, ...]) -> None:
     """Make metadata columns available to filters, as text (the default), number or boolean.
@@ -116,7 +116,7 @@ def declare(path: Path | str, columns: tuple[str, ...]) -> None:
 
 
 @gallery.command()
-@click.argument("path", type=Place())
+@click.argument("path", type=GALLERY)
 @click.option("--photo", "photos", multiple=True, help="photo_id of a photo to remove. Can be repeated.")
 @click.option(
     "--item", "items", multiple=True, help="item_id of an item to remove with all its photos. Can be repeated."
@@ -140,9 +140,9 @@ def remove(path: Path | str, photos: tuple[str, ...], items: tuple[str, ...]) ->
 
 
 @gallery.command()
-@click.argument("path", type=Place())
+@click.argument("path", type=GALLERY)
 @click.option(
-    "--bundle", type=Folder, help="Bundle whose calibration photos measure the recall of an approximate index, too."
+    "--bundle", type=BUNDLE, help="Bundle whose calibration photos measure the recall of an approximate index, too."
 )
 @click.option("--kind", type=click.Choice(["auto", *KINDS]), help="Kind of index.  [default: the last choice]")
 @click.option("--max-memory", type=MEMORY, help="Memory limit of the index and its rebuild, such as 2GiB.")
@@ -172,7 +172,7 @@ def rebuild(
 
 
 @gallery.command()
-@click.argument("path", type=Place())
+@click.argument("path", type=GALLERY)
 def verify(path: Path | str) -> None:
     """Read the whole gallery and check its hashes and checksums.
 
@@ -192,8 +192,8 @@ def verify(path: Path | str) -> None:
 
 
 @gallery.command()
-@click.argument("path", type=Place())
-@click.argument("output", type=Folder)
+@click.argument("path", type=GALLERY)
+@click.argument("output", type=NEW_FILE)
 def export(path: Path | str, output: Path) -> None:
     """Export all photos to a .parquet or .csv file.
 
@@ -215,8 +215,8 @@ def export(path: Path | str, output: Path) -> None:
 
 
 @gallery.command("import")
-@click.argument("source", type=Folder)
-@click.argument("path", type=Place())
+@click.argument("source", type=FILE)
+@click.argument("path", type=NEW_GALLERY)
 def import_(source: Path, path: Path | str) -> None:
     """Create a gallery from an exported parquet file, or add its photos to a gallery of the same model.
 
@@ -240,9 +240,9 @@ def import_(source: Path, path: Path | str) -> None:
 
 
 @gallery.command("report")
-@click.argument("bundle", type=Folder)
-@click.argument("path", type=Place())
-@click.option("-o", "--output", required=True, type=Folder, help="HTML file to write.")
+@click.argument("bundle", type=BUNDLE)
+@click.argument("path", type=GALLERY)
+@click.option("-o", "--output", required=True, type=NEW_FILE, help="HTML file to write.")
 def report_on(bundle: Path, path: Path | str, output: Path) -> None:
     """Write an HTML report on a gallery's error rates.
 
@@ -259,7 +259,6 @@ def report_on(bundle: Path, path: Path | str, output: Path) -> None:
     from retrieval.reports.gallery_report import GalleryReport, render_gallery_report
     from retrieval.threshold.gallery_points import served_point
 
-    check_place(output)
     opened = Bundle.open(bundle)
     with open_gallery(path, read_only=True) as opened_gallery:
         require_match(opened, opened_gallery)

@@ -15,18 +15,16 @@ from index.location import exists, open_gallery
 from retrieval.catalogue.kinds import COLUMN_KINDS
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import command
-from retrieval.files import check_place, write_file
+from retrieval.files import write_file
 from retrieval.indexing.plan import SyncPlan, SyncSettings
 
 from .lines import describe_index, describe_rebuild, show_lines, show_next
-from .options import MEMORY, CataloguePlace, Place, options_as
+from .options import BUNDLE, CATALOGUE, MEMORY, NEW_FILE, NEW_GALLERY, options_as
 
 if TYPE_CHECKING:
     from index.location import AnyGallery
     from retrieval.bundle.bundle import Bundle
     from retrieval.indexing.pipeline import IndexReport
-
-Folder = click.Path(path_type=Path)
 
 
 class ColumnKind(click.ParamType[tuple[str, str]]):
@@ -76,13 +74,13 @@ SYNC = (
 
 
 @click.command()
-@click.argument("bundle", type=Folder)
-@click.argument("photos", type=CataloguePlace())
+@click.argument("bundle", type=BUNDLE)
+@click.argument("photos", type=CATALOGUE)
 @click.option(
     "-o",
     "--output",
     required=True,
-    type=Place(),
+    type=NEW_GALLERY,
     help="Gallery to add to or create: a directory, or the address of a Milvus collection.",
 )
 @click.option(
@@ -107,7 +105,7 @@ SYNC = (
     show_default=True,
     help="Embed on this machine or on a Ray cluster.",
 )
-@click.option("--report", type=Folder, help="JSON file to write the refused photos and the reasons to.")
+@click.option("--report", type=NEW_FILE, help="JSON file to write the refused photos and the reasons to.")
 @click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
 @options_as("sync", SyncSettings, SYNC)
 def index(
@@ -140,8 +138,6 @@ def index(
     from retrieval.indexing.pipeline import index_catalogue, plan_catalogue
     from retrieval.indexing.plan import check_prune
 
-    if report is not None:
-        check_place(report)
     opened = Bundle.open(bundle)
     rows = read_catalogue(photos, columns=sync.columns, known=known_columns(output))
     if dry_run:

@@ -12,14 +12,12 @@ import click
 from index.location import open_gallery
 
 from .lines import SHOWN
-from .options import Place
-
-Folder = click.Path(path_type=Path)
+from .options import BUNDLE, GALLERY
 
 
 @click.command()
-@click.argument("bundle", type=Folder)
-@click.argument("gallery", type=Place())
+@click.argument("bundle", type=BUNDLE)
+@click.argument("gallery", type=GALLERY)
 @click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON.")
 def audit(bundle: Path, gallery: Path | str, as_json: bool) -> None:
     """Find items that collide, photos that miss their own item, and duplicates in a gallery.
@@ -45,8 +43,8 @@ def audit(bundle: Path, gallery: Path | str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("bundle", type=Folder, required=False)
-@click.argument("gallery", type=Place(), required=False)
+@click.argument("bundle", type=BUNDLE, required=False)
+@click.argument("gallery", type=GALLERY, required=False)
 def doctor(bundle: Path | None, gallery: Path | str | None) -> None:
     """Check the installation, a bundle or a gallery, and suggest how to fix problems.
 

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ import click
 
 from retrieval.errors import MissingDependency, RetrievalError, extra_of
 from retrieval.files import explain
+
+from .options import WORDS
 
 
 class Entry(NamedTuple):
@@ -34,6 +37,17 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of the commands, in the order of the sections."""
         return list(self._entries)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; raise UsageError, with the nearest names, if it does not exist. Keep the words typed."""
+        if args[0] not in self._entries and not args[0].startswith("-"):
+            near = get_close_matches(args[0], self._entries)
+            meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            raise click.UsageError(f"No such command {args[0]!r}.{meant}", ctx)
+        ctx.meta.setdefault(WORDS, args)
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import and return a command, or None if it does not exist."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, fields
@@ -12,7 +14,10 @@ from typing import Any, ClassVar, TypeVar
 
 import click
 
+from index.database import DATABASE
 from index.location import is_address
+from retrieval.errors import DataError, command
+from retrieval.files import check_place
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 TYPES: Mapping[str, Any] = {  # of the fields that can be options
@@ -25,26 +30,133 @@ TYPES: Mapping[str, Any] = {  # of the fields that can be options
 UNITS = {"": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
 
+A_BUNDLE, A_GALLERY, A_RUN, A_CATALOGUE, A_FILE = "a bundle", "a gallery", "a training run", "a catalogue", "a file"
+BOTH = "a folder with a bundle and a gallery"  # as `quickstart` and `demo` write it
+HOLDS = {A_BUNDLE: ("manifest.json", "model.onnx"), A_GALLERY: (DATABASE,), A_RUN: ("settings.json", "splits.json")}
+WORDS = "retrieval.words"  # key of a context's `meta`: the command as it was typed
+
+
 class Place(click.ParamType["Path | str"]):
-    """A gallery: a directory, or an address on a Milvus cluster."""
+    """A path to something that commands write or read, or an address of it.
 
-    name = "gallery"
+    Raises DataError for a path to something else, with the command that was probably meant, and for another address.
+
+    Parameters
+    ----------
+    expected:
+        What the path leads to. A path that leads to nothing known is left to the command.
+    is_address:
+        Returns whether a text is an address that the command takes.
+    or_both:
+        Whether a folder with a bundle and a gallery will do.
+    new:
+        Whether the command writes there. Then OSError is raised for a place that cannot be written.
+    """
+
+    name = "path"
+
+    def __init__(
+        self,
+        expected: str,
+        *,
+        is_address: Callable[[str], bool] = lambda _: False,
+        or_both: bool = False,
+        new: bool = False,
+    ) -> None:
+        self.expected, self.is_written = expected, new
+        self._is_address, self._or_both = is_address, or_both
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:  # noqa: ARG002
         """Return a path, or an address unchanged."""
-        return value if is_address(value) else Path(value)
+        if self._is_address(value):
+            return str(value)
+        path, found = local(value), what_is(Path(value))
+        if found and not self.accepts(path):
+            raise DataError(f"{value} is {found}, not {self.expected}", remedy=self._remedy(str(value), found, ctx))
+        if self.is_written:
+            check_place(path)
+        return path
+
+    def accepts(self, path: Path) -> bool:
+        """Return whether a path leads to what is expected."""
+        found = what_is(path)
+        if self.expected == A_CATALOGUE:
+            return found in ("", A_FILE) and path.exists()
+        return found == self.expected or (self._or_both and found == BOTH)
+
+    def _remedy(self, value: str, found: str, ctx: click.Context | None) -> str:
+        if found == BOTH and self.expected in (A_BUNDLE, A_GALLERY):
+            with_it = f", with the gallery {value}/gallery" if self.expected == A_BUNDLE else ""
+            return f"Did you mean {value}/{self.expected.split()[-1]}{with_it}?"
+        words = [] if ctx is None or self.is_written else _swapped(value, self, ctx)
+        return f"Did you mean `{command(*words)}`?" if words else "Name another place"
 
 
-class CataloguePlace(click.ParamType["Path | str"]):
-    """A catalogue: a folder or file, or a folder on a store."""
+class Output(click.ParamType[Path]):
+    """A file or folder that a command writes. Raises OSError if that is impossible, before any work."""
 
-    name = "catalogue"
+    name = "path"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:  # noqa: ARG002
-        """Return a path, or an address unchanged."""
-        from retrieval.catalogue.remote import is_url
+    def __init__(self, *, folder: bool) -> None:
+        self._folder = folder
 
-        return value if is_url(value) else Path(value)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: ARG002
+        """Return the path."""
+        path = local(value)
+        if path.is_dir() and not self._folder:
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        check_place(path / "file" if self._folder else path)
+        return path
+
+
+def local(value: object) -> Path:
+    """Return a path; raise DataError for an address."""
+    if "://" in str(value):
+        raise DataError(f"{value} is an address that this command cannot use", remedy="Name a place on this machine")
+    return Path(str(value))
+
+
+def what_is(path: Path) -> str:
+    """Return what of HOLDS lies at a path, BOTH or A_FILE; "" for another folder and for nothing."""
+    for what, names in HOLDS.items():
+        if all((path / name).exists() for name in names):
+            return what
+    if path.is_dir() and (what_is(path / "bundle"), what_is(path / "gallery")) == (A_BUNDLE, A_GALLERY):
+        return BOTH
+    return A_FILE if path.is_file() else ""
+
+
+def _swapped(value: str, place: Place, ctx: click.Context) -> list[str]:
+    """Return the typed words with two arguments exchanged, so that `place` gets what it expects; [] if none fits.
+
+    Nothing is exchanged in a command whose arguments name what it writes, nor with a word that follows an option.
+    """
+    words: list[str] = list(ctx.meta.get(WORDS, ()))
+    types = [param.type for param in ctx.command.params if isinstance(param, click.Argument)]
+    if any(isinstance(kind, Output) or (isinstance(kind, Place) and kind.is_written) for kind in types):
+        return []
+    options = [word.startswith("-") for word in words]
+    arguments = [i for i in range(1, len(words)) if not (options[i] or options[i - 1])]
+    found = next((i for i in arguments if words[i] == value), None)
+    other = next((i for i in arguments if place.accepts(Path(words[i]))), None)
+    if found is None or other is None:
+        return []
+    words[found], words[other] = words[other], words[found]
+    return words
+
+
+def _is_url(value: object) -> bool:
+    from retrieval.catalogue.remote import is_url
+
+    return is_url(value)
+
+
+SEARCH = Place(A_BUNDLE, or_both=True)
+BUNDLE, GALLERY, RUN = Place(A_BUNDLE), Place(A_GALLERY, is_address=is_address), Place(A_RUN)
+NEW_GALLERY = Place(A_GALLERY, is_address=is_address, new=True)
+CATALOGUE = Place(A_CATALOGUE, is_address=_is_url)
+FOLDER_OR_TABLE = Place(A_CATALOGUE)  # on this machine
+NEW_FILE, NEW_FOLDER = Output(folder=False), Output(folder=True)
 
 
 class Memory(click.ParamType[int]):

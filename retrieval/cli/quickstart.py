@@ -13,19 +13,19 @@ from retrieval.catalogue.check import can_train, describe_catalogue
 from retrieval.catalogue.photos import QUERIES
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import DataError, command
-from retrieval.files import check_place
 from retrieval.process import check_port
 
-Folder = click.Path(path_type=Path)
+from .options import FOLDER_OR_TABLE, NEW_FOLDER
+
 CHECKED_WITH = 50  # labelled photos of users that the output suggests
 
 
 @click.command()
-@click.argument("photos", type=Folder)
+@click.argument("photos", type=FOLDER_OR_TABLE)
 @click.option(
     "-o",
     "--output",
-    type=Folder,
+    type=NEW_FOLDER,
     default=Path("quickstart"),
     show_default=True,
     help="Directory for the bundle and the gallery.",
@@ -51,7 +51,9 @@ CHECKED_WITH = 50  # labelled photos of users that the output suggests
     help="Target FPIR of the threshold.",
 )
 @click.option(
-    "--queries", type=Folder, help="Labelled photos of users (CSV), to measure the search on them (`calibrate`)."
+    "--queries",
+    type=FOLDER_OR_TABLE,
+    help="Labelled photos of users (CSV), to measure the search on them (`calibrate`).",
 )
 @click.option("--serve/--no-serve", default=True, show_default=True, help="Serve the search page at the end.")
 @click.option("--port", type=click.IntRange(0, 65535), default=7860, show_default=True, help="Port of the page.")
@@ -75,14 +77,13 @@ def quickstart(
     Example:
       retrieval quickstart photos/
     """
+    if serve:
+        check_port(port)
     catalogue = read_catalogue(photos)
     if queries is not None:
         read_catalogue(queries, labels=QUERIES)  # a mistake in it is found before anything is written
-    if serve:
-        check_port(port)
     click.echo(f"{photos}: {describe_catalogue(photos, catalogue)}.")
     bundle, gallery = output / "bundle", output / "gallery"
-    check_place(bundle)
     _check_same_photos(photos, catalogue, bundle, gallery)
     if bundle.exists():
         click.echo(
@@ -108,9 +109,9 @@ def quickstart(
     if can_train(catalogue) and _fit_gains(bundle) and not (output / "run").exists():
         click.echo(_about_training(photos, backbone, output))
     if serve:
-        _run("serve", bundle, gallery, "--port", port)
+        _run("serve", output, "--port", port)
     else:
-        click.echo(f"Next: {command('serve', bundle, gallery)}")
+        click.echo(f"Next: {command('serve', output)}")
 
 
 def _run(verb: str, *arguments: object) -> None:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, ClassVar
 import click
 
 from retrieval.errors import InvalidParameter
-from retrieval.files import check_place, naming
+from retrieval.files import naming
 from retrieval.search.result import PERHAPS, RANKED, REVIEW_P, TWINS, Match, SearchResult, p_value_words
 
 from .lines import show_lines
-from .options import CataloguePlace, GroupedCommand, Place, options_as
+from .options import BUNDLE, CATALOGUE, GALLERY, NEW_FILE, GroupedCommand, options_as
 
 if TYPE_CHECKING:
     from retrieval.retriever import Retriever
@@ -71,7 +71,9 @@ OPTIONS = (
         help="Rank the items for parts of the photo: windows, or the boxes of a detector.",
     ),
     click.option("--detector", type=File, help="ONNX file of the detector for --boxes detector."),
-    click.option("-o", "--output", type=File, help="Search with each photo, and write the answers to a .jsonl file."),
+    click.option(
+        "-o", "--output", type=NEW_FILE, help="Search with each photo, and write the answers to a .jsonl file."
+    ),
     click.option(
         "--truth",
         metavar="COLUMN",
@@ -94,9 +96,9 @@ class SearchCommand(GroupedCommand):
 
 
 @click.command(cls=SearchCommand)
-@click.argument("bundle", type=File)
-@click.argument("gallery", type=Place())
-@click.argument("images", metavar="IMAGE...", type=CataloguePlace(), nargs=-1, required=True)
+@click.argument("bundle", type=BUNDLE)
+@click.argument("gallery", type=GALLERY)
+@click.argument("images", metavar="IMAGE...", type=CATALOGUE, nargs=-1, required=True)
 @options_as("options", SearchOptions, OPTIONS)
 def search(bundle: Path, gallery: Path | str, images: tuple[Path | str, ...], options: SearchOptions) -> None:
     """Search for the catalogue item that a photo shows.
@@ -173,17 +175,17 @@ def _search_each(bundle: Path, gallery: Path | str, places: Sequence[Path | str]
     from tqdm import tqdm
 
     from retrieval.retriever import Retriever
-    from retrieval.search.bulk import Outcome, answer_photos, read_queries
+    from retrieval.search.bulk import Outcome, answer_photos, read_queries, require_known_items
     from retrieval.search.looks import Options
 
     output, truth, outcome = options.output, options.truth, Outcome()
     settings = Options(options.top_k, options.where, options.explain, options.review)
-    if output is not None:
-        check_place(output)
-        if output.suffix.lower() not in (".jsonl", ".ndjson"):
-            raise InvalidParameter("--output", "end in .jsonl", str(output))
+    if output is not None and output.suffix.lower() not in (".jsonl", ".ndjson"):
+        raise InvalidParameter("--output", "end in .jsonl", str(output))
     photos = read_queries(places, truth=truth, lines=sys.stdin)
     with Retriever.open(bundle, gallery) as retriever:
+        if truth is not None:
+            require_known_items(retriever.gallery, places, photos)
         answers = answer_photos(retriever, photos, settings, outcome, truth=truth is not None)
         written = (
             json.dumps(line, ensure_ascii=False) for line in tqdm(answers, "searching", len(photos), unit="photo")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from index.location import AnyGallery
 from retrieval.bundle.fitted import content_hash
 from retrieval.catalogue.photos import LABELS, QUERIES, UNLABELLED, Labels, Photo
 from retrieval.catalogue.read import is_table, photos_of, read_catalogue
@@ -28,6 +29,7 @@ from .true_rates import Known, TrueRates
 
 STDIN = "-"
 STDIN_FILE = Path("standard input")  # its paths are relative to the current folder
+SHOWN = 3  # items named in a message
 BATCH = 16  # photos that are embedded together
 LEFT_OUT = ("bundle_id", "timings_ms", "request_id", "box", "score")  # of an answer: the same for all
 
@@ -57,6 +59,18 @@ def read_queries(places: Sequence[Path | str], *, truth: str | None, lines: Iter
     if count > 1:
         raise DataError(f"two photos have the id {twice}", remedy="Search in two runs, or name the photos in a table")
     return photos
+
+
+def require_known_items(gallery: AnyGallery, places: Sequence[Path | str], photos: Sequence[Photo]) -> None:
+    """Raise DataError if photos come from folders and no name of a folder or file is an item of the gallery."""
+    folders = [place for place in places if str(place) != STDIN and not is_table(place)]
+    items = sorted({photo.item_id for photo in photos} - {""})
+    if len(folders) == len(places) and not gallery.item_numbers(items):
+        raise DataError(
+            f"the gallery has none of the items that {folders[0]} names ({', '.join(items[:SHOWN])}, ...)",
+            remedy="Name each folder after the item that its photos show, or list the photos in a table with `path` "
+            "and `item_id`, empty for an unknown item",
+        )
 
 
 def _photos(place: Path | str, labels: Labels) -> list[Photo]:

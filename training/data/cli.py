@@ -6,13 +6,12 @@ from pathlib import Path
 
 import click
 
+from retrieval.cli.options import NEW_FOLDER
 from retrieval.errors import command
-
-Folder = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("output", type=Folder)
+@click.argument("output", type=NEW_FOLDER)
 @click.option("--items", type=int, default=420, show_default=True, help="Number of items to draw.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the catalogue.")
 def synthetic(output: Path, items: int, seed: int) -> None:

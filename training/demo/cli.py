@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from retrieval.cli.options import NEW_FOLDER
 from retrieval.errors import RunError, command
 from retrieval.files import write_file
 
@@ -20,7 +21,7 @@ PARTS = ("photos", *RUNS.values(), "bundle", "gallery", "examples", "table.txt")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=NEW_FOLDER,
     default=Path("demo"),
     show_default=True,
     help="Directory to write to.",

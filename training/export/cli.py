@@ -12,7 +12,7 @@ from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from retrieval.bundle.providers import CPU, FP32, PRECISIONS, PROVIDERS
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.lines import show_next
-from retrieval.cli.options import GroupedCommand
+from retrieval.cli.options import FOLDER_OR_TABLE, NEW_FOLDER, RUN, GroupedCommand
 from retrieval.errors import InvalidParameter, command
 from training.cli import named_backbone, open_run
 from training.config import HARDWARE, MODEL, OUTPUT
@@ -36,7 +36,7 @@ class ExportCommand(GroupedCommand):
 
 
 @click.command(cls=ExportCommand)
-@click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.argument("run", type=RUN, required=False)
 @click.option(
     "--pretrained",
     metavar="MODEL",
@@ -44,7 +44,7 @@ class ExportCommand(GroupedCommand):
 )
 @click.option(
     "--fit",
-    type=click.Path(path_type=Path),
+    type=FOLDER_OR_TABLE,
     help="Fit the pretrained model to part of these photos (folder, CSV or parquet) if that finds more items.",
 )
 @click.option(
@@ -63,9 +63,7 @@ class ExportCommand(GroupedCommand):
 @click.option(
     "--even-if-worse", is_flag=True, help="Accept a run that finds less than the model that its training started from."
 )
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to write the bundle to."
-)
+@click.option("-o", "--output", required=True, type=NEW_FOLDER, help="Directory to write the bundle to.")
 @click.option(
     "--target-fpir",
     type=float,

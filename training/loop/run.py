@@ -80,7 +80,7 @@ class Run:
         if not (path / "settings.json").exists():
             raise RunError(
                 f"{path} is not a training run",
-                remedy=f"Create one with `{command('train', 'CATALOGUE', '-o', path)}`",
+                remedy=f"Create one with `{command('train', 'CATALOGUE', '-o', 'RUN' if path.exists() else path)}`",
             )
         return cls(path)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from retrieval.cli.options import CATALOGUE, NEW_FOLDER
 from retrieval.errors import command
 from retrieval.files import write_file
 from training.cli import gather_settings, parse_settings
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("catalogue", required=False)
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to write the study to.")
+@click.argument("catalogue", type=CATALOGUE, required=False)
+@click.option("-o", "--output", required=True, type=NEW_FOLDER, help="Directory to write the study to.")
 @click.option(
     "--search",
     multiple=True,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 )
 @click.option("--resume", is_flag=True, help="Continue a study with its own settings, up to --trials if given.")
 def tune(  # noqa: PLR0913, PLR0917, one an option
-    catalogue: str | None,
+    catalogue: Path | str | None,
     output: Path,
     search: Sequence[str],
     trials: int | None,

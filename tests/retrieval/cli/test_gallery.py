@@ -174,16 +174,15 @@ def test_a_csv_export_is_a_table_for_spreadsheets(shop: Path) -> None:
         call("gallery", "export", shop / "g", shop / "g.csv")
 
 
-@pytest.mark.parametrize("name", ["g.xlsx", "g", "g.CSV.gz"])
+@pytest.mark.parametrize("name", ["g.xlsx", "g.CSV.gz"])
 def test_an_export_of_another_kind_is_refused(shop: Path, name: str) -> None:
     with pytest.raises(InvalidParameter, match=r"end in \.parquet or \.csv"):
         call("gallery", "export", shop / "g", shop / name)
 
 
-@pytest.mark.parametrize("name", ["none/g.parquet", "photos.csv/g.csv"])
-def test_an_export_to_where_nothing_can_be_written_is_an_error_of_ours(shop: Path, name: str) -> None:
+def test_an_export_to_where_nothing_can_be_written_is_an_error_of_ours(shop: Path) -> None:
     with pytest.raises(GalleryError, match="cannot be written"):
-        call("gallery", "export", shop / "g", shop / name)
+        call("gallery", "export", shop / "g", shop / "none/g.parquet")
 
 
 def test_columns_are_declared_by_hand(shop: Path) -> None:

@@ -62,7 +62,7 @@ def test_photos_become_a_search(tiny: Pretrained, tmp_path: Path, monkeypatch: p
     assert "60 photos of 30 items" in done.output
     assert "An unknown item (one that is not in the catalogue) returns a match" in done.output
     assert [line for line in done.output.splitlines() if line.startswith("Next:")] == [
-        f"Next: retrieval serve {tmp_path}/q/bundle {tmp_path}/q/gallery"
+        f"Next: retrieval serve {tmp_path}/q"
     ]
     with Retriever.open(tmp_path / "q/bundle", tmp_path / "q/gallery") as retriever:
         assert retriever.point.target_fpir == 0.1

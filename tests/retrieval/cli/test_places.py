@@ -1,0 +1,159 @@
+"""What a user names by mistake: the refusal says what lies there and what was probably meant, before any work."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from retrieval.cli.main import group
+from retrieval.errors import RetrievalError
+from serving import launch
+
+from ...world import draw, write_folder
+
+
+@pytest.fixture
+def here(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the current folder: bundle b, gallery g, both in q, photos in `photos`, strangers in `flat`, a file."""
+    for name in ("b", "q/bundle"):
+        shutil.copytree(world / "bundle", tmp_path / name)
+    for name in ("g", "q/gallery"):
+        shutil.copytree(world / "gallery", tmp_path / name)
+    write_folder(tmp_path / "photos", items=range(3))
+    (tmp_path / "flat").mkdir()
+    for item in range(30, 34):
+        draw(item, 0).save(tmp_path / "flat" / f"{item}.png")
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(group, words)
+
+
+def refusal(words: str) -> str:
+    """Return the error of a command."""
+    done = run(*words.split())
+    assert isinstance(done.exception, (RetrievalError, OSError)), done.output
+    return str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("serve g b", "serve b g"),
+        ("search g b flat/30.png --json", "search b g flat/30.png --json"),
+        ("search flat/30.png g b", "search b g flat/30.png"),
+        ("calibrate g b --dry-run", "calibrate b g --dry-run"),
+        ("audit g b", "audit b g"),
+        ("doctor g b", "doctor b g"),
+        ("index photos b -o g", "index b photos -o g"),
+    ],
+)
+def test_swapped_arguments_are_named_with_the_command_that_was_meant(here: Path, typed: str, meant: str) -> None:
+    assert refusal(typed).endswith(f"Did you mean `retrieval {meant}`?")
+
+
+@pytest.mark.parametrize(
+    "typed",
+    ["index g photos -o b", "export g -o b", "gallery export file g", "gallery import g b", "export b -o g"],
+)
+def test_no_command_is_suggested_that_would_write_over_what_is_there(here: Path, typed: str) -> None:
+    before = sorted(here.rglob("*"))
+    assert "`retrieval" not in refusal(typed)
+    assert sorted(here.rglob("*")) == before
+
+
+def test_a_folder_that_is_no_bundle_is_not_suggested_as_output(here: Path) -> None:
+    assert "-o photos" not in refusal("serve photos g")
+    assert "-o photos" not in refusal("evaluate photos")
+    assert "/nothing --allow-estimate` makes one" in refusal("serve nothing g")
+
+
+def test_a_folder_with_bundle_and_gallery_is_served_whole(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[launch.ServePlan] = []
+    monkeypatch.setattr(launch, "serve", lambda plan, host, port: plans.append(plan))
+    assert run("serve", "q", "--port", "0").exit_code == 0
+    assert run("serve", "b", "g", "--port", "0").exit_code == 0
+    assert [(plan.bundle, plan.gallery) for plan in plans] == [
+        (Path("q/bundle"), Path("q/gallery")),
+        (Path("b"), Path("g")),
+    ]
+    assert "Leave out g" in refusal("serve q g --port 0")
+    assert "retrieval serve b GALLERY" in refusal("serve b --port 0")
+    assert "Did you mean q/bundle, with the gallery q/gallery?" in refusal("search q flat/30.png")
+    assert refusal("gallery info q").endswith("Did you mean q/gallery?")
+
+
+def test_commands_are_found_by_the_nearest_name() -> None:
+    assert "Did you mean 'search' or 'research'?" in run("serach").output
+    assert "Did you mean 'check'?" in run("data", "chek").output
+    assert "'info'" in run("gallery", "inof").output
+    assert "--port" in run("serve", "--prot", "1").output
+    assert run("nonsense").output.endswith("No such command 'nonsense'.\n")
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "quickstart https://example.com/photos",
+        "serve https://example.com/photos g",
+        "search b g http://example.com/photos",
+        "index b photos -o https://example.com/photos",
+        "train photos -o https://example.com/photos",
+    ],
+)
+def test_an_address_is_shown_as_it_was_typed(here: Path, typed: str) -> None:
+    assert "//example.com/photos is an address that this command cannot use" in refusal(typed)
+    assert not list(here.glob("http*"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("index b photos -o file", "file is a file, not a gallery"),
+        ("index b photos -o b", "b is a bundle, not a gallery"),
+        ("index b photos -o file/g", "Not a directory"),
+        ("train photos -o file", "Not a directory"),
+        ("quickstart photos -o file/q", "Not a directory"),
+        ("data check photos --report photos", "Is a directory"),
+        ("search b g flat --output photos", "Is a directory"),
+        ("gallery report b g -o photos", "Is a directory"),
+        ("gallery export g photos", "Is a directory"),
+        ("gallery export g file/g.csv", "Not a directory"),
+    ],
+)
+def test_an_impossible_output_is_refused_before_anything_is_read(
+    here: Path, typed: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[object] = []
+    monkeypatch.setattr("retrieval.catalogue.read.read_catalogue", read.append)
+    monkeypatch.setattr("retrieval.bundle.bundle.Bundle.open", read.append)
+    done = run(*typed.split())
+    text = str(done.exception)
+    assert told in text
+    assert read == []
+
+
+def test_a_taken_port_is_refused_before_the_bundle_is_opened(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    monkeypatch.setattr(launch, "serve", lambda *_: pytest.fail("the bundle would be opened"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = run("serve", "b", "g", "--port", str(taken.getsockname()[1]))
+    assert "--port must be free" in str(done.exception)
+
+
+def test_rates_are_not_measured_where_no_folder_names_an_item(here: Path) -> None:
+    told = refusal("search b g flat --truth item_id -o answers.jsonl")
+    assert "none of the items that flat names (30.png, 31.png, 32.png, ...)" in told
+    assert "empty for an unknown item" in told
+    assert not (here / "answers.jsonl").exists()
+    assert run("search", "b", "g", "photos", "--truth", "item_id", "-o", "answers.jsonl").exit_code == 0
+    (here / "strangers.csv").write_text("path,item_id\nflat/30.png,\n")
+    done = run("search", "b", "g", "strangers.csv", "--truth", "item_id", "-o", "answers.jsonl")
+    assert "1 photos of unknown items" in done.output
