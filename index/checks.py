@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .database import Database
-from .errors import InvalidParameter
+from .errors import InvalidParameter, listed
 from .features import FeatureFormat, check_features
 from .search.filters import BOOLEAN, NUMBER, TEXT, kind_of
 
@@ -141,7 +141,7 @@ def check_additions(
             raise InvalidParameter(name, f"have one entry per photo_id ({count})", len(getattr(checked, name)))
     repeated = [photo_id for photo_id, times in Counter(checked.photo_ids).items() if times > 1]
     if repeated:
-        raise InvalidParameter("photo_ids", "hold each id once", repeated[0])
+        raise InvalidParameter("photo_ids", "hold each id once", listed(repeated))
     return checked
 
 
@@ -156,11 +156,11 @@ def refuse_present(present: set[str]) -> None:
     """Raise an error if some photos are already in the gallery."""
     if present:
         raise InvalidParameter(
-            "photo_ids", "not be in the gallery yet", min(present), remedy="Pass upsert=True to replace"
+            "photo_ids", "not be in the gallery yet", listed(sorted(present)), remedy="Pass upsert=True to replace"
         )
 
 
 def refuse_absent(absent: Sequence[str]) -> None:
     """Raise an error if some photos are not in the gallery."""
     if absent:
-        raise InvalidParameter("photo_ids", "be in the gallery", min(absent), remedy="Add them first")
+        raise InvalidParameter("photo_ids", "be in the gallery", listed(sorted(absent)), remedy="Add them first")

@@ -13,7 +13,10 @@ RetrievalError
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 LONGEST_VALUE = 300  # characters of a value in a message
+MOST_LISTED = 20  # values in a message
 
 
 class RetrievalError(Exception):
@@ -45,6 +48,18 @@ class MissingDependency(RetrievalError, ImportError):
 def install_command(extra: str) -> str:
     """Return the command that installs an extra from a checkout; the project is not on a package index."""
     return f"pip install -c constraints.txt '.[{extra}]'"
+
+
+def listed(values: Sequence[object], *, between: str = ", ") -> str:
+    """Return up to MOST_LISTED values, and how many more there are: "a, b, c and 2 more"."""
+    more = f" and {len(values) - MOST_LISTED} more" if len(values) > MOST_LISTED else ""
+    return between.join(map(str, values[:MOST_LISTED])) + more
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return a number with a noun, whose plural is `many` or has an s after the first word: "2,000 photos to add"."""
+    noun, space, rest = one.partition(" ")
+    return f"{count:,} {one if count == 1 else many or f'{noun}s{space}{rest}'}"
 
 
 def _shown(value: object) -> str:

@@ -32,7 +32,9 @@ from index.errors import (
     InvalidParameter,
     MissingDependency,
     RetrievalError,
+    counted,
     install_command,
+    listed,
 )
 
 __all__ = [
@@ -55,8 +57,10 @@ __all__ = [
     "RetrievalError",
     "RunError",
     "command",
+    "counted",
     "extra_of",
     "install_command",
+    "listed",
 ]
 
 

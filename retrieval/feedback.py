@@ -20,7 +20,7 @@ from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from retrieval.catalogue.photos import Photo
-from retrieval.errors import DataError, InvalidParameter
+from retrieval.errors import DataError, InvalidParameter, listed
 from retrieval.search.boxes import check_bbox
 from retrieval.search.result import MATCH, NO_MATCH, PERHAPS, BBox
 
@@ -96,8 +96,8 @@ def append_feedback(path: Path, feedback: Feedback) -> None:
 
 
 def read_feedback(path: Path) -> list[Feedback]:
-    """Read an untrusted feedback file; raise DataError with the line number if a line is invalid."""
-    found = []
+    """Read an untrusted feedback file; raise DataError with the numbers of invalid lines."""
+    found, refused = [], []
     for number, line in enumerate(_content(path).split(b"\n"), 1):
         if not line.strip():
             continue
@@ -107,9 +107,9 @@ def read_feedback(path: Path) -> list[Feedback]:
             found.append(FEEDBACK.validate_json(line))
         except ValueError as error:  # also ValidationError and InvalidParameter
             why = str(error) if not isinstance(error, ValidationError) else _first(error)
-            raise DataError(
-                f"{path}, line {number} is no feedback: {why}", remedy="Mend the line or take it out"
-            ) from error
+            refused.append(f"line {number} is no feedback: {why}")
+    if refused:
+        raise DataError(f"{path}, {listed(refused, between='; ')}", remedy="Mend these lines or take them out")
     return found
 
 

@@ -7,11 +7,12 @@ leading zero or with more than LONGEST digits. Dates are text; written as 2026-0
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from index.search.filters import BOOLEAN, NUMBER, TEXT
-from retrieval.errors import DataError, InvalidParameter
+from retrieval.errors import DataError, InvalidParameter, counted, listed
 
 from .photos import Photo
 
@@ -48,17 +49,48 @@ def set_kinds(
                 row[name] = str(value)
     for name, values in texts.items():
         kind = declared.get(name) or known.get(name) or (_inferred(values) if infer else TEXT)
+        unfit = set()
         for text in values:
             try:
                 values[text] = PARSERS[kind](text)
-            except ValueError as error:
-                if name in declared:
-                    told = f"{place}: {name} is {text!r}, which is not a {kind}"
-                    raise DataError(told, remedy="Correct the cell") from error
+            except ValueError:
+                unfit.add(text)
+        if unfit and name in declared:
+            raise _unfit(name, unfit, declared[name], photos, place)
     for row in rows:
         for name, values in texts.items():
             if type(row.get(name)) is str:
                 row[name] = values[row[name]]
+
+
+def _unfit(name: str, texts: set[str], kind: str, photos: Sequence[Photo], place: object) -> DataError:
+    """Return the error for a declared column with texts that are not of its kind."""
+    cells = [f"{photo.photo_id} has {photo.metadata[name]!r}" for photo in photos if photo.metadata.get(name) in texts]
+    told = f"{counted(len(cells), 'cell')} of {name} {'is' if len(cells) == 1 else 'are'} not a {kind}"
+    return DataError(f"{place}: {told}: {listed(cells)}", remedy="Correct them")
+
+
+def text_cells(photos: Sequence[Photo]) -> dict[str, list[str]]:
+    """Return the cells that make a column text although nine in ten of its cells, or all but one, are numbers.
+
+    Each is described as "photo_id: 'n/a'", in a list by the name of the column.
+    """
+    numbers: Counter[str] = Counter()
+    texts: Counter[str] = Counter()
+    for photo in photos:
+        for name, value in photo.metadata.items():
+            (texts if _is_word(value) else numbers)[name] += not isinstance(value, bool)
+    mixed = [name for name, count in texts.items() if count <= max(1, numbers[name] // 9) < numbers[name]]
+    return {name: [cell for photo in photos for cell in _words(photo, name)] for name in mixed}
+
+
+def _words(photo: Photo, name: str) -> list[str]:
+    value = photo.metadata.get(name)
+    return [f"{photo.photo_id}: {value!r}"] if _is_word(value) else []
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) and not _is_number(value)
 
 
 def check_kinds(declared: Mapping[str, str]) -> None:
@@ -70,9 +102,14 @@ def check_kinds(declared: Mapping[str, str]) -> None:
 
 def _inferred(texts: Iterable[str]) -> str:
     """Return the kind that all texts have."""
-    if all(NUMERAL.fullmatch(text) and (len(text) <= LONGEST or not text.lstrip("-").isdecimal()) for text in texts):
+    if all(map(_is_number, texts)):
         return NUMBER
     return BOOLEAN if all(text.lower() in WORDS for text in texts) else TEXT
+
+
+def _is_number(text: str) -> bool:
+    """Return whether a text is a number and not an identifier."""
+    return bool(NUMERAL.fullmatch(text)) and (len(text) <= LONGEST or not text.lstrip("-").isdecimal())
 
 
 def _number(text: str) -> int | float:

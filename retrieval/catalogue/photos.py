@@ -111,7 +111,7 @@ class PhotoMaker:
 
     def photo(self, line: int, cells: Mapping[str, Any]) -> Photo:
         """Return the photo of a row; raise DataError with its line number if the row is invalid."""
-        name, where = cells.get("path"), f"{self._catalogue}, line {line}"
+        name, where = cells.get("path"), f"line {line}"
         item = None if self._label is None else cells.get(self._label)
         if not name or (item in (None, "") and not self._labels.may_be_empty):
             raise DataError(f"{where}: path or {self._label} is empty", remedy="Fill it in, or remove the line")

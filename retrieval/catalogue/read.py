@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval.errors import DataError
+from retrieval.errors import DataError, listed
 from retrieval.images.formats import SUFFIXES
 from retrieval.process import no_collection
 
@@ -16,6 +17,8 @@ from .photos import CATALOGUE, Labels, Photo, PhotoMaker
 from .remote import check_allowed, is_url, read_remote_folder, remote, shown
 from .shards import read_shard
 from .tables import CSV, JSON_LINES, PARQUET, TAR, json_objects, no_columns, read_header
+
+REMEDIES = 3  # named when several rows are refused
 
 __all__ = ["Photo", "is_table", "read_catalogue"]
 
@@ -97,31 +100,38 @@ def _read_table(path: Path, root: Path, labels: Labels) -> list[Photo]:
         raise DataError(f"{path} is not a folder, CSV, parquet, JSON-lines or tar file", remedy="Name one of these")
     objects = list(read_shard(path, SUFFIXES) if kind == TAR else json_objects(path))
     columns = list(dict.fromkeys(name for each in objects for name in each))
-    return photos_of(path, columns, objects, labels) if objects or kind != TAR else []
+    return photos_of(path, columns, objects, labels, first_line=1) if objects or kind != TAR else []
 
 
 def photos_of(
     path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], labels: Labels, *, first_line: int = 2
 ) -> list[Photo]:
-    """Return the photos of rows of a table; raise DataError, with a line number, if one is invalid."""
+    """Return the photos of rows of a table; raise DataError, with the line numbers, if some are invalid."""
     if labels.missing(columns):
         raise no_columns(path, columns, labels)
-    maker = PhotoMaker(path, columns, labels)
+    maker, photos, refused = PhotoMaker(path, columns, labels), [], []
     with no_collection():
-        return [_placed(maker.photo(line, row), row["path"]) for line, row in enumerate(rows, start=first_line)]
+        for line, row in enumerate(rows, start=first_line):
+            try:
+                photos.append(_placed(maker.photo(line, row), row["path"], line))
+            except DataError as error:
+                refused.append(error)
+    if refused:
+        remedies = list(dict.fromkeys(error.remedy for error in refused))[:REMEDIES]
+        told = listed([error.message for error in refused], between="; ")
+        raise DataError(f"{path}, {told}", remedy=". ".join(remedies))
+    return photos
 
 
-def _placed(photo: Photo, place: Any) -> Photo:
+def _placed(photo: Photo, place: Any, line: int) -> Photo:
     """Return a photo whose path may be an address."""
     if not is_url(place):
         return photo
-    check_allowed(place)
+    check_allowed(place, line)
     return remote(photo, place)
 
 
 def _refuse_repeated(ids: Sequence[str], path: object) -> None:
-    seen: set[str] = set()
-    for photo_id in ids:
-        if photo_id in seen:
-            raise DataError(f"{path} names the photo {photo_id} twice", remedy="Give each photo one line")
-        seen.add(photo_id)
+    if len(set(ids)) < len(ids):
+        repeated = [photo_id for photo_id, count in Counter(ids).items() if count > 1]
+        raise DataError(f"{path} names photos twice: {listed(repeated)}", remedy="Give each photo one line")

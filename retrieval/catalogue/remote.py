@@ -59,13 +59,13 @@ def remote(photo: Photo, url: str) -> RemotePhoto:
     return RemotePhoto(**values, url=url)
 
 
-def check_allowed(url: str) -> None:
-    """Raise DataError unless an address of a table lies below a prefix that the operator named."""
+def check_allowed(url: str, line: int) -> None:
+    """Raise DataError unless an address in a line of a table lies below a prefix that the operator named."""
     parts = unquote(url).replace("\\", "/").split("/")
     prefixes = [prefix.rstrip("/") + "/" for prefix in os.environ.get(ALLOWED, "").split()]
     if ".." in parts or "::" in url or not url.startswith(tuple(prefixes)):
         raise DataError(
-            f"the table names {shown(url)}, which is below no allowed prefix",
+            f"line {line}: {shown(url)} is below no allowed prefix",
             remedy=f"If you trust it, allow its folder: retrieval --allow {posixpath.dirname(shown(url))}/ ...",
         )
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retrieval.errors import DataError, command
+from retrieval.errors import DataError, command, listed
 
 from .photos import Photo
 
@@ -100,7 +100,7 @@ def _given_parts(photos: Sequence[Photo]) -> dict[str, set[str]] | None:
     for first, second in (("train", "calibration"), ("train", "test"), ("calibration", "test")):
         both = sorted(parts[first] & parts[second])
         if both:
-            raise DataError(f"items are in both {first} and {second}: {', '.join(both[:3])}")
+            raise DataError(f"items are in both {first} and {second}: {listed(both)}")
     return parts
 
 

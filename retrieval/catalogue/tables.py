@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retrieval.errors import DataError
+from retrieval.errors import DataError, listed
 from retrieval.files import write_file
 
 from .photos import CATALOGUE, LABELS, OPTIONAL, Labels, Photo
@@ -100,18 +100,21 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def json_objects(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSON-lines file; raise DataError for a line that is none."""
-    number = 0
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, 1):
+    """Yield the objects of a JSON-lines file; raise DataError, at the end, for the lines that are none."""
+    refused = []
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
                 row = json.loads(line) if line.strip() else {}
                 if not isinstance(row, dict):
-                    raise DataError(f"{path}, line {number} is not a JSON object", remedy="Write one object per line")
-                if line.strip():
-                    yield row
-    except (ValueError, RecursionError) as error:  # invalid UTF-8 or JSON
-        raise DataError(f"{path}, line {number} is not JSON: {error}") from error
+                    raise ValueError(f"it is a {type(row).__name__}")
+            except (ValueError, RecursionError) as error:  # invalid UTF-8 or JSON
+                refused.append(f"line {number} is not a JSON object: {error}")
+                continue
+            if line.strip():
+                yield row
+    if refused:
+        raise DataError(f"{path}, {listed(refused, between='; ')}", remedy="Write one object per line")
 
 
 def write_catalogue(photos: Sequence[Photo], path: Path) -> Path:

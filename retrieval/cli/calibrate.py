@@ -146,8 +146,8 @@ def show_proposal(proposal: Proposal, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(to_dict(proposal), indent=2))
         return
-    show_lines("refused", [f"{photo_id}: {reason}" for photo_id, reason in proposal.refused])
+    show_lines("photo refused", [f"{photo_id}: {reason}" for photo_id, reason in proposal.refused])
     for line in [*changes(proposal), *describe(proposal.after)]:
         click.echo(line)
     for kind, _, changed in changed_answers(proposal):
-        show_lines(f"{kind} whose answer changes", changed)
+        show_lines(f"answer to {kind} changes", changed, many=f"answers to {kind} change")

@@ -14,7 +14,7 @@ from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.tables import write_catalogue
 from retrieval.errors import command
 
-from .lines import show_lines
+from .lines import show_lines, show_text_cells
 from .main import Entry, LazyGroup
 from .options import CATALOGUE, FOLDER_OR_TABLE, NEW_FILE
 
@@ -52,6 +52,7 @@ def check(catalogue: Path | str, report: Path | None) -> None:
     click.echo(f"{describe_catalogue(catalogue, photos)}.")
     checked = check_catalogue(photos)
     _show(checked)
+    show_text_cells(photos, (), "GALLERY")
     if report is not None:
         report.write_text(json.dumps(asdict(checked), indent=2) + "\n")
     if not checked.usable:
@@ -88,7 +89,7 @@ def table(catalogue: Path, output: Path, no_groups: bool) -> None:
 
 
 def _show(report: CatalogueReport) -> None:
-    show_lines("unreadable photos", [f"{photo_id}: {reason}" for photo_id, reason in report.unreadable])
-    show_lines("sets of photos with the same content", [" = ".join(ids) for ids in report.duplicates])
-    show_lines("items with one photo", report.single_photo_items)
-    show_lines("items in more than one partition", report.split_items)
+    show_lines("photo that cannot be read", [f"{photo_id}: {reason}" for photo_id, reason in report.unreadable])
+    show_lines("set of photos with the same content", [" = ".join(ids) for ids in report.duplicates])
+    show_lines("item with one photo", report.single_photo_items)
+    show_lines("item in more than one partition", report.split_items)

@@ -105,13 +105,19 @@ def log(path: Path | str, limit: int) -> None:
 def declare(path: Path | str, columns: tuple[str, ...]) -> None:
     """Make metadata columns available to filters, as text (the default), number or boolean.
 
+    Stored texts are converted, such as those of a number column that one cell of the catalogue had made text.
+
     \b
     Example:
       retrieval gallery declare galleries/shop brand price:number
     """
-    pairs = [column.partition(":") for column in columns]
+    from index.search.filters import check_columns
+    from retrieval.indexing.columns import convert_columns
+
+    kinds = {name: kind or "text" for name, _, kind in (column.partition(":") for column in columns)}
+    check_columns(kinds)
     with _open(path) as opened:
-        opened.declare({name: kind or "text" for name, _, kind in pairs})
+        convert_columns(opened, kinds)
         click.echo(f"Filters may use: {', '.join(opened.columns())}.")
 
 

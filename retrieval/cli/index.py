@@ -12,13 +12,14 @@ import click
 
 from index.ann.kinds import KINDS
 from index.location import exists, open_gallery
+from index.search.filters import TEXT
 from retrieval.catalogue.kinds import COLUMN_KINDS
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import command
 from retrieval.files import write_file
 from retrieval.indexing.plan import SyncPlan, SyncSettings
 
-from .lines import describe_index, describe_rebuild, show_lines, show_next
+from .lines import describe_index, describe_rebuild, show_lines, show_next, show_text_cells
 from .options import BUNDLE, CATALOGUE, MEMORY, NEW_FILE, NEW_GALLERY, options_as
 
 if TYPE_CHECKING:
@@ -139,7 +140,9 @@ def index(
     from retrieval.indexing.plan import check_prune
 
     opened = Bundle.open(bundle)
-    rows = read_catalogue(photos, columns=sync.columns, known=known_columns(output))
+    known = known_columns(output)
+    rows = read_catalogue(photos, columns=sync.columns, known=known)
+    show_text_cells(rows, {*sync.columns, *(name for name, kind in known.items() if kind != TEXT)}, output)
     if dry_run:
         plan = plan_catalogue(opened, rows, output, checksum=sync.checksum)
         show_plan(plan, report)
@@ -164,8 +167,8 @@ def index(
 
 def show_outcome(done: IndexReport, gallery: Path | str, report: Path | None) -> None:
     """Print what a run did, and write it to a JSON file if one is given; exit if every photo was refused."""
-    show_lines("refused", [f"{photo_id}: {reason}" for photo_id, reason in done.refused])
-    show_lines("photos of the gallery that are not in the catalogue (--prune removes them)", done.gone)
+    show_lines("photo refused", [f"{photo_id}: {reason}" for photo_id, reason in done.refused])
+    show_lines("photo of the gallery, not in the catalogue (--prune removes such photos)", done.gone)
     if report is not None:
         write_file(report, json.dumps(done.to_dict(), indent=2) + "\n")
     if done.refused and not (done.added or done.updated or done.skipped):

@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from index.ann.kinds import KINDS, choose_kind
+from index.errors import MOST_LISTED
+from retrieval.catalogue.kinds import text_cells
+from retrieval.errors import command, counted
 from retrieval.text import printable
 
 if TYPE_CHECKING:
     from index.ann.kinds import Choice
     from index.gallery import Rebuilt
     from index.location import AnyGallery
+    from retrieval.catalogue.photos import Photo
 
 EXACT = "it is exact"
 SEVERAL = "quickstart"  # the command that runs others, and says itself what comes next
-SHOWN = 10  # lines shown before "and N more"
+SHOWN = MOST_LISTED  # lines shown before "and N more"
 
 
-def show_lines(title: str, lines: Sequence[str], *, err: bool = False) -> None:
-    """Print a title with the number of lines, the first lines, and how many more there are."""
+def show_lines(one: str, lines: Sequence[str], *, many: str = "", err: bool = False) -> None:
+    """Print a title with the number of lines (`one`, or `many`), the first lines, and how many more there are."""
     if not lines:
         return
-    click.echo(f"{len(lines)} {title}:", err=err)
+    click.echo(f"{counted(len(lines), one, many)}:", err=err)
     for line in lines[:SHOWN]:
         click.echo(f"  {printable(line)}", err=err)
     if len(lines) > SHOWN:
         click.echo(f"  and {len(lines) - SHOWN} more", err=err)
+
+
+def show_text_cells(photos: Sequence[Photo], declared: Collection[str], gallery: object) -> None:
+    """Print the cells that make a column of numbers text, except in columns whose kind was declared."""
+    for name, cells in text_cells(photos).items():
+        if name not in declared:
+            why = f"of the column {name} {{}} not a number, so the column is text"
+            show_lines(f"cell {why.format('is')}", cells, many=f"cells {why.format('are')}")
+            mended = command("gallery", "declare", gallery, f"{name}:number")
+            click.echo(
+                f"Correct them for a column of numbers. In a gallery that has them already, index again, then: {mended}"
+            )
 
 
 def show_next(line: str) -> None:

@@ -211,7 +211,8 @@ def _show_outcome(outcome: Outcome, retriever: Retriever, output: Path | None, *
         click.echo(json.dumps(outcome.to_dict(), indent=2))
         return
     err, point = output is None, retriever.point
-    show_lines("refused", [f"{photo_id}: {reason}" for photo_id, reason in outcome.refused], err=err)
+    refusals = [f"{photo_id}: {reason}" for photo_id, reason in outcome.refused]
+    show_lines("photo refused", refusals, err=err)
     counts = [f"{count:,} {decision.replace('_', ' ')}" for decision, count in sorted(outcome.decisions.items())]
     told = f"{outcome.decisions.total():,} photos answered: {', '.join(counts) or 'none'}."
     click.echo(told if output is None else f"Wrote {output}: {told}", err=err)

@@ -11,7 +11,7 @@ from index.location import AnyGallery
 from index.search.filters import TEXT, is_column, kind_of
 from retrieval.catalogue.kinds import PARSERS, check_kinds
 from retrieval.catalogue.photos import Photo
-from retrieval.errors import InvalidParameter
+from retrieval.errors import DataError, InvalidParameter, counted, listed
 
 from .worker import catalogue_metadata, stored_metadata
 
@@ -35,15 +35,23 @@ def convert_columns(gallery: AnyGallery, columns: Mapping[str, str]) -> None:
     Nothing is changed if a text does not fit. A column is not declared while it is converted: if that is interrupted,
     the next call continues.
 
-    Raises InvalidParameter if a stored text is of another kind.
+    Raises DataError, with their photos, if stored texts are of another kind.
     """
     check_kinds(columns)
     columns = {name: kind for name, kind in columns.items() if is_column(name)}
-    changed = []
+    changed, unfit = [], []
     for photo_id, item_id, metadata in gallery.photos():
-        new = {name: _converted(photo_id, name, metadata[name], columns[name]) for name in columns.keys() & metadata}
+        new = {}
+        for name in columns.keys() & metadata:
+            try:
+                new[name] = _converted(metadata[name], columns[name])
+            except ValueError:
+                unfit.append(f"{name} of {photo_id} is {metadata[name]!r}, not a {columns[name]}")
         if any(new[name] is not metadata[name] for name in new):
             changed.append((photo_id, item_id, {**metadata, **new}))
+    if unfit:
+        told = f"{counted(len(unfit), 'value')} cannot be converted: {listed(sorted(unfit), between='; ')}"
+        raise DataError(told, remedy="Correct them in the catalogue, and index it again")
     declared = gallery.columns()
     gallery.declare({name: None for name, kind in columns.items() if declared.get(name, kind) != kind})
     for start in range(0, len(changed), CONVERTED):
@@ -52,15 +60,11 @@ def convert_columns(gallery: AnyGallery, columns: Mapping[str, str]) -> None:
     gallery.declare(columns)
 
 
-def _converted(photo_id: str, name: str, value: Any, kind: str) -> Any:
-    """Return a stored value as the kind of its column; numbers and booleans become text alone."""
+def _converted(value: Any, kind: str) -> Any:
+    """Return a stored value as the kind of its column, or raise ValueError; numbers and booleans become text alone."""
     if not isinstance(value, str):
         return str(value) if kind == TEXT and value is not None else value
-    try:
-        return PARSERS[kind](value)
-    except ValueError as error:
-        rule = f"be a {kind} in every photo (see {photo_id})"
-        raise InvalidParameter(f"column {name}", rule, value, remedy="Correct these photos") from error
+    return PARSERS[kind](value)
 
 
 def refused_metadata(photos: Sequence[Photo], columns: Mapping[str, str]) -> dict[str, str]:

@@ -95,12 +95,12 @@ class SyncPlan:
         return update
 
     def sections(self) -> list[tuple[str, list[str]]]:
-        """Return a title and one line per photo for each kind of change."""
+        """Return a title (of one photo) and one line per photo for each kind of change."""
         return [
-            ("photos to add", [f"{photo.photo_id}: item {photo.item_id}" for photo in self.new]),
-            ("photos to read, and to embed if their content differs", [f"{k}: {v}" for k, v in self.reasons.items()]),
-            ("photos to update", [update.describe() for update in self.updates]),
-            ("photos of the gallery that are not in the catalogue", self.gone),
+            ("photo to add", [f"{photo.photo_id}: item {photo.item_id}" for photo in self.new]),
+            ("photo to read, and to embed if its content differs", [f"{k}: {v}" for k, v in self.reasons.items()]),
+            ("photo to update", [update.describe() for update in self.updates]),
+            ("photo of the gallery, not in the catalogue", self.gone),
         ]
 
     def to_dict(self) -> dict[str, Any]:

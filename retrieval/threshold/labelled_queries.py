@@ -18,7 +18,7 @@ from index.location import AnyGallery
 from index.search.leave_one_out import OWN, Draws, Probes
 from retrieval.bundle.bundle import Bundle, pack_features, unpack_features
 from retrieval.catalogue.photos import Photo
-from retrieval.errors import DataError
+from retrieval.errors import DataError, listed
 from retrieval.indexing.worker import CONTENT, Batch, embed_batch
 from retrieval.metrics.identification import SearchScores
 
@@ -53,7 +53,7 @@ def embed_queries(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) 
     ]
     if whole.vectors is None or not kept:
         raise DataError(
-            f"none of the labelled photos can be used, such as {refused[0][0]}: {refused[0][1]}",
+            f"none of the labelled photos can be used: {listed([': '.join(each) for each in refused], between='; ')}",
             remedy="Label photos that users took and that are not in the gallery",
         )
     ids, items = ([getattr(whole.photos[place], name) for place in kept] for name in ("photo_id", "item_id"))
@@ -62,7 +62,7 @@ def embed_queries(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) 
     if 2 * len(missing) > len(named):
         raise DataError(
             f"{len(missing)} of {len(named)} labelled photos show items that the gallery does not have, "
-            f"such as {missing[0]!r}",
+            f"namely {listed(sorted(set(missing)))}",
             remedy="Use the item ids of the gallery, or an empty one where a photo shows no item of it",
         )
     features = [whole.features[place] for place in kept] if whole.features else ()

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.convertors import Convertor, register_url_convertor
 
 from retrieval.catalogue.photos import UploadedPhoto
-from retrieval.errors import InvalidParameter
+from retrieval.errors import InvalidParameter, listed
 from retrieval.indexing.plan import SyncSettings, plan_table, sync_table
 from retrieval.messages import Item, ItemPage, Photo, Removed, Stored, Synced
 from serving.access.guard import CALLER
@@ -181,7 +181,7 @@ def _photos(table: SyncRequest) -> list[UploadedPhoto]:
         check_keys(row.metadata)
     repeated = [name for name, count in Counter(row.photo_id for row in table.photos).items() if count > 1]
     if repeated:
-        raise InvalidParameter("photos", "name each photo once", repeated[0])
+        raise InvalidParameter("photos", "name each photo once", listed(repeated))
     return [UploadedPhoto(row.photo_id, Path(row.photo_id), row.item_id, metadata=row.metadata) for row in table.photos]
 
 

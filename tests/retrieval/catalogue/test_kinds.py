@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from retrieval.catalogue.kinds import text_cells
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import DataError, InvalidParameter
 
@@ -43,12 +44,29 @@ def test_a_column_has_the_kind_of_all_its_cells(tmp_path: Path, cells: list[str]
 def test_a_declared_kind_is_kept_or_the_cell_is_named(tmp_path: Path) -> None:
     assert column(tmp_path, ["3", "4"], columns={"x": "text"}) == ["3", "4"]
     assert column(tmp_path, ["4006381333931"], columns={"x": "number"}) == [4006381333931]
-    for kind, cells in (("number", ["3", "n/a"]), ("boolean", ["true", "1"])):
-        with pytest.raises(DataError, match=f"c.csv: x is '{cells[-1]}', which is not a {kind}") as caught:
-            column(tmp_path, cells, columns={"x": kind})
-        assert caught.value.remedy == "Correct the cell"
+    with pytest.raises(DataError, match=r"c.csv: 1 cell of x is not a boolean: 1.jpg has '1'\. Correct them"):
+        column(tmp_path, ["true", "1"], columns={"x": "boolean"})
+    with pytest.raises(
+        DataError, match=r"3 cells of x are not a number: 1.jpg has 'n/a', 2.jpg has '\?', 4.jpg has 'n/a'"
+    ):
+        column(tmp_path, ["3", "n/a", "?", "4", "n/a"], columns={"x": "number"})
     with pytest.raises(InvalidParameter, match="kind of column x must be one of text, number, boolean"):
         column(tmp_path, ["3"], columns={"x": "colour"})
+
+
+def test_the_cells_that_make_a_number_column_text_are_named(tmp_path: Path) -> None:
+    def cells(*cells: str) -> dict[str, list[str]]:
+        lines = [f"{number}.jpg,item,{cell},name {number}" for number, cell in enumerate(cells)]
+        (tmp_path / "c.csv").write_text("\n".join(["path,item_id,price,name", *lines]) + "\n")
+        return text_cells(read_catalogue(tmp_path / "c.csv"))
+
+    assert cells("3", "n/a", "4") == {"price": ["1.jpg: 'n/a'"]}
+    assert cells("3", "n/a", "?") == {}
+    assert cells(*["3"] * 30, "?", "?", "", "4006381333931") == {
+        "price": ["30.jpg: '?'", "31.jpg: '?'", "33.jpg: '4006381333931'"]
+    }
+    assert cells("3", "4") == {}
+    assert cells("true", "true", "3") == {}
 
 
 def test_what_a_gallery_holds_replaces_what_a_column_looks_like(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_json_lines_say_the_same_as_csv(tmp_path: Path) -> None:
     ]
     assert [dict(p.metadata) for p in photos] == [{"price": 3.5, "new": True}, {"brand": "b"}]
     (tmp_path / "bad.jsonl").write_text('{"path": "a.jpg", "item_id": "x"}\n{"path"\n')
-    with pytest.raises(DataError, match="line 2 is not JSON"):
+    with pytest.raises(DataError, match="line 2 is not a JSON object"):
         read_catalogue(tmp_path / "bad.jsonl")
     (tmp_path / "list.jsonl").write_text("[1]\n")
     with pytest.raises(DataError, match="is not a JSON object"):
@@ -152,3 +152,28 @@ def test_what_is_no_shard_is_refused(tmp_path: Path) -> None:
         read_catalogue(shard(tmp_path / "bad.tar", {"0.png": b"x", "0.json": b"{"}))
     with pytest.raises(DataError, match="`item_id` or `label`"):
         read_catalogue(shard(tmp_path / "none.tar", {"0.png": b"x"}))
+
+
+def test_every_row_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    rows = ["path,item_id,role,bbox", "a.jpg,x,,", ",x,,", "b.jpg,x,cover,", "c.jpg,x,,1 2 3", "d.jpg,x,,", "e.jpg,,,"]
+    (tmp_path / "c.csv").write_text("\n".join(rows) + "\n")
+    with pytest.raises(DataError) as caught:
+        read_catalogue(tmp_path / "c.csv")
+    assert caught.value.message == (
+        f"{tmp_path / 'c.csv'}, line 3: path or item_id is empty; line 4: role is 'cover'; line 5: bbox is '1 2 3'; "
+        "line 7: path or item_id is empty"
+    )
+    assert caught.value.remedy == (
+        "Fill it in, or remove the line. Use gallery or query. Write left upper right lower in pixels"
+    )
+
+
+def test_of_many_unusable_rows_twenty_are_named_and_all_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text('{"path": "a.jpg"\n' * 25)
+    with pytest.raises(DataError) as caught:
+        read_catalogue(tmp_path / "c.jsonl")
+    assert "line 20 is not a JSON object" in caught.value.message
+    assert caught.value.message.endswith(" and 5 more")
+    (tmp_path / "c.csv").write_text("path,item_id\n" + "".join(f"{name}.jpg,x\n" for name in "abcabd"))
+    with pytest.raises(DataError, match=r"names photos twice: a.jpg, b.jpg\. Give"):
+        read_catalogue(tmp_path / "c.csv")

@@ -70,7 +70,12 @@ def test_a_table_reads_addresses_below_an_allowed_prefix_alone(tmp_path: Path, m
     place = table(tmp_path, *(f"{SHOP}/{name}" for name in FILES))
     with pytest.raises(DataError, match="is below no allowed prefix") as refused:
         read_catalogue(place)
-    assert refused.value.remedy.endswith(f"retrieval --allow {SHOP}/photos/item-1/ ...")
+    assert [f"line {line}: " in refused.value.message for line in range(1, len(FILES) + 3)] == [
+        False,
+        *[True] * len(FILES),
+        False,
+    ]
+    assert f"retrieval --allow {SHOP}/photos/item-1/ ..." in refused.value.remedy
     monkeypatch.setenv(ALLOWED, f"https://example.org/ {SHOP}/photos")
     photos = read_catalogue(place)
     assert [photo.read() for photo in photos] == list(FILES.values())
@@ -96,9 +101,9 @@ def test_a_table_reads_addresses_below_an_allowed_prefix_alone(tmp_path: Path, m
 )
 def test_an_address_that_only_resembles_an_allowed_one_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ALLOWED, "https://shop.example/photos")
-    check_allowed("https://shop.example/photos/a.jpg")
+    check_allowed("https://shop.example/photos/a.jpg", 2)
     with pytest.raises(DataError, match="no allowed prefix"):
-        check_allowed(url)
+        check_allowed(url, 2)
 
 
 def test_what_is_an_address() -> None:

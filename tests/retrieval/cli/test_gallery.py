@@ -199,3 +199,23 @@ def test_columns_of_one_kind_are_offered() -> None:
         Photo("b", Path("b"), "y", metadata={"price": 2.5, "mixed": "one", "sale": True}),
     ]
     assert columns_of(photos) == {"group": "text", "price": "number", "sale": "boolean"}
+
+
+def test_one_bad_cell_is_named_and_the_column_mended(shop: Path) -> None:
+    lines = [f"{number}.png,item-{number},{number if number else 'n/a'}" for number in range(6)]
+    for number in range(6):
+        draw(number, 0).save(shop / f"{number}.png")
+    (shop / "prices.csv").write_text("\n".join(["path,item_id,cost", *lines]) + "\n")
+    told = "1 cell of the column cost is not a number, so the column is text:\n  0.png: 'n/a'\n"
+    assert told in call("data", "check", shop / "prices.csv").output
+    done = call("index", shop / "bundle", shop / "prices.csv", "-o", shop / "prices")
+    assert told in done.output
+    assert f"then: retrieval gallery declare {shop / 'prices'} cost:number" in done.output
+    with pytest.raises(DataError, match=r"1 value cannot be converted: cost of 0.png is 'n/a', not a number"):
+        call("gallery", "declare", shop / "prices", "cost:number")
+    (shop / "prices.csv").write_text("\n".join(["path,item_id,cost", *lines]).replace("n/a", "7") + "\n")
+    assert "is text" not in call("index", shop / "bundle", shop / "prices.csv", "-o", shop / "prices").output
+    assert "cost" in call("gallery", "declare", shop / "prices", "cost:number").output
+    with Gallery.open(shop / "prices", read_only=True) as gallery:
+        assert gallery.columns()["cost"] == "number"
+        assert sorted(metadata["cost"] for *_, metadata in gallery.photos()) == [1, 2, 3, 4, 5, 7]

@@ -114,7 +114,7 @@ def test_data_check_and_synthetic(
     assert "60 photos of 20 items, from one folder per item." in capsys.readouterr().out
     (folder / "item-00" / "bad.jpg").write_bytes(b"no image")
     assert call(monkeypatch, "data", "check", folder) == 1
-    assert "1 unreadable" in capsys.readouterr().out
+    assert "1 photo that cannot be read:" in capsys.readouterr().out
 
 
 @pytest.mark.end_to_end

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from index.gallery import Gallery
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
-from retrieval.errors import InvalidParameter
+from retrieval.errors import DataError
 from retrieval.indexing import pipeline
 from retrieval.indexing.pipeline import IndexReport, index_catalogue, plan_catalogue
 from retrieval.indexing.plan import SyncPlan, SyncSettings
@@ -145,10 +145,10 @@ def test_the_plan_says_what_a_run_does_and_writes_nothing(shop: Shop) -> None:
     told = CliRunner().invoke(group, [*words, "--report", str(shop.folder / "plan.json")])
     assert told.exit_code == 0, told.output
     for line in (
-        "1 photos to add:\n  9.png: item new\n",
-        "1 photos to read, and to embed if their content differs:\n  1.png: bbox none -> [0.0, 0.0, 20.0, 20.0]\n",
-        "1 photos to update:\n  0.png: item item-0 -> other\n",
-        "1 photos of the gallery that are not in the catalogue:\n  3.png\n",
+        "1 photo to add:\n  9.png: item new\n",
+        "1 photo to read, and to embed if its content differs:\n  1.png: bbox none -> [0.0, 0.0, 20.0, 20.0]\n",
+        "1 photo to update:\n  0.png: item item-0 -> other\n",
+        "1 photo of the gallery, not in the catalogue:\n  3.png\n",
         "3 photos are unchanged. Nothing was written.\n",
     ):
         assert line in told.output
@@ -193,7 +193,9 @@ def test_a_column_with_another_text_is_not_converted(shop: Shop) -> None:
         gallery.update(["1.png"], [item], [{**facts, "brand": "x"}])
         before = gallery.photos(), gallery.columns()
         version = gallery.version
-    with pytest.raises(InvalidParameter, match=r"column brand must be a number in every photo \(see 0.png\), got 'a'"):
+    with pytest.raises(
+        DataError, match=r"6 values cannot be converted: brand of 0.png is 'a', not a number; brand of 1.png"
+    ):
         index_catalogue(
             shop.bundle,
             read_catalogue(shop.write()),
@@ -245,6 +247,6 @@ def test_a_value_of_another_kind_is_refused_with_a_remedy_that_works(shop: Shop)
     words = ["index", str(shop.bundle.path), str(shop.write()), "-o", str(shop.folder / "g")]
     told = CliRunner().invoke(group, words).output
     reason = "price is 'n/a', and the gallery's column price is a number; correct the value, or make the column text"
-    assert f"1 refused:\n  3.png: {reason} with --column price=text\n" in told
+    assert f"1 photo refused:\n  3.png: {reason} with --column price=text\n" in told
     assert "1 refused" not in CliRunner().invoke(group, [*words, "--column", "price=text"]).output
     assert shop.stored()["3.png"][1]["price"] == "n/a"

@@ -194,7 +194,7 @@ def test_hostile_lines_and_places_are_refused(search: CommandLine, folder: Path,
     assert "line 1 of the standard input is not a JSON object" in search.err
     (tmp_path / "deep.jsonl").write_text('{"path": ' + "[" * 100_000)
     assert search(tmp_path / "deep.jsonl") == 1
-    assert "line 1 is not JSON" in search.err
+    assert "line 1 is not a JSON object" in search.err
     assert search(folder, "-o", tmp_path / "a.txt") == 1
     assert "--output must end in .jsonl" in search.err
     (tmp_path / "a.jsonl").mkdir()

@@ -313,7 +313,10 @@ def test_labelled_photos_of_items_that_are_not_there_are_refused(tmp_path: Path)
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     strangers = write_folder(tmp_path / "strangers", items=range(50, 60), photos=range(1))
-    with Gallery.open(tmp_path / "g") as gallery, pytest.raises(DataError, match="does not have, such as 'item-50'"):
+    with (
+        Gallery.open(tmp_path / "g") as gallery,
+        pytest.raises(DataError, match="does not have, namely item-50, item-51,"),
+    ):
         propose(bundle, gallery, photos=read_catalogue(strangers))
 
 
