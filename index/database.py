@@ -21,7 +21,7 @@ from typing import Any
 
 from index.ann.kinds import AUTO
 
-from .errors import GalleryCorrupt, GalleryError
+from .errors import GalleryCorrupt, GalleryError, check_format
 from .search.filters import column_sql
 
 DATABASE, SEGMENTS, INDEXES = "gallery.sqlite", "segments", "indexes"  # file and folders of a gallery
@@ -29,6 +29,7 @@ FORMAT = 5  # of what a gallery writes; every change of it is a new number
 FEATURES_KEY = "features_key"  # name of the fact that identifies how features are computed
 POINT = "operating point"  # name under which a gallery keeps its operating point
 CHECKSUM = "checksum"  # key in the settings of an index
+ANEW = "Index the photos into a new gallery"
 RESTORE = "Restore the gallery from a copy, or index the photos again"
 SCHEMA = """
 CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -106,12 +107,7 @@ class Database:
         self._path = path
         self._connect(path, read_only=read_only)
         try:
-            stored_format = self.fact("format")
-            if stored_format != str(FORMAT):
-                raise GalleryError(
-                    f"{path.parent} has format {stored_format}, this program reads format {FORMAT}",
-                    remedy="Index the photos into a new gallery",
-                )
+            check_format(self.fact("format"), FORMAT, path.parent, GalleryError, remedy=ANEW)
         except BaseException:
             self.close()
             raise

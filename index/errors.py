@@ -45,6 +45,18 @@ class MissingDependency(RetrievalError, ImportError):
         return cls(f"{package} is not installed", remedy=f"In the project's checkout: {install_command(extra)}")
 
 
+def check_format(stored: object, known: int, place: object, error: type[RetrievalError], *, remedy: str) -> None:
+    """Raise an error unless files have the format that this program knows; those of a later version are named so."""
+    number = int(str(stored)) if str(stored).isdecimal() else 0
+    if number > known:
+        raise error(
+            f"{place} was written by a later version of this program: it has format {stored}, this one reads {known}",
+            remedy="Upgrade this program, or go back to a copy from before the upgrade",
+        )
+    if number < known:
+        raise error(f"{place} has format {stored}, this program reads format {known}", remedy=remedy)
+
+
 def install_command(extra: str) -> str:
     """Return the command that installs an extra from a checkout; the project is not on a package index."""
     return f"pip install -c constraints.txt '.[{extra}]'"

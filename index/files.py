@@ -1,4 +1,4 @@
-"""Files: arrays without pickles, names, hashes, syncs, the write lock, and what an interrupted write has left."""
+"""Files: atomic writes, arrays without pickles, names, hashes, syncs, the write lock, leftovers of interrupted writes."""
 
 from __future__ import annotations
 
@@ -49,6 +49,32 @@ def sha256(*paths: Path) -> str:
             while block := file.read(2**20):
                 digest.update(block)
     return digest.hexdigest()
+
+
+def write_file(path: Path, content: str | bytes, *, mode: int = 0o666) -> None:
+    """Write a file atomically, replacing an existing one. On failure no partial file is left.
+
+    `mode` sets the permissions, subject to the umask. Raises OSError with the file's name.
+    """
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        with naming(path):
+            with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Raise the OSErrors of the block with the name of this file: that of a failed write has none."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def sync_folder(folder: Path) -> None:

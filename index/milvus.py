@@ -38,8 +38,8 @@ from .checks import (
     refuse_absent,
     refuse_present,
 )
-from .database import FORMAT, POINT, RESTORE, Change, system_user
-from .errors import GalleryCorrupt, GalleryError, InvalidParameter, MissingDependency
+from .database import ANEW, FORMAT, POINT, RESTORE, Change, system_user
+from .errors import GalleryCorrupt, GalleryError, InvalidParameter, MissingDependency, check_format
 from .features import FeatureFormat
 from .search.details import Points, Verifier
 from .search.distance import Floats, Rows, plain_distance
@@ -81,12 +81,11 @@ class MilvusGallery:
         self._contents: dict[str, tuple[list[Any], bytes]] = {}  # contents that were read, with their entry
         self.damage: list[str] = []
         facts = self._facts()
-        if facts["format"] != FORMAT:
+        try:
+            check_format(facts["format"], FORMAT, address, GalleryError, remedy=ANEW)
+        except GalleryError:
             self.close()
-            raise GalleryError(
-                f"{address} has format {facts['format']}, this program reads format {FORMAT}",
-                remedy="Index the photos into a new gallery",
-            )
+            raise
         self.dim, self.embedding_id, self.created = int(facts["dim"]), str(facts["embedding_id"]), str(facts["created"])
 
     @classmethod
@@ -124,9 +123,7 @@ class MilvusGallery:
         if not client.has_collection(name):
             raise GalleryError(f"{address} is not a gallery", remedy="Index photos into it first")
         if not client.has_collection(name + TEXTS):
-            raise GalleryError(
-                f"{address} was made by an earlier release", remedy="Index the photos into a new gallery"
-            )
+            raise GalleryError(f"{address} was made by an earlier release", remedy=ANEW)
         for collection in (name, name + TEXTS):
             client.load_collection(collection)
         return cls(client, name, address)

@@ -1,13 +1,13 @@
-"""File helpers: partial reads, atomic writes, and remedies for operating-system errors."""
+"""File helpers: partial reads, and remedies for operating-system errors; with the atomic writes of `index.files`."""
 
 from __future__ import annotations
 
 import errno
 import os
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+
+from index.files import naming as naming
+from index.files import write_file as write_file
 
 REMEDIES = {
     errno.ENOSPC: "Make room on the disk, then try again",
@@ -38,32 +38,6 @@ def read_stretch(path: str | Path, offset: int, size: int) -> bytes:
         return data
     finally:
         os.close(file)
-
-
-def write_file(path: Path, content: str | bytes, *, mode: int = 0o666) -> None:
-    """Write a file atomically, replacing an existing one. On failure no partial file is left.
-
-    `mode` sets the permissions, subject to the umask. Raises OSError with the file's name.
-    """
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
-    try:
-        with naming(path):
-            with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-                file.write(content.encode() if isinstance(content, str) else content)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Raise the OSErrors of the block with the name of this file: that of a failed write has none."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def check_place(path: Path) -> None:

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from index.files import load_arrays, sync_folder
 from index.search.item_distance import ItemDistance
 from index.search.leave_one_out import Probes
-from retrieval.errors import BundleCorrupt, BundleError, BundleMismatch, command
+from retrieval.errors import BundleCorrupt, BundleError, BundleMismatch, check_format, command
 from retrieval.files import check_place
 from retrieval.images import Preprocessing
 from retrieval.metrics.identification import SearchScores
@@ -279,8 +279,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         version = manifest["format_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise BundleCorrupt(f"{path / MANIFEST} is damaged: {error!r}", remedy="Export the bundle again") from error
-    if version != FORMAT:
-        raise BundleError(f"{path} has format {version}, this program reads {FORMAT}", remedy="Export it again")
+    check_format(version, FORMAT, path, BundleError, remedy="Export it again")
     rest = {key: value for key, value in manifest.items() if key != SEAL}
     if _hash(_canonical(rest)) != manifest.get(SEAL):
         raise BundleCorrupt(

@@ -28,41 +28,6 @@ from index.snapshot import Snapshot
 from retrieval.bundle.bundle import Bundle
 from retrieval.files import write_file
 
-FILE = "folds.npz"  # in the folder of a gallery
-
-
-@dataclass(frozen=True)
-class FoldVectors:
-    """Vectors of gallery photos by the fold models of a bundle."""
-
-    key: str  # of the fold models
-    seqs: NDArray[np.int64]  # (n,) of the photos, ascending
-    vectors: NDArray[np.float16]  # (n, K, d)
-
-    @classmethod
-    def read(cls, gallery: AnyGallery, bundle: Bundle) -> Self | None:
-        """Return the vectors that a gallery keeps, None if it has none by the bundle's fold models."""
-        if not bundle.folds_key or not isinstance(gallery, Gallery):
-            return None
-        try:
-            arrays = load_arrays((gallery.path / FILE).read_bytes())
-            kept = cls(str(arrays["key"]), arrays["seqs"], arrays["vectors"])
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # missing or damaged: `index` makes it anew
-            return None
-        return kept if kept.key == bundle.folds_key else None
-
-    def write(self, gallery: Gallery) -> None:
-        """Replace the vectors that a gallery keeps."""
-        file = io.BytesIO()
-        np.savez(file, key=np.array(self.key), seqs=self.seqs, vectors=self.vectors)
-        write_file(gallery.path / FILE, file.getvalue())
-
-    def positions(self, now: Snapshot) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the positions (m,) of the live photos that have vectors, and their rows (m,)."""
-        rows = np.flatnonzero(np.isin(self.seqs, now.seqs[now.live]))
-        return np.searchsorted(now.seqs, self.seqs[rows]), rows
-
-
 def fold_draws(
     gallery: Gallery,
     folds: FoldVectors,

@@ -1,7 +1,7 @@
 """A training run as a directory: settings, splits, backbone, checkpoints, metrics.
 
 run/
-  settings.json     all settings (training.config)
+  settings.json     format number of the run, and all settings (training.config)
   splits.json       item_ids of each part, the evaluation protocol, photos of fitted items that are held out
   backbone.json     configuration that rebuilds the network without a download
   checkpoints/      best.safetensors (the model), last.safetensors (everything that resuming needs)
@@ -29,7 +29,7 @@ from torch import Tensor
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.catalogue.splits import EvaluationProtocol, Splits
-from retrieval.errors import RunError, command
+from retrieval.errors import RunError, check_format, command
 from retrieval.files import naming, write_file
 from retrieval.images import Preprocessing
 from training.backbones import rebuild_backbone
@@ -38,6 +38,7 @@ from training.data.continued import merge_catalogues
 from training.evaluation.mixed import Comparison, worse
 from training.model import EmbeddingModel
 
+FORMAT = 1  # of what a run's files hold
 BEST, LAST, START = "best", "last", "start"
 FITTED, FOLDS = "fitted.npz", "folds"
 FOLD_COUNT = 5
@@ -69,25 +70,28 @@ class Run:
             if prepare is not None:
                 prepare(run)
             for name in sorted(documents, key=lambda name: name == "settings"):
-                run._write_json(name, documents[name])
+                run._write_json(name, {**({"format": FORMAT} if name == "settings" else {}), **documents[name]})
         except OSError as error:
             raise RunError(f"{path} cannot be written: {error.strerror}") from error
         return run
 
     @classmethod
     def open(cls, path: Path) -> Run:
-        """Open a run directory; raise RunError where there is none."""
+        """Open a run directory; raise RunError where there is none, or one of another format."""
         if not (path / "settings.json").exists():
             raise RunError(
                 f"{path} is not a training run",
                 remedy=f"Create one with `{command('train', 'CATALOGUE', '-o', 'RUN' if path.exists() else path)}`",
             )
-        return cls(path)
+        run = cls(path)
+        check_format(run._read_json("settings").get("format", 1), FORMAT, path, RunError, remedy="Train it again")
+        return run
 
     @property
     def settings(self) -> Settings:
         """Settings of the run."""
-        return Settings.from_dict(self._read_json("settings"))
+        values = self._read_json("settings")
+        return Settings.from_dict({name: value for name, value in values.items() if name != "format"})
 
     @property
     def splits(self) -> Splits:

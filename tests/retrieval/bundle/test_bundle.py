@@ -97,7 +97,7 @@ def test_no_bundle_and_another_format_are_told_apart(bundle: Bundle, tmp_path: P
         Bundle.open(tmp_path)
     path = bundle.path / "manifest.json"
     path.write_text(path.read_text().replace('"format_version": 8', '"format_version": 7'))
-    with pytest.raises(BundleError, match="format 7, this program reads 8"):
+    with pytest.raises(BundleError, match="format 7, this program reads format 8"):
         Bundle.open(bundle.path)
     path.write_text("{")
     with pytest.raises(BundleCorrupt, match="damaged"):

@@ -1,0 +1,1 @@
+"""Files that releases wrote, and that every later version opens."""

@@ -1,0 +1,162 @@
+"""Every release's files open: runs go on, are evaluated and exported; galleries and backups answer as they did."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sqlite3
+import tarfile
+import tomllib
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from index.gallery import Gallery
+from index.transfer import FACTS, export_photos, import_photos
+from retrieval.bundle.bundle import Bundle
+from retrieval.catalogue.read import read_catalogue
+from retrieval.cli.main import group
+from retrieval.errors import BundleError, DataError, GalleryError, RetrievalError, RunError
+from retrieval.indexing.pipeline import index_catalogue
+
+from ..conftest import ROOT
+from .make import answers
+
+ARCHIVES = sorted(Path(__file__).parent.glob("*.tar.xz"))
+LATER = "was written by a later version of this program"
+
+
+@pytest.fixture(scope="module", params=ARCHIVES, ids=lambda path: path.name.removesuffix(".tar.xz"))
+def unpacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("release")
+    with tarfile.open(request.param) as file:
+        file.extractall(folder, filter="data")
+    for path in folder.rglob("settings.json"):  # a run names its catalogue by an absolute path
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"catalogue": str(folder / "photos")}))
+    return folder
+
+
+@pytest.fixture
+def released(unpacked: Path, tmp_path: Path) -> Path:
+    """Return a copy of what a release wrote."""
+    return shutil.copytree(unpacked, tmp_path / "release")
+
+
+def call(*words: object) -> str:
+    done = CliRunner().invoke(group, [str(word) for word in words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def rows(gallery: Path) -> list[Any]:
+    """Return the rows of the vectors of all photos, and what a gallery keeps."""
+    with closing(sqlite3.connect(gallery / "gallery.sqlite")) as connection:
+        return [
+            connection.execute(query).fetchall()
+            for query in ("SELECT name, rows, sha256 FROM segments", "SELECT seq, photo_id, item FROM photos")
+        ]
+
+
+def test_this_version_has_an_archive() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"{version}.tar.xz" in [path.name for path in ARCHIVES]
+
+
+def test_a_released_gallery_answers_as_it_did(released: Path) -> None:
+    told = json.loads((released / "answers.json").read_text())
+    assert {"match", "no_match"} <= {answer["decision"] for answer in told}
+    found = json.loads(json.dumps(answers(released / "bundle", released / "gallery")))
+    assert_same(found, told)
+
+
+def assert_same(found: list[dict[str, Any]], told: list[dict[str, Any]]) -> None:
+    """Compare answers, with numbers to the last digits that machines differ in."""
+    for mine, theirs in zip(found, told, strict=True):
+        assert mine["decision"] == theirs["decision"]
+        assert mine["threshold"] == pytest.approx(theirs["threshold"], rel=1e-6)
+        for match, before in zip(mine["matches"], theirs["matches"], strict=True):
+            assert (match["item_id"], match["photo_id"]) == (before["item_id"], before["photo_id"])
+            assert match["distance"] == pytest.approx(before["distance"], abs=1e-4)
+            assert match["p_value"] == pytest.approx(before["p_value"], abs=0.05)
+
+
+def test_a_released_gallery_indexed_again_gets_no_new_rows_and_keeps_its_threshold(released: Path) -> None:
+    before = rows(released / "gallery")
+    told = call("index", released / "bundle", released / "photos", "-o", released / "gallery")
+    assert "0 photos added, 88 already there." in told
+    assert re.search(r"Threshold before: (\d\.\d{4}), now: \1 \(unchanged\)\.", told), told
+    assert rows(released / "gallery") == before
+
+
+def test_a_released_backup_restores_what_was_exported(released: Path, tmp_path: Path) -> None:
+    call("gallery", "import", released / "gallery.parquet", tmp_path / "restored")
+    found = json.loads(json.dumps(answers(released / "bundle", tmp_path / "restored")))
+    assert_same(found, json.loads((released / "answers.json").read_text()))
+
+
+@pytest.mark.end_to_end
+def test_a_released_run_that_was_killed_goes_on(released: Path) -> None:
+    call("train", "--resume", "-o", released / "begun")
+    assert json.loads((released / "begun" / "progress.json").read_text())["epoch"] == 2
+
+
+@pytest.mark.end_to_end
+@pytest.mark.usefixtures("onnx_written_once")
+def test_a_released_run_is_evaluated_exported_and_trained_from(released: Path, tmp_path: Path) -> None:
+    assert "TPIR" in call("evaluate", released / "run")
+    options = "--allow-estimate", "--even-if-worse", "--target-fpir", "0.3"
+    call("export", released / "run", "-o", tmp_path / "bundle", *options)
+    old, new = Bundle.open(released / "bundle"), Bundle.open(tmp_path / "bundle")
+    assert new.threshold == pytest.approx(old.threshold, rel=1e-3, nan_ok=True)
+    call("train", released / "photos", "--from", released / "begun", "-o", tmp_path / "next", "--epochs", 1)
+
+
+# what a later version writes
+
+
+def renumber(path: Path, pattern: str) -> None:
+    """Raise the format number of a text file by one."""
+    text = path.read_text()
+    (number,) = re.findall(pattern, text)
+    path.write_text(re.sub(pattern, lambda found: found[0].replace(number, str(int(number) + 1)), text))
+
+
+def test_a_later_bundle_is_refused_by_name(released: Path) -> None:
+    renumber(released / "bundle" / "manifest.json", r'"format_version": (\d+)')
+    refused(lambda: Bundle.open(released / "bundle"), BundleError)
+
+
+def test_a_later_run_is_refused_by_name(released: Path) -> None:
+    renumber(released / "begun" / "settings.json", r'"format": (\d+)')
+    refused(lambda: call("evaluate", released / "begun"), RunError)
+    refused(lambda: call("train", "--resume", "-o", released / "begun"), RunError)
+
+
+def test_a_later_gallery_is_refused_by_name_although_its_tables_are_others(released: Path) -> None:
+    with closing(sqlite3.connect(released / "gallery" / "gallery.sqlite")) as connection, connection:
+        connection.execute("UPDATE facts SET value = value + 1 WHERE key = 'format'")
+        connection.execute("DELETE FROM facts WHERE key NOT IN ('format')")
+        connection.execute("ALTER TABLE segments RENAME TO files")
+    refused(lambda: Gallery.open(released / "gallery"), GalleryError)
+
+
+def test_a_later_backup_is_refused_by_name(released: Path, tmp_path: Path) -> None:
+    table = pq.read_table(released / "gallery.parquet")
+    facts = json.loads(table.schema.metadata[FACTS])
+    later = {FACTS: json.dumps({"format": facts["format"] + 1}).encode()}
+    pq.write_table(table.select(["photo_id"]).replace_schema_metadata(later), tmp_path / "later.parquet")
+    refused(lambda: import_photos(tmp_path / "later.parquet", tmp_path / "new"), DataError)
+    assert not (tmp_path / "new").exists()
+
+
+def refused(action: Any, error: type[RetrievalError]) -> None:
+    with pytest.raises(error, match=LATER) as caught:
+        action()
+    assert type(caught.value) is error  # and is not called damaged
+    assert "Upgrade this program" in caught.value.remedy
