@@ -1,4 +1,4 @@
-"""Files: atomic writes, arrays without pickles, names, hashes, syncs, the write lock, leftovers of interrupted writes."""
+"""Files: atomic writes, arrays without pickles, names, hashes, syncs, the write lock, and interrupted writes."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import base64
 import csv
 import json
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,17 +16,22 @@ from typing import Any
 import numpy as np
 
 from .database import FEATURES_KEY, POINT
-from .errors import DataError, GalleryError, InvalidParameter
+from .errors import DataError, GalleryError, InvalidParameter, check_format
 from .features import FeatureFormat
 from .files import sync_folder, write_errors
 from .gallery import Gallery
 from .location import AnyGallery, exists, open_or_create
+from .search.fold_vectors import FoldVectors
+from .search.leave_one_out import DRAWS, TRIES, WINDOWS, KeptDraws, Windows
 
 BATCH = 5000  # photos written or read at a time
 FEATURES_BATCH = 250  # the same in a gallery with features, about 40 KB per photo
 PARQUET, TABLE = (".parquet", ".pq"), ".csv"
 FACTS = b"retrieval.gallery"  # key of dim, embedding_id and columns in the file's metadata
-KEPT = b"retrieval.gallery.kept"  # key of the named contents: JSON of base64
+KEPT = b"retrieval.gallery.kept"  # key of the named contents: JSON of base64 of zlib
+FORMAT = 1  # of an exported parquet file
+FOLDS = "folds"  # key of the fold models, number of these, and the column of a photo's vectors by them
+NEEDED = ("dim", "embedding_id", "columns", FEATURES_KEY, FOLDS)
 IDS = ("photo_id", "item_id")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet evaluates text that starts with one of these
 
@@ -35,14 +41,15 @@ class Imported:
     """The result of an import."""
 
     photos: int
-    kept: frozenset[str]  # names of the contents, such as the operating point
+    kept: frozenset[str]  # names of the contents, such as the operating point and the draws
 
 
 def export_photos(gallery: AnyGallery, path: Path, names: Sequence[str] = (POINT,)) -> int:
     """Write all live photos of one version and return their number; raise GalleryError if the file exists.
 
-    A .parquet file contains the photos and the named contents. A .csv file is a table for spreadsheets with ids and
-    metadata but no vectors or thumbnails; it cannot be imported.
+    A .parquet file contains the photos and the named contents, and of a local gallery its draws and what they are made
+    with. A .csv file is a table for spreadsheets with ids and metadata but no vectors or thumbnails; it cannot be
+    imported.
     """
     if path.suffix.lower() not in (*PARQUET, TABLE):
         raise InvalidParameter("output", "end in .parquet or .csv", str(path))
@@ -70,10 +77,15 @@ def _write_parquet(gallery: AnyGallery, path: Path, names: Sequence[str]) -> int
     import pyarrow.parquet as pq
 
     key = gallery.features_key
-    blocks = gallery.walk(_batch_size(key), whole=True)
-    kept = {name: content for name in names if (content := gallery.kept(name))}
-    facts = {"dim": gallery.dim, "embedding_id": gallery.embedding_id, "columns": gallery.columns(), FEATURES_KEY: key}
-    packed = {name: base64.b64encode(content).decode() for name, content in kept.items()}
+    for _ in range(TRIES):  # others may change the gallery meanwhile
+        version, blocks = gallery.version, gallery.walk(_batch_size(key), whole=True)
+        kept, folds = _kept(gallery, names)
+        if gallery.version == version:
+            break
+    facts = {"format": FORMAT, "dim": gallery.dim, "embedding_id": gallery.embedding_id, "columns": gallery.columns()}
+    facts |= {FEATURES_KEY: key, FOLDS: None if folds is None else [folds.key, folds.vectors.shape[1]]}
+    by_folds = {} if folds is None else dict(zip(folds.seqs.tolist(), folds.vectors, strict=True))
+    packed = {name: base64.b64encode(zlib.compress(content)).decode() for name, content in kept.items()}
     schema = pa.schema(
         [
             ("photo_id", pa.string()),
@@ -82,6 +94,7 @@ def _write_parquet(gallery: AnyGallery, path: Path, names: Sequence[str]) -> int
             ("metadata", pa.string()),
             ("thumbnail", pa.binary()),
             *([("features", pa.binary())] if key else []),
+            *([(FOLDS, pa.binary())] if by_folds else []),
         ],
         metadata={FACTS: json.dumps(facts).encode(), KEPT: json.dumps(packed).encode()},
     )
@@ -98,9 +111,27 @@ def _write_parquet(gallery: AnyGallery, path: Path, names: Sequence[str]) -> int
                 "thumbnail": [photo.thumbnail for photo in photos],
                 **({"features": [photo.features for photo in photos]} if key else {}),
             }
+            if by_folds:
+                found = [by_folds.get(number) for number in range(count, count + len(photos))]
+                columns[FOLDS] = [None if vectors is None else vectors.tobytes() for vectors in found]
             writer.write_table(pa.table(columns, schema=schema))
             count += len(photos)
     return count
+
+
+def _kept(gallery: AnyGallery, names: Sequence[str]) -> tuple[dict[str, bytes], FoldVectors | None]:
+    """Return the named contents of a gallery, and what a copy of it draws with, its live photos counted from 0."""
+    kept = {name: content for name in names if (content := gallery.kept(name))}
+    if not isinstance(gallery, Gallery):  # on Milvus, photos have no numbers that a copy could have, too
+        return kept, None
+    now, draws, windows = gallery.snapshot(), KeptDraws.read(gallery), Windows.read(gallery)
+    live = now.seqs[now.live]
+    if draws is not None:
+        kept[DRAWS] = draws.renumbered(live).pack()
+    if windows is not None:
+        kept[WINDOWS] = windows.renumbered(live).pack()
+    folds = FoldVectors.read(gallery)
+    return kept, None if folds is None else folds.renumbered(live)
 
 
 def _write_table(gallery: AnyGallery, path: Path) -> int:
@@ -131,12 +162,12 @@ def _cell(value: Any) -> str:
 def import_photos(path: Path, place: Path | str, *, feature_format: FeatureFormat | None = None) -> Imported:
     """Add the photos of an exported file to the gallery at a path or an address, creating it if needed.
 
-    A new gallery gets the exported contents, such as the operating point. An existing gallery keeps its own. Photos
-    whose features do not have the `feature_format` are refused.
+    A new gallery gets the exported contents, such as the operating point; draws only if it is a local one. An existing
+    gallery keeps its own. Photos whose features do not have the `feature_format` are refused.
     """
     facts, kept = _facts(path)
-    key = facts[FEATURES_KEY]
-    is_new = not exists(place)
+    key, is_new = facts[FEATURES_KEY], not exists(place)
+    folds: list[bytes | None] = []
     with open_or_create(place, dim=facts["dim"], embedding_id=facts["embedding_id"], features_key=key) as gallery:
         if (gallery.dim, gallery.embedding_id) != (facts["dim"], facts["embedding_id"]) or gallery.features_key != key:
             raise GalleryError(
@@ -144,9 +175,16 @@ def import_photos(path: Path, place: Path | str, *, feature_format: FeatureForma
             )
         gallery.feature_format = feature_format
         gallery.declare(facts["columns"])
-        count = sum(_add(gallery, rows) for rows in _batches(path, _batch_size(key)))
+        count = 0
+        for rows in _batches(path, _batch_size(key)):
+            count += _add(gallery, rows)
+            folds += rows[FOLDS].to_pylist() if facts[FOLDS] else []
+        if not isinstance(gallery, Gallery):
+            kept = {name: content for name, content in kept.items() if name not in (DRAWS, WINDOWS)}
         if is_new and kept:
             gallery.keep(kept, f"import the {' and the '.join(sorted(kept))}")
+        if is_new and facts[FOLDS] and isinstance(gallery, Gallery):
+            FoldVectors.unpacked(folds, *facts[FOLDS]).write(gallery)
         if isinstance(gallery, Gallery):
             gallery.rebuild_if_due()
     return Imported(count, frozenset(kept if is_new else ()))
@@ -175,10 +213,11 @@ def _facts(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         raise DataError(f"{path} is a table without vectors and cannot be imported", remedy=remedy)
     try:
         written = pq.read_schema(path).metadata or {}
-        facts, kept = dict(json.loads(written[FACTS])), dict(json.loads(written[KEPT]))
-        facts = {key: facts[key] for key in ("dim", "embedding_id", "columns", FEATURES_KEY)}
-        return facts, {str(name): base64.b64decode(text) for name, text in kept.items()}
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        facts = dict(json.loads(written[FACTS]))
+        check_format(facts.get("format", 0), FORMAT, path, DataError, remedy=remedy)
+        facts, kept = {key: facts[key] for key in NEEDED}, dict(json.loads(written[KEPT]))
+        return facts, {str(name): zlib.decompress(base64.b64decode(text)) for name, text in kept.items()}
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, zlib.error) as error:
         raise DataError(f"{path} is not an exported gallery", remedy=remedy) from error
 
 

@@ -6,8 +6,9 @@ import errno
 import os
 from pathlib import Path
 
-from index.files import naming as naming
-from index.files import write_file as write_file
+from index.files import naming, write_file
+
+__all__ = ["REMEDIES", "check_place", "explain", "naming", "read_stretch", "write_file"]
 
 REMEDIES = {
     errno.ENOSPC: "Make room on the disk, then try again",

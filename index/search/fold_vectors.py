@@ -6,6 +6,7 @@ Shapes: n photos, K fold models, d = embedding size.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 from zipfile import BadZipFile
@@ -46,6 +47,18 @@ class FoldVectors:
         file = io.BytesIO()
         np.savez(file, key=np.array(self.key), seqs=self.seqs, vectors=self.vectors)
         write_file(gallery.path / FILE, file.getvalue())
+
+    def renumbered(self, live: Rows) -> FoldVectors:
+        """Return the vectors for a copy of their gallery, in which its live photos (seqs, ascending) count from 0."""
+        kept = np.isin(self.seqs, live)
+        return FoldVectors(self.key, np.searchsorted(live, self.seqs[kept]), self.vectors[kept])
+
+    @classmethod
+    def unpacked(cls, photos: Sequence[bytes | None], key: str, count: int) -> FoldVectors:
+        """Return the vectors of photos that count from 0, given as bytes, by `count` fold models."""
+        seqs = [seq for seq, content in enumerate(photos) if content is not None]
+        vectors = np.frombuffer(b"".join(content for content in photos if content is not None), dtype=np.float16)
+        return cls(key, np.array(seqs, dtype=np.int64), vectors.reshape(len(seqs), count, -1 if seqs else 0))
 
     def positions(self, now: Snapshot) -> tuple[Rows, Rows]:
         """Return the positions (m,) of the live photos that have vectors, and their rows (m,)."""

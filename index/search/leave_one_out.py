@@ -43,6 +43,7 @@ MOST_DRAWS = 3000  # draws of each source that a gallery keeps
 MOST_VERIFIED = 500  # the same where details are compared: 100 pairs per draw take about a minute on one core
 SMALLEST = 8  # photos per draw that are sorted for the sample
 TWIN_FOUND, TWIN_BEFORE = 0.75, 0.3  # shares of the draws of two items (`suspected_twins`)
+LAST = np.iinfo(np.int64).max  # greater than every seq
 TRIES = 5  # to read the fitted items and the photos of one version
 
 Texts = NDArray[np.str_]
@@ -109,12 +110,14 @@ class Draws:
         return cls(**{name: np.concatenate([each[name] for each in arrays]) for name in arrays[0]})
 
     def renumbered(self, old: Rows, new: Rows) -> Draws:
-        """Return the draws with photos of other seqs: for each of the `old` seqs (p,), ascending, that of `new`."""
-        arrays = self.arrays()
+        """Return the draws with photos of other seqs: for each of the `old` seqs (p,), ascending, that of `new`.
+
+        A photo that is not among the old ones becomes NOBODY.
+        """
+        arrays, old, new = self.arrays(), np.append(old, LAST), np.append(new, NOBODY)
         for name in ("seqs", "nearest", "own_nearest", "duplicates"):
-            there = arrays[name] != NOBODY
-            arrays[name] = arrays[name].copy()
-            arrays[name][there] = new[np.searchsorted(old, arrays[name][there])]
+            places = np.searchsorted(old, arrays[name])
+            arrays[name] = np.where(old[places] == arrays[name], new[places], NOBODY)
         return Draws(**arrays)
 
     def where(self, chosen: NDArray[np.bool_]) -> Draws:
@@ -149,6 +152,11 @@ class Windows:
         np.savez(file, seqs=self.seqs, vectors=self.vectors)
         return file.getvalue()
 
+    def renumbered(self, live: Rows) -> Windows:
+        """Return the windows for a copy of their gallery, in which its live photos (seqs, ascending) count from 0."""
+        kept = np.isin(self.seqs, live)
+        return Windows(np.searchsorted(live, self.seqs[kept]), self.vectors[kept])
+
     @classmethod
     def read(cls, gallery: AnyGallery) -> Windows | None:
         """Return the windows that a gallery keeps, None if there are none."""
@@ -178,6 +186,15 @@ class KeptDraws:
         start = int(np.searchsorted(now.seqs, self.until))
         return max(1, int(now.live[start:].sum()) + self.photos - int(now.live[:start].sum()))
 
+    def renumbered(self, live: Rows) -> KeptDraws:
+        """Return the draws for a copy of their gallery, in which its live photos (seqs, ascending) count from 0."""
+        numbers = np.arange(len(live))
+        sources = {name: draws.renumbered(live, numbers) for name, draws in self.sources.items()}
+        same = self.fingerprint == (len(live), int(live.sum()))
+        state = int(numbers.sum()) if same else NOBODY  # photos have changed since, and so they have in the copy
+        until = int(np.searchsorted(live, self.until))
+        return replace(self, sources=sources, fingerprint=(self.photos, state), until=until)
+
     @property
     def photos(self) -> int:
         """The number of live photos that were searched."""
@@ -187,7 +204,7 @@ class KeptDraws:
         """Return whether the draws are those of exactly the photos of a gallery's newest version."""
         return self.changed(gallery) == 0
 
-    def pack(self) -> dict[str, bytes | None]:
+    def pack(self) -> bytes:
         """Return the draws as content for `Gallery.keep`."""
         numbers = {"version": self.version, "until": self.until, "fingerprint": self.fingerprint}
         about = {"model": self.model, "fitted": sorted(self.fitted), **numbers}
@@ -196,7 +213,7 @@ class KeptDraws:
             arrays |= {f"{source}{MARK}{name}": value for name, value in draws.arrays().items()}
         file = io.BytesIO()
         np.savez(file, **arrays)
-        return {DRAWS: file.getvalue()}
+        return file.getvalue()
 
     @classmethod
     def read(cls, gallery: AnyGallery) -> KeptDraws | None:

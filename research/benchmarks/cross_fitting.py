@@ -24,13 +24,14 @@ from safetensors.torch import load_file, save_file
 from tqdm import tqdm
 
 from index.gallery import Gallery
+from index.search.fold_vectors import FoldVectors
 from index.search.item_distance import ItemDistance
 from index.search.leave_one_out import OWN, Draws, make_draws
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.catalogue.splits import Splits, make_evaluation_protocol, photos_in_protocol
 from retrieval.errors import CalibrationError
 from retrieval.threshold.anchor import anchor
-from retrieval.threshold.fold_draws import FoldVectors, fold_draws
+from retrieval.threshold.fold_draws import fold_draws
 from training.config import LITE0, Settings
 from training.data.sources import FEATURES
 from training.loop.cross_fitting import train_on_all_items

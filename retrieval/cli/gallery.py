@@ -203,9 +203,9 @@ def verify(path: Path | str) -> None:
 def export(path: Path | str, output: Path) -> None:
     """Export all photos to a .parquet or .csv file.
 
-    A .parquet file holds ids, vectors, metadata, thumbnails, thresholds and labelled queries, but no draws and no
-    change log. It can be imported with `retrieval gallery import`. A .csv file holds ids and metadata for spreadsheets
-    and cannot be imported.
+    A .parquet file holds ids, vectors, metadata, thumbnails, thresholds, labelled queries and draws, but no change log.
+    It can be imported with `retrieval gallery import`. A .csv file holds ids and metadata for spreadsheets and cannot
+    be imported.
 
     \b
     Example:
@@ -226,23 +226,25 @@ def export(path: Path | str, output: Path) -> None:
 def import_(source: Path, path: Path | str) -> None:
     """Create a gallery from an exported parquet file, or add its photos to a gallery of the same model.
 
-    A new gallery gets the thresholds and the labelled queries of the exported one; an existing gallery keeps its own.
+    A new gallery gets the thresholds, the labelled queries and the draws of the exported one, so that it answers alike;
+    an existing gallery keeps its own. Draws are of local galleries only.
 
     \b
     Example:
       retrieval gallery import shop.parquet galleries/copy
     """
     from index.database import POINT
+    from index.search.leave_one_out import DRAWS
     from index.transfer import import_photos
     from retrieval.verification.features import PackedFeatures
 
     done = import_photos(source, path, feature_format=PackedFeatures())
     with_threshold, again = POINT in done.kept, command("calibrate", "BUNDLE", path)
     click.echo(f"Wrote {path}: {done.photos:,} photos{', with their threshold' if with_threshold else ''}.")
-    if with_threshold:
-        click.echo(f"Draws are not exported, so the FPIR and p-values are unknown until they are made again: {again}")
-    else:
+    if not with_threshold:
         click.echo(f"No threshold was imported; to set one: {again}")
+    elif DRAWS not in done.kept:
+        click.echo(f"No draws were imported, so the FPIR and p-values are unknown until they are made: {again}")
 
 
 @gallery.command("report")

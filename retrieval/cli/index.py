@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from index.ann.kinds import KINDS
+from index.database import POINT
 from index.location import exists, open_gallery
 from index.search.filters import TEXT
 from retrieval.catalogue.kinds import COLUMN_KINDS
@@ -193,9 +194,11 @@ def _counts(done: IndexReport) -> str:
 
 def show_expectations(done: IndexReport, bundle: Bundle, gallery: AnyGallery) -> None:
     """Print what to expect of the threshold in the gallery as it is now, with a warning if it breaks its promise."""
-    from retrieval.threshold.gallery_points import warning_of
-    from retrieval.threshold.wording import describe
+    from retrieval.threshold.gallery_points import served_point, warning_of
+    from retrieval.threshold.wording import describe, threshold_change
 
+    if done.before is not None:
+        click.echo(threshold_change(done.before, served_point(gallery.kept(POINT), bundle, gallery)))
     if done.point is not None:
         for line in describe(done.point):
             click.echo(line)

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from index.gallery import Gallery
 from index.location import AnyGallery
+from index.search.fold_vectors import FoldVectors
 from index.search.leave_one_out import DRAWS, WINDOWS, Windows, hashed, sample
 from index.snapshot import Snapshot
 from retrieval.bundle.bundle import Bundle
@@ -24,7 +25,6 @@ from retrieval.catalogue.reading import in_order
 from retrieval.errors import ImageRefused, InvalidParameter
 from retrieval.images import crop, open_image
 from retrieval.search.boxes import MOST_WINDOWS, cropped, windows
-from retrieval.threshold.fold_draws import FoldVectors
 
 WINDOW_PHOTOS = 300  # whose windows are embedded, with every item once before any item twice
 FOLD_PHOTOS = 20_000  # embedded by fold models; of a larger gallery, whole items up to this number
@@ -59,7 +59,7 @@ def keep_fold_vectors(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Phot
     """Embed the photos of a gallery that have no fold vectors yet, and keep these. A gallery on Milvus keeps none."""
     if not bundle.folds_key or bundle.fitted is None or not isinstance(gallery, Gallery):
         return
-    now, before = gallery.snapshot(), FoldVectors.read(gallery, bundle)
+    now, before = gallery.snapshot(), FoldVectors.read(gallery, bundle.folds_key)
     kept = {} if before is None else dict(zip(before.seqs.tolist(), before.vectors, strict=True))
     chosen = sample_of_items(now, bundle.fitted)
     wanted, known = now.seqs[chosen], {photo.photo_id: photo for photo in photos}

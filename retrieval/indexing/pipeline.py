@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from index.database import POINT
 from index.gallery import Gallery
 from index.location import AnyGallery, exists, is_address, open_gallery, open_or_create
 from index.maintenance import Rebuilt
@@ -31,6 +32,7 @@ from retrieval.catalogue.reading import in_order, read_ahead
 from retrieval.errors import InvalidParameter
 from retrieval.threshold.anchor import remeasure
 from retrieval.threshold.error_rates import GalleryRates
+from retrieval.threshold.gallery_points import point_before
 from retrieval.verification.features import PackedFeatures
 
 from .columns import columns_of, convert_columns, refused_metadata
@@ -56,6 +58,7 @@ class IndexReport:
     seconds: float = 0.0
     rebuilt: Rebuilt | None = None  # the new index, if it was rebuilt
     refused: list[tuple[str, str]] = field(default_factory=list)  # photo_id, reason
+    before: OperatingPoint | None = None  # the point that served before the run, None in a new gallery
     point: OperatingPoint | None = None  # the gallery's operating point, None if the bundle's serves
     unanchored: str = ""  # why the gallery has no operating point
     rates: GalleryRates | None = None  # of the point in the gallery's newest version, None if there is no point
@@ -111,6 +114,7 @@ def index_catalogue(
         gallery.feature_format = PackedFeatures.of(bundle)
         require_match(bundle, gallery, to_add=True)
         gallery.lock()  # the gallery must not change after the plan is made
+        report.before = None if is_new else point_before(gallery.kept(POINT), bundle, gallery)
         plan = _plan(gallery, photos, sync)
         usable = _update(gallery, photos, plan, report)
         bar.update(len(photos) - len(usable))

@@ -26,7 +26,8 @@ import numpy as np
 from index.database import POINT
 from index.gallery import Gallery
 from index.location import AnyGallery
-from index.search.leave_one_out import OWN, Draws, KeptDraws, Probes, Windows, make_draws, suspected_twins
+from index.search.fold_vectors import FoldVectors
+from index.search.leave_one_out import DRAWS, OWN, Draws, KeptDraws, Probes, Windows, make_draws, suspected_twins
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.catalogue.photos import Photo
@@ -49,8 +50,8 @@ from .error_rates import (
     GalleryRates,
     Shift,
 )
-from .fold_draws import FoldVectors, fold_draws
-from .gallery_points import pack_points, stored_point
+from .fold_draws import fold_draws
+from .gallery_points import carried_point, pack_points, stored_point
 from .labelled_queries import QUERIES, by_source, embed_queries, gallery_shift, pack_queries, read_queries
 
 SOURCES = (OWN, PROBE, LABELLED, UNKNOWN)  # of the draws that set a threshold
@@ -338,7 +339,8 @@ class Proposal:
         if not self.is_news:
             return
         gallery.lock()
-        contents, action = dict(self.draws.pack()), "measure the threshold"
+        contents: dict[str, bytes | None] = {DRAWS: self.draws.pack()}
+        action = "measure the threshold"
         if self.point != self.before and gallery.kept(POINT) == self.stored:
             contents[POINT], action = pack_points(self.stored, self.bundle, self.point), self.action
         if self.labelled is not None:
@@ -386,7 +388,8 @@ def measure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tight
     Without `tighten`, a point stays as it is, and its rates tell what it does.
 
     Draws of the newest version that the gallery keeps are reused. A gallery without a point gets one, if it has enough
-    items, of at most the threshold `cap`. Nothing is written: see `Proposal.write`.
+    items, of at most the threshold `cap`: that of another bundle with the same draws and target if it keeps its
+    promise, else a new one. Nothing is written: see `Proposal.write`.
     """
     stored, known = gallery.kept(POINT), KeptDraws.read(gallery)
     is_new = known is None or known.model != bundle.draws_id or known.changed(gallery) > 0
@@ -394,8 +397,12 @@ def measure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tight
     before, why_not, action = stored_point(stored, bundle), "", "tighten the threshold"
     point = before
     if before is None:
-        action = "calibrate"
-        point, why_not = _point(gallery, draws, bundle.operating_point.target_fpir, cap=cap)
+        action, carried = "calibrate", carried_point(stored, bundle)
+        rates = None if carried is None else GalleryRates.of(draws, carried)
+        if carried is not None and rates is not None and rates.keeps_target(carried) and carried.threshold <= cap:
+            point = carried
+        else:
+            point, why_not = _point(gallery, draws, bundle.operating_point.target_fpir, cap=cap)
     elif tighten:
         point = _stricter(gallery, draws, before) or before
     return Proposal(bundle, draws, before, point, why_not, action=action, stored=stored, is_new=is_new)
@@ -488,8 +495,11 @@ def gallery_draws(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | Non
 
 def _fold_draws(bundle: Bundle, gallery: AnyGallery, fitted: Collection[str]) -> Mapping[str, Draws]:
     """Return the draws of fitted items by fold models, {} without these or their vectors."""
-    folds, known = FoldVectors.read(gallery, bundle), bundle.fitted
-    if folds is None or known is None or not isinstance(gallery, Gallery):
+    known = bundle.fitted
+    if known is None or not bundle.folds_key or not isinstance(gallery, Gallery):
+        return {}
+    folds = FoldVectors.read(gallery, bundle.folds_key)
+    if folds is None:
         return {}
     return fold_draws(
         gallery,

@@ -1,32 +1,23 @@
 """Cross-fitting: draws of items that the model was fitted on, by models that were fitted without them.
 
 A model that was fitted on a whole catalogue (`train --all-items`) comes with K fold models, each fitted without the
-items of one fold. A gallery keeps the vectors of its photos by every fold model in a file of its own, folds.npz. For
-each fold, the photos are searched by its model for the items that it was fitted without. These draws stand for those of
-the served model: they are made in the same gallery, by the same function and the same item distance.
-Shapes: n photos, K folds, d = embedding size.
+items of one fold. A gallery keeps the vectors of its photos by every fold model (`index.search.fold_vectors`). For each
+fold, the photos are searched by its model for the items that it was fitted without. These draws stand for those of the
+served model: they are made in the same gallery, by the same function and the same item distance.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Self
-from zipfile import BadZipFile
 
 import numpy as np
-from numpy.typing import NDArray
 
-from index.files import load_arrays
 from index.gallery import Gallery, temporary_gallery
-from index.location import AnyGallery
+from index.search.fold_vectors import FoldVectors
 from index.search.item_distance import ItemDistance
 from index.search.item_search import ItemSearch
 from index.search.leave_one_out import MOST_DRAWS, MOST_SEVERAL, OWN, PHOTOS, SEVERAL, Drawer, Draws, IsCopy
-from index.snapshot import Snapshot
-from retrieval.bundle.bundle import Bundle
-from retrieval.files import write_file
+
 
 def fold_draws(
     gallery: Gallery,

@@ -68,6 +68,23 @@ def served_point(content: bytes | None, bundle: Bundle, gallery: AnyGallery) -> 
     return _for_size(stored_point(content, bundle) or bundle.operating_point, gallery)
 
 
+def point_before(content: bytes | None, bundle: Bundle, gallery: AnyGallery) -> OperatingPoint:
+    """Return the operating point that served last: this bundle's, or that of the bundle that it follows."""
+    points = read_points(content)
+    if points and stored_point(content, bundle) is None:
+        return points[-1].point
+    return served_point(content, bundle, gallery)
+
+
+def carried_point(content: bytes | None, bundle: Bundle) -> OperatingPoint | None:
+    """Return the point of another bundle that the same draws measure, for the same target; None if there is none.
+
+    Such is the bundle that an earlier version exported from the same run.
+    """
+    target, kept = bundle.operating_point.target_fpir, reversed(read_points(content))
+    return next((k.point for k in kept if k.draws_id == bundle.draws_id and k.point.target_fpir == target), None)
+
+
 def _for_size(point: OperatingPoint, gallery: AnyGallery) -> OperatingPoint:
     """Return a point as it serves in a gallery: the threshold of a bundle needs a least number of items."""
     least = point.evidence.get("least_items", 0)

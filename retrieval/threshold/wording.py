@@ -60,6 +60,12 @@ def describe(point: OperatingPoint) -> list[str]:
     return [*lines, "This assumes:", *(f"  - {assumption}" for assumption in evidence["assumptions"])]
 
 
+def threshold_change(before: OperatingPoint, now: OperatingPoint) -> str:
+    """Return a sentence on the threshold that served before and the one that serves now."""
+    first, second = (f"{point.threshold:.4f}" if point.decides else "none" for point in (before, now))
+    return f"Threshold before: {first}, now: {second}{' (unchanged)' if first == second else ''}."
+
+
 def describe_twins(pairs: Sequence[Sequence[str]]) -> str:
     """Return a sentence on items that look like one item under two ids."""
     named = ", ".join(f"{one} and {other}" for one, other in pairs[:FEW_TWINS])

@@ -13,7 +13,7 @@ from index.gallery import Gallery
 from index.location import AnyGallery
 from index.milvus import PART, TEXTS, MilvusGallery
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
-from index.search.leave_one_out import OWN, Draws, KeptDraws, Probes, make_draws
+from index.search.leave_one_out import DRAWS, OWN, Draws, KeptDraws, Probes, make_draws
 
 from .search.test_leave_one_out import CONTENT
 from .vectors import DIM, unit
@@ -100,7 +100,7 @@ def test_draws_do_not_cover_photos_of_a_change_that_was_not_finished(
     gallery = MilvusGallery.create(address, dim=DIM, embedding_id="e")
     gallery.add(["a", "b"], ["x", "y"], unit(2))
     draws = made_from(gallery, NEAREST_PHOTO)
-    gallery.keep(draws.pack(), "measure")
+    gallery.keep({DRAWS: draws.pack()}, "measure")
     assert draws.covers(gallery)
 
     def crash(*_: object) -> None:

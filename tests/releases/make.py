@@ -1,4 +1,6 @@
-"""Make the files of a release, which later versions must open: `python -m tests.releases.make tests/releases/0.2.0.tar.xz`.
+"""Make the files of a release, which later versions must open.
+
+  python -m tests.releases.make tests/releases/0.2.0.tar.xz
 
 Run it once per release, after its last change of a format. The archive holds drawn photos, a run that was killed after
 its first epoch, a finished run on all items, its bundle, a gallery of the photos, the gallery's backup, and answers.
@@ -20,6 +22,7 @@ import numpy as np
 from PIL import Image
 
 ITEMS, PHOTOS, ASKED = 22, 4, 5
+WRITTEN = 1_700_000_000  # whole seconds, which an archive keeps exactly
 SETTINGS: dict[str, Any] = {
     "catalogue": "photos",
     "backbone": "backbone",
@@ -44,7 +47,9 @@ def write_photos(folder: Path, *, items: range = range(ITEMS), photos: range = r
     for item in items:
         (folder / f"item-{item:02d}").mkdir(parents=True)
         for number in photos:
-            draw(item, number).save(folder / f"item-{item:02d}" / f"{number}.png", optimize=True)
+            path = folder / f"item-{item:02d}" / f"{number}.png"
+            draw(item, number).save(path, optimize=True)
+            os.utime(path, (WRITTEN, WRITTEN))
 
 
 def write_backbone(folder: Path) -> None:
@@ -65,7 +70,11 @@ def answers(bundle: str, gallery: str) -> list[dict[str, Any]]:
     retriever = Retriever.open(bundle, gallery)
     found = [retriever.search(draw(item, PHOTOS)) for item in (*range(ASKED), *range(ITEMS, ITEMS + ASKED))]
     return [
-        {"decision": result.decision, "threshold": result.threshold, "matches": [asdict(match) for match in result.matches]}
+        {
+            "decision": result.decision,
+            "threshold": result.threshold,
+            "matches": [asdict(match) for match in result.matches],
+        }
         for result in found
     ]
 

@@ -12,18 +12,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
 from index.gallery import Gallery
-from index.transfer import FACTS, export_photos, import_photos
+from index.transfer import FACTS, import_photos
 from retrieval.bundle.bundle import Bundle
-from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import BundleError, DataError, GalleryError, RetrievalError, RunError
-from retrieval.indexing.pipeline import index_catalogue
 
 from ..conftest import ROOT
 from .make import answers
@@ -43,8 +40,9 @@ def unpacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture
-def released(unpacked: Path, tmp_path: Path) -> Path:
-    """Return a copy of what a release wrote."""
+def released(unpacked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a copy of what a release wrote; its run names the backbone from the folder that it ran in."""
+    monkeypatch.chdir(unpacked)
     return shutil.copytree(unpacked, tmp_path / "release")
 
 

@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from index.gallery import Gallery
+from index.search.fold_vectors import FILE, FoldVectors
 from index.search.leave_one_out import OWN, Draws
 from retrieval.bundle.bundle import FITTED, FOLDS, Bundle
 from retrieval.bundle.fitted import Fitted
@@ -25,7 +26,6 @@ from retrieval.indexing.draw_vectors import keep_fold_vectors
 from retrieval.indexing.pipeline import IndexReport, index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.threshold.anchor import anchor, gallery_draws
-from retrieval.threshold.fold_draws import FILE, FoldVectors
 
 from ...world import DIM, make_bundle, write_folder, write_model
 
@@ -118,7 +118,7 @@ def test_only_new_photos_are_embedded_again_and_removed_ones_drop_out(
         opened = keeping.open_image
         monkeypatch.setattr(keeping, "open_image", lambda data: asked.append(1) or opened(data))
         keep_fold_vectors(bundle, gallery, [*listed, *read_catalogue(new)], progress=False)
-        kept = FoldVectors.read(gallery, bundle)
+        kept = FoldVectors.read(gallery, bundle.folds_key)
         assert kept is not None
         now = gallery.snapshot()
         assert kept.seqs.tolist() == now.seqs[now.live].tolist()
@@ -146,7 +146,7 @@ def test_damaged_fold_vectors_are_made_anew(tmp_path: Path, photos: Path, damage
     whole = (tmp_path / "g" / FILE).read_bytes()
     (tmp_path / "g" / FILE).write_bytes(damage)
     with Gallery.open(tmp_path / "g") as gallery:
-        assert FoldVectors.read(gallery, bundle) is None
+        assert FoldVectors.read(gallery, bundle.folds_key) is None
         assert set(gallery_draws(bundle, gallery).sources[OWN].items) == set(ITEMS[20:])
     fill(bundle, tmp_path, photos)
     assert (tmp_path / "g" / FILE).read_bytes() == whole
@@ -159,7 +159,7 @@ def test_a_large_gallery_keeps_vectors_of_whole_items_and_of_fitted_ones_first(
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, photos)
     with Gallery.open(tmp_path / "g") as gallery:
-        kept, now = FoldVectors.read(gallery, bundle), gallery.snapshot()
+        kept, now = FoldVectors.read(gallery, bundle.folds_key), gallery.snapshot()
         assert kept is not None
         positions, rows = kept.positions(now)
         items, counts = np.unique([now.photo(position)[1] for position in positions.tolist()], return_counts=True)

@@ -291,7 +291,7 @@ def test_draws_of_another_bundle_tell_nothing(tmp_path: Path) -> None:
     with Gallery.open(tmp_path / "g") as gallery:
         point = stored_point(gallery.kept(POINT), bundle)
         assert point is not None
-        gallery.keep(gallery_draws(other, gallery).pack(), "measure")
+        gallery.keep({DRAWS: gallery_draws(other, gallery).pack()}, "measure")
         assert GalleryRates.read(gallery, point, bundle.draws_id) is None
 
 
