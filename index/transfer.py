@@ -21,8 +21,7 @@ from .features import FeatureFormat
 from .files import sync_folder, write_errors
 from .gallery import Gallery
 from .location import AnyGallery, exists, open_or_create
-from .search.fold_vectors import FoldVectors
-from .search.leave_one_out import DRAWS, TRIES, WINDOWS, KeptDraws, Windows
+from .search.leave_one_out import DRAWS, TRIES, WINDOWS, FoldVectors, KeptDraws, Windows
 
 BATCH = 5000  # photos written or read at a time
 FEATURES_BATCH = 250  # the same in a gallery with features, about 40 KB per photo

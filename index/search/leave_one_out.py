@@ -21,14 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.errors import GalleryCorrupt, InvalidParameter
-from index.files import load_arrays
+from index.files import load_arrays, write_file
 from index.search.details import Verifier, check_query_features
 from index.search.distance import Floats, Rows, accepts
 from index.search.item_distance import ItemDistance, mean_photo
 from index.search.item_search import CLOSE, NOBODY, ItemSearch, Queries
 
 if TYPE_CHECKING:
+    from index.gallery import Gallery
     from index.location import AnyGallery, AnyPhotos
+    from index.snapshot import Snapshot
 
 OWN = "own"  # the source of draws with gallery photos
 PHOTOS = "{} photos"  # sources of draws with the mean of several photos of an item
@@ -37,6 +39,7 @@ MOST_SEVERAL = 1000  # draws with several photos, and so many photos of an item
 SEVERAL = (2, 3, 4)
 MOST_OTHERS = 64  # photos of an item to take several of
 SOURCE = "source"  # metadata key of where a photo comes from
+FOLDS_FILE = "folds.npz"  # in the folder of a gallery
 DRAWS = "draws"  # the name under which a gallery keeps draws
 ABOUT, MARK = "about", "/"  # in the npz: the key of what all draws share, and the separator of source and field
 MOST_DRAWS = 3000  # draws of each source that a gallery keeps
@@ -165,6 +168,48 @@ class Windows:
             return None
         arrays = load_arrays(content)
         return cls(arrays["seqs"], arrays["vectors"])
+
+
+@dataclass(frozen=True)
+class FoldVectors:
+    """Vectors of a local gallery's photos by K fold models, in a file of its own. Fitted items are drawn with them."""
+
+    key: str  # of the fold models
+    seqs: Rows  # (n,) of the photos, ascending
+    vectors: NDArray[np.float16]  # (n, K, d)
+
+    @classmethod
+    def read(cls, gallery: Gallery, key: str = "") -> FoldVectors | None:
+        """Return the vectors that a gallery keeps, None if it has none by the fold models of a key, or none at all."""
+        try:
+            arrays = load_arrays((gallery.path / FOLDS_FILE).read_bytes())
+            kept = cls(str(arrays["key"]), arrays["seqs"], arrays["vectors"])
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # missing or damaged: `index` makes it anew
+            return None
+        return kept if kept.key == (key or kept.key) else None
+
+    def write(self, gallery: Gallery) -> None:
+        """Replace the vectors that a gallery keeps."""
+        file = io.BytesIO()
+        np.savez(file, key=np.array(self.key), seqs=self.seqs, vectors=self.vectors)
+        write_file(gallery.path / FOLDS_FILE, file.getvalue())
+
+    def renumbered(self, live: Rows) -> FoldVectors:
+        """Return the vectors for a copy of their gallery, in which its live photos (seqs, ascending) count from 0."""
+        kept = np.isin(self.seqs, live)
+        return FoldVectors(self.key, np.searchsorted(live, self.seqs[kept]), self.vectors[kept])
+
+    @classmethod
+    def unpacked(cls, photos: Sequence[bytes | None], key: str, count: int) -> FoldVectors:
+        """Return the vectors of photos that count from 0, given as bytes, by `count` fold models."""
+        seqs = [seq for seq, content in enumerate(photos) if content is not None]
+        vectors = np.frombuffer(b"".join(content for content in photos if content is not None), dtype=np.float16)
+        return cls(key, np.array(seqs, dtype=np.int64), vectors.reshape(len(seqs), count, -1 if seqs else 0))
+
+    def positions(self, now: Snapshot) -> tuple[Rows, Rows]:
+        """Return the positions (m,) of the live photos that have vectors, and their rows (m,)."""
+        rows = np.flatnonzero(np.isin(self.seqs, now.seqs[now.live]))
+        return np.searchsorted(now.seqs, self.seqs[rows]), rows
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,8 @@ from safetensors.torch import load_file, save_file
 from tqdm import tqdm
 
 from index.gallery import Gallery
-from index.search.fold_vectors import FoldVectors
 from index.search.item_distance import ItemDistance
-from index.search.leave_one_out import OWN, Draws, make_draws
+from index.search.leave_one_out import OWN, Draws, FoldVectors, make_draws
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.catalogue.splits import Splits, make_evaluation_protocol, photos_in_protocol
 from retrieval.errors import CalibrationError

@@ -15,8 +15,7 @@ from tqdm import tqdm
 
 from index.gallery import Gallery
 from index.location import AnyGallery
-from index.search.fold_vectors import FoldVectors
-from index.search.leave_one_out import DRAWS, WINDOWS, Windows, hashed, sample
+from index.search.leave_one_out import DRAWS, WINDOWS, FoldVectors, Windows, hashed, sample
 from index.snapshot import Snapshot
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.fitted import Fitted

@@ -26,8 +26,17 @@ import numpy as np
 from index.database import POINT
 from index.gallery import Gallery
 from index.location import AnyGallery
-from index.search.fold_vectors import FoldVectors
-from index.search.leave_one_out import DRAWS, OWN, Draws, KeptDraws, Probes, Windows, make_draws, suspected_twins
+from index.search.leave_one_out import (
+    DRAWS,
+    OWN,
+    Draws,
+    FoldVectors,
+    KeptDraws,
+    Probes,
+    Windows,
+    make_draws,
+    suspected_twins,
+)
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.catalogue.photos import Photo

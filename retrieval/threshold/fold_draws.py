@@ -1,7 +1,7 @@
 """Cross-fitting: draws of items that the model was fitted on, by models that were fitted without them.
 
 A model that was fitted on a whole catalogue (`train --all-items`) comes with K fold models, each fitted without the
-items of one fold. A gallery keeps the vectors of its photos by every fold model (`index.search.fold_vectors`). For each
+items of one fold. A gallery keeps the vectors of its photos by every fold model (`FoldVectors`). For each
 fold, the photos are searched by its model for the items that it was fitted without. These draws stand for those of the
 served model: they are made in the same gallery, by the same function and the same item distance.
 """
@@ -13,10 +13,19 @@ from collections.abc import Mapping
 import numpy as np
 
 from index.gallery import Gallery, temporary_gallery
-from index.search.fold_vectors import FoldVectors
 from index.search.item_distance import ItemDistance
 from index.search.item_search import ItemSearch
-from index.search.leave_one_out import MOST_DRAWS, MOST_SEVERAL, OWN, PHOTOS, SEVERAL, Drawer, Draws, IsCopy
+from index.search.leave_one_out import (
+    MOST_DRAWS,
+    MOST_SEVERAL,
+    OWN,
+    PHOTOS,
+    SEVERAL,
+    Drawer,
+    Draws,
+    FoldVectors,
+    IsCopy,
+)
 
 
 def fold_draws(

@@ -291,7 +291,7 @@ def test_draws_are_kept_and_read(tmp_path: Path) -> None:
         made = kept(gallery, probes=probes, is_fitted=lambda item, _: item == "c")
         assert (made.photos, made.until) == (5, 5)
         assert made.covers(gallery)
-        gallery.keep(made.pack(), "measure")
+        gallery.keep({DRAWS: made.pack()}, "measure")
         read = KeptDraws.read(gallery)
         assert read is not None
         assert (read.model, read.fitted, read.version, read.photos, read.until) == ("m", {"c"}, 1, 5, 5)

@@ -14,8 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from index.gallery import Gallery
-from index.search.fold_vectors import FILE, FoldVectors
-from index.search.leave_one_out import OWN, Draws
+from index.search.leave_one_out import FOLDS_FILE, OWN, Draws, FoldVectors
 from retrieval.bundle.bundle import FITTED, FOLDS, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
@@ -105,13 +104,13 @@ def test_only_new_photos_are_embedded_again_and_removed_ones_drop_out(
 ) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, photos)
-    before = (tmp_path / "g" / FILE).read_bytes()
+    before = (tmp_path / "g" / FOLDS_FILE).read_bytes()
     listed, asked = read_catalogue(photos), []
     with Gallery.open(tmp_path / "g") as gallery:
         version = gallery.version
         keep_fold_vectors(bundle, gallery, listed, progress=False)
         assert gallery.version == version
-        assert (tmp_path / "g" / FILE).read_bytes() == before
+        assert (tmp_path / "g" / FOLDS_FILE).read_bytes() == before
         gallery.remove(item_ids=["item-03"])
         new = write_folder(tmp_path / "new", items=range(30, 31))
         write_batch(gallery, embed_batch(bundle.embedder(), read_catalogue(new), {}))
@@ -143,13 +142,13 @@ def test_photos_without_fold_vectors_are_no_rivals_of_fold_draws(tmp_path: Path,
 def test_damaged_fold_vectors_are_made_anew(tmp_path: Path, photos: Path, damage: bytes) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, photos)
-    whole = (tmp_path / "g" / FILE).read_bytes()
-    (tmp_path / "g" / FILE).write_bytes(damage)
+    whole = (tmp_path / "g" / FOLDS_FILE).read_bytes()
+    (tmp_path / "g" / FOLDS_FILE).write_bytes(damage)
     with Gallery.open(tmp_path / "g") as gallery:
         assert FoldVectors.read(gallery, bundle.folds_key) is None
         assert set(gallery_draws(bundle, gallery).sources[OWN].items) == set(ITEMS[20:])
     fill(bundle, tmp_path, photos)
-    assert (tmp_path / "g" / FILE).read_bytes() == whole
+    assert (tmp_path / "g" / FOLDS_FILE).read_bytes() == whole
 
 
 def test_a_large_gallery_keeps_vectors_of_whole_items_and_of_fitted_ones_first(
@@ -172,7 +171,7 @@ def test_a_large_gallery_keeps_vectors_of_whole_items_and_of_fitted_ones_first(
 def test_a_bundle_without_fold_models_keeps_no_fold_vectors(tmp_path: Path, photos: Path) -> None:
     files = {FITTED: Fitted.of(ITEMS[:5], []).pack()}
     fill(make_bundle(tmp_path, point=TARGET, files=files), tmp_path, photos)
-    assert not (tmp_path / "g" / FILE).exists()
+    assert not (tmp_path / "g" / FOLDS_FILE).exists()
 
 
 def test_cross_fitted_draws_estimate_a_threshold_and_certify_none() -> None:

@@ -156,23 +156,64 @@ def test_a_gallery_keeps_the_points_of_several_bundles(tmp_path: Path) -> None:
             )
 
 
-def test_an_imported_gallery_serves_its_threshold_and_measures_it_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("changed", [0, 2], ids=["draws of its photos", "draws of before two photos were added"])
+def test_a_restored_backup_answers_like_the_original(tmp_path: Path, changed: int) -> None:
     bundle = bundle_of(tmp_path)
-    point = fill(bundle, tmp_path, range(30)).point
+    fill(bundle, tmp_path, range(30))
+    with Gallery.open(tmp_path / "g") as gallery:
+        gallery.remove(photo_ids=["item-00/1.png", "item-17/0.png"])  # later photos have other numbers in a copy
+        remeasure(bundle, gallery)
+        vectors = [photo.vector for photo in next(gallery.walk(changed))] if changed else []
+        if changed:
+            gallery.add([f"new {n}" for n in range(changed)], ["item-05"] * changed, vectors)
     run = partial(CliRunner().invoke, group, catch_exceptions=False)
     assert run(["gallery", "export", str(tmp_path / "g"), str(tmp_path / "g.parquet")]).exit_code == 0
     told = run(["gallery", "import", str(tmp_path / "g.parquet"), str(tmp_path / "copy")]).output
-    assert "90 photos, with their threshold" in told
-    with Retriever.open(bundle.path, tmp_path / "copy") as retriever:
-        found = retriever.search(encode(draw(3, 9)))
-        assert (found.threshold, found.threshold_status) == (point.threshold, "estimated")  # type: ignore[union-attr]
-        assert found.matches[0].p_value is None
-    assert told.splitlines()[-1].endswith(f"retrieval calibrate BUNDLE {tmp_path / 'copy'}")
-    assert run(["calibrate", str(bundle.path), str(tmp_path / "copy")]).exit_code == 0
-    with Retriever.open(bundle.path, tmp_path / "copy") as retriever:
-        assert retriever.search(encode(draw(3, 9))).matches[0].p_value is not None
+    assert told == f"Wrote {tmp_path / 'copy'}: {88 + changed} photos, with their threshold.\n"
+    with Gallery.open(tmp_path / "g") as one, Gallery.open(tmp_path / "copy") as other:
+        mine, theirs = (KeptDraws.read(each) for each in (one, other))
+        assert mine is not None
+        assert theirs is not None
+        assert mine.changed(one) == theirs.changed(other) == changed
+        for source, draws in mine.sources.items():
+            copied = theirs.sources[source]
+            for name in ("seqs", "nearest", "own_nearest"):
+                pairs = zip(getattr(draws, name).tolist(), getattr(copied, name).tolist(), strict=True)
+                assert all(photo_at(one, seq) == photo_at(other, number) for seq, number in pairs)
+            assert np.array_equal(draws.distances, copied.distances)
+    photos = [encode(draw(item, 9)) for item in (3, 17, 29, 40)]
+    with Retriever.open(bundle.path, tmp_path / "g") as one, Retriever.open(bundle.path, tmp_path / "copy") as other:
+        first, second = ([each.search(photo) for photo in photos] for each in (one, other))
+    assert [r.matches for r in first] == [r.matches for r in second]
+    assert [r.decision for r in first] == [r.decision for r in second]
+    assert (first[0].matches[0].p_value is None) == bool(changed)  # too many of 90 photos for the rates to hold
     again = run(["gallery", "import", str(tmp_path / "g.parquet"), str(tmp_path / "copy")]).output
     assert "No threshold was imported" in again
+
+
+def photo_at(gallery: Gallery, seq: int) -> str:
+    """Return the id of the photo with a seq, "" for none."""
+    now = gallery.snapshot()
+    return "" if seq == NOBODY else now.photo(int(np.searchsorted(now.seqs, seq)))[0]
+
+
+def test_index_after_another_export_of_the_same_model_keeps_a_threshold_that_keeps_its_promise(tmp_path: Path) -> None:
+    first = bundle_of(tmp_path)
+    before = fill(first, tmp_path, range(30)).point
+    assert before is not None
+    again = bundle_of(tmp_path, name="again", point=replace(TARGET, threshold=0.9))
+    laxer = bundle_of(tmp_path, name="laxer", point=replace(TARGET, target_fpir=0.5))
+    assert len({first.bundle_id, again.bundle_id, laxer.bundle_id}) == 3
+    with Gallery.open(tmp_path / "g") as gallery:
+        gallery.keep({POINT: pack_points(None, first, replace(before, threshold=before.threshold / 2))}, "calibrate")
+        assert measure(again, gallery).point == replace(before, threshold=before.threshold / 2)
+        assert measure(laxer, gallery).point.threshold > before.threshold  # type: ignore[union-attr]
+        gallery.keep({POINT: pack_points(None, first, replace(before, threshold=9.0))}, "calibrate")
+        assert measure(again, gallery).point.threshold == before.threshold  # type: ignore[union-attr]
+    run = CliRunner().invoke(
+        group, ["index", str(again.path), str(tmp_path / "photos-0-30"), "-o", str(tmp_path / "g")]
+    )
+    assert f"Threshold before: 9.0000, now: {before.threshold:.4f}." in run.output
 
 
 def test_labelled_queries_are_measured_kept_and_used_again(tmp_path: Path) -> None:
