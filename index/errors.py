@@ -74,6 +74,11 @@ def counted(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or f'{noun}s{space}{rest}'}"
 
 
+def photos_of_items(photos: int, items: int) -> str:
+    """Return both numbers: "1 photo of 1 item"."""
+    return f"{counted(photos, 'photo')} of {counted(items, 'item')}"
+
+
 def _shown(value: object) -> str:
     """Return the repr of a value, shortened if it is long."""
     text = repr(value)

@@ -36,6 +36,7 @@ from index.errors import (
     counted,
     install_command,
     listed,
+    photos_of_items,
 )
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "extra_of",
     "install_command",
     "listed",
+    "photos_of_items",
 ]
 
 

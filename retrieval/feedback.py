@@ -32,7 +32,7 @@ PHOTO = re.compile(r"[0-9a-f]{32}(\.[a-z]{3,4})?")  # name of a kept photo: a ha
 SOURCE = "feedback"  # in the column `source` of a labelled table
 UNKNOWN_ITEM = ""  # item_id of a photo that shows no item of the catalogue
 NOT_KEPT, GONE = "without a kept photo", "whose photo is no longer in the folder"
-NO_LABEL, CONTRADICTED = "that do not say which item is right", "that contradict each other"
+NO_LABEL, CONTRADICTED = "without the item that is right", "contradicted by another"
 
 
 @dataclass(frozen=True, config=ConfigDict(strict=True))

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import click
 
 from retrieval.cli.options import BOTH, GALLERY, SEARCH, GroupedCommand, settings_groups, settings_options, what_is
-from retrieval.errors import DataError, InvalidParameter, command
+from retrieval.errors import DataError, InvalidParameter, command, counted
 from retrieval.images.formats import SENT_SUFFIXES
 from retrieval.process import check_port
 from serving.access.keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
@@ -188,4 +188,4 @@ def remove(file: Path, name: str, keep_newest: bool) -> None:
     names = sorted({key.name for key in read_keys(file)})
     if name not in names:
         raise InvalidParameter("NAME", f"be one of {', '.join(names)}" if names else "be in the file", name)
-    click.echo(f"{remove_keys(file, name, keep_newest=keep_newest)} keys removed.")
+    click.echo(f"{counted(remove_keys(file, name, keep_newest=keep_newest), 'key')} removed.")

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from retrieval.errors import photos_of_items
 from retrieval.process import bind, no_collection, port_of
 
 from .settings import ServeSettings
@@ -76,7 +77,7 @@ class ServePlan:
 
     def announce(self, retriever: Retriever) -> None:
         """Print the size of the gallery, the threshold with its error rate, and warnings."""
-        click.echo(f"{len(retriever.gallery)} photos of {retriever.gallery.items} items; {_rule(retriever)}")
+        click.echo(f"{photos_of_items(len(retriever.gallery), retriever.gallery.items)}; {_rule(retriever)}")
         if warning := retriever.warning(bundle=self.bundle, gallery=self.gallery):
             click.echo(f"Warning: {warning}.")
 

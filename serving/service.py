@@ -20,7 +20,7 @@ from typing import Any
 
 from index.location import AnyGallery, is_address, open_gallery
 from retrieval.catalogue.photos import UploadedPhoto
-from retrieval.errors import GalleryLocked, RetrievalError, command
+from retrieval.errors import GalleryLocked, RetrievalError, command, counted
 from retrieval.feedback import Verdict
 from retrieval.images import check_sent
 from retrieval.indexing.worker import embed_batch, write_batch
@@ -252,7 +252,8 @@ class Readiness:
             return STARTING
         if 2 * (overdue := pool.overdue) >= pool.threads:
             log.error("%d of %d search threads hang", overdue, pool.threads)
-            return f"{overdue} of {pool.threads} search threads are at one photo for longer than the deadline."
+            hanging = counted(overdue, "search thread is", "search threads are")
+            return f"{hanging} at one photo for longer than the deadline."
         if self._check is None or self._check.done():  # otherwise wait for the running check
             self._check = self._thread.submit(self._check_gallery)
         done, _ = await asyncio.wait([asyncio.wrap_future(self._check)], timeout=service.settings.deadline_s)

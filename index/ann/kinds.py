@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from index.errors import InvalidParameter
+from index.errors import InvalidParameter, counted
 
 FLAT, FP16, IVF = KINDS = ("flat", "fp16", "ivf")
 AUTO = "auto"
@@ -41,13 +41,13 @@ def choose_kind(photos: int, dim: int, *, kind: str = AUTO, max_memory: int | No
     usual = FLAT if photos <= FLAT_UP_TO else FP16 if photos <= FP16_UP_TO else IVF
     candidates = [kind] if kind != AUTO else [usual, FP16] if usual == FLAT else [usual]
     for name in candidates:
-        why = "chosen by hand" if kind != AUTO else f"usual for {photos:,} photos"
+        why = "chosen by hand" if kind != AUTO else f"usual for {counted(photos, 'photo')}"
         choice = _choice(name, photos, dim, why if name in (kind, usual) else "the fastest that fits the memory")
         if max_memory is None or choice.rebuild_bytes <= max_memory:
             return choice
     raise InvalidParameter(
         "max_memory",
-        f"be at least {choice.rebuild_bytes:,} for the kind {choice.kind} of {photos:,} photos",
+        f"be at least {choice.rebuild_bytes:,} for the kind {choice.kind} of {counted(photos, 'photo')}",
         max_memory,
         remedy="Choose the kind auto, allow more, or keep the gallery on Milvus",
     )

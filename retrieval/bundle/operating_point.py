@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from retrieval.errors import InvalidParameter
+from retrieval.errors import InvalidParameter, counted
 
 CERTIFIED, ESTIMATED = "certified", "estimated"
 UNCALIBRATED = "uncalibrated"  # there is no threshold, so searches only rank items
@@ -50,7 +50,7 @@ class OperatingPoint:
         told = f"a match is a distance of at most {self.threshold:.4f}; FPIR {self.target_fpir:g} is {self.status}"
         if not size and (least := self.evidence.get("least_items")):
             return f"{told} in galleries of {least} items or more. A gallery of 20 items sets a threshold of its own."
-        told = f"{told} for {size} items" if size else told
+        told = f"{told} for {counted(size, 'item')}" if size else told
         upper = self.evidence.get("fpir_upper")
         bound = "" if upper is None or self.status == CERTIFIED else f", at most {upper:.2g} with 95 % confidence"
         return f"{told}{bound}."

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from retrieval.errors import DataError, ImageRefused
+from retrieval.errors import DataError, ImageRefused, counted, photos_of_items
 from retrieval.images import crop, open_image
 from retrieval.threshold.bounds import items_needed
 
@@ -56,8 +56,8 @@ class CatalogueReport:
 def describe_catalogue(path: str | Path, photos: Sequence[Photo]) -> str:
     """Describe how a catalogue was read: "60 photos of 12 items, from a CSV with commas"."""
     groups = {photo.group for photo in photos} - {""}
-    text = f"{len(photos)} photos of {len({photo.item_id for photo in photos})} items"
-    text += f" in {len(groups)} group{'s' * (len(groups) > 1)}" if groups else ""
+    text = photos_of_items(len(photos), len({photo.item_id for photo in photos}))
+    text += f" in {counted(len(groups), 'group')}" if groups else ""
     if is_url(path):
         return text
     path = Path(path)
@@ -128,9 +128,9 @@ def readiness(photos: Sequence[Photo]) -> Readiness:
     held_out = photos_to_hold_out(photos, splits.fit, protocol)
     fit = photos_in_protocol(photos, splits.fit, protocol, left_out=held_out)
     parts = (
-        f"Training fits {len(splits.fit)} items ({len(fit)} photos; {len(held_out)} others are searched to judge it) "
-        f"and validates on {len(splits.validation)}; {len(splits.calibration)} are left for calibration and "
-        f"{len(splits.test)} for the test"
+        f"Training fits {counted(len(splits.fit), 'item')} ({counted(len(fit), 'photo')}; {len(held_out)} others "
+        f"are searched to judge it) and validates on {len(splits.validation)}; {len(splits.calibration)} are left for "
+        f"calibration and {len(splits.test)} for the test"
     )
     group_of = {photo.item_id: photo.group for photo in photos if photo.group}
     return Readiness(parts, None, tuple(_few_items(splits, group_of)))
@@ -141,16 +141,16 @@ def _few_items(splits: Splits, group_of: Mapping[str, str]) -> list[str]:
     for part, verbs in (("calibration", "`evaluate` and `export` need"), ("test", "`evaluate` needs")):
         if len(getattr(splits, part)) < 2:
             warnings.append(
-                f"the {part} part has {len(getattr(splits, part))} items, and {verbs} at least two. Add more "
-                f"items" + (", or more groups" if group_of else "")
+                f"the {part} part has {counted(len(getattr(splits, part)), 'item')}, and {verbs} at least two. "
+                f"Add more items" + (", or more groups" if group_of else "")
             )
     grouped = all(item in group_of for item in splits.calibration)  # `export` then counts groups
-    counted = {group_of[item] for item in splits.calibration} if grouped else splits.calibration
+    units = {group_of[item] for item in splits.calibration} if grouped else splits.calibration
     needed = items_needed(TARGET_FPIR)
-    if len(splits.calibration) >= 2 and len(counted) < needed:
+    if len(splits.calibration) >= 2 and len(units) < needed:
         named = "groups" if grouped else "items"
         warnings.append(
-            f"{len(counted)} {named} for calibration give only an estimated threshold (`export --allow-estimate`): a "
+            f"{len(units)} {named} for calibration give only an estimated threshold (`export --allow-estimate`): a "
             f"certificate of FPIR {TARGET_FPIR:g} needs at least {needed}. Add more {named}"
         )
     return warnings

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retrieval.errors import DataError, command, listed
+from retrieval.errors import DataError, command, counted, listed
 
 from .photos import Photo
 
@@ -78,9 +78,10 @@ def _too_few(train: set[str], group_of: Mapping[str, str], *, given: bool) -> Da
         )
     else:
         remedy = f"Add items: at least {LEAST_TRAINED} for training" if given else f"Add items: at least {LEAST_ITEMS}"
-    grouped = f" in {len(groups)} groups" if set(group_of.values()) != set(group_of) else ""
+    grouped = f" in {counted(len(groups), 'group')}" if set(group_of.values()) != set(group_of) else ""
     return DataError(
-        f"{len(train)} of the {len(group_of)} items{grouped} are for training, too few to hold out validation items",
+        f"{len(train)} of {counted(len(group_of), 'item')}{grouped} can be trained on, too few to hold "
+        "out validation items",
         remedy=remedy,
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from retrieval.errors import InvalidParameter, command
+from retrieval.errors import InvalidParameter, command, counted
 
 from .lines import show_next
 from .options import NEW_FILE
@@ -74,7 +74,10 @@ def export(files: Sequence[Path], photos: Path, output: Path, as_json: bool) -> 
         click.echo(json.dumps({**counts, "left_out": dict(left_out)}, indent=2))
         return
     for why, count in left_out.items():
-        click.echo(f"Left out: {count} verdicts {why}.")
-    known = f"{len(items)} of {counts['items']} known items, {counts['unknown']} of unknown items"
-    click.echo(f"Wrote {output} with {len(labelled)} reviewed photos: {known}.")
+        click.echo(f"Left out: {counted(count, 'verdict')} {why}.")
+    known = f"{counted(len(items), 'photo')} of {counted(counts['items'], 'known item', 'known items')}"
+    unknown = f"{counted(counts['unknown'], 'photo')} of unknown items"
+    click.echo(
+        f"Wrote {output} with {counted(len(labelled), 'reviewed photo', 'reviewed photos')}: {known}, {unknown}."
+    )
     show_next(command("calibrate", "BUNDLE", "GALLERY", "--queries", output, "--dry-run"))

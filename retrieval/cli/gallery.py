@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from index.ann.kinds import KINDS
-from retrieval.errors import GalleryError, InvalidParameter, command
+from retrieval.errors import GalleryError, InvalidParameter, command, counted, photos_of_items
 from retrieval.files import write_file
 
 from .lines import describe_index, describe_rebuild
@@ -73,7 +73,7 @@ def info(path: Path | str) -> None:
     """
     with _open(path, read_only=True) as opened:
         click.echo(
-            f"{len(opened):,} photos of {opened.items:,} items, {opened.dim} numbers each, version {opened.version}."
+            f"{photos_of_items(len(opened), opened.items)}, {opened.dim} numbers each, version {opened.version}."
         )
         click.echo(f"Created {opened.created} for the model {opened.embedding_id[:12]}.")
         click.echo(describe_index(opened))
@@ -96,7 +96,8 @@ def log(path: Path | str, limit: int) -> None:
     """
     with _open(path, read_only=True) as opened:
         for change in opened.changes(limit):
-            click.echo(f"{change.version:>8}  {change.time}  {change.actor}  {change.action}  {change.photos:,} photos")
+            photos = counted(change.photos, "photo")
+            click.echo(f"{change.version:>8}  {change.time}  {change.actor}  {change.action}  {photos}")
 
 
 @gallery.command()
@@ -140,7 +141,7 @@ def remove(path: Path | str, photos: tuple[str, ...], items: tuple[str, ...]) ->
         unknown = [photo for photo in photos if opened.photo(photo) is None]
         unknown += [item for item in items if not opened.photos(item)]
         removed = opened.remove(photo_ids=photos, item_ids=items)
-    click.echo(f"{removed} photos removed.")
+    click.echo(f"{counted(removed, 'photo')} removed.")
     if unknown:
         raise GalleryError(f"{path} does not hold {', '.join(unknown)}", remedy="Check the ids")
 
@@ -174,7 +175,7 @@ def rebuild(
     queries = recall_queries(Bundle.open(bundle)) if bundle is not None else None
     with _open(path) as opened:
         rebuilt = opened.rebuild(kind=kind, max_memory=max_memory, queries=queries, min_recall=min_recall)
-    click.echo(f"{describe_rebuild(rebuilt)} Dropped the vectors of {rebuilt.dropped} removed photos.")
+    click.echo(f"{describe_rebuild(rebuilt)} Dropped {counted(rebuilt.dropped, 'vector of removed photos')}.")
 
 
 @gallery.command()
@@ -194,7 +195,7 @@ def verify(path: Path | str) -> None:
             click.echo("Restore the gallery from a copy, or index the photos again.")
             sys.exit(1)
         own = "; Milvus checks its own files" if opened.index()["kind"] not in KINDS else ""
-        click.echo(f"{len(opened):,} photos are intact{own}.")
+        click.echo(f"{counted(len(opened), 'photo is', 'photos are')} intact{own}.")
 
 
 @gallery.command()
@@ -217,7 +218,7 @@ def export(path: Path | str, output: Path) -> None:
     from retrieval.threshold.labelled_queries import QUERIES
 
     with _open(path, read_only=True) as opened:
-        click.echo(f"Wrote {output}: {export_photos(opened, output, (POINT, QUERIES)):,} photos.")
+        click.echo(f"Wrote {output}: {counted(export_photos(opened, output, (POINT, QUERIES)), 'photo')}.")
 
 
 @gallery.command("import")
@@ -240,7 +241,7 @@ def import_(source: Path, path: Path | str) -> None:
 
     done = import_photos(source, path, feature_format=PackedFeatures())
     with_threshold, again = POINT in done.kept, command("calibrate", "BUNDLE", path)
-    click.echo(f"Wrote {path}: {done.photos:,} photos{', with their threshold' if with_threshold else ''}.")
+    click.echo(f"Wrote {path}: {counted(done.photos, 'photo')}{', with their threshold' if with_threshold else ''}.")
     if not with_threshold:
         click.echo(f"No threshold was imported; to set one: {again}")
     elif DRAWS not in done.kept:

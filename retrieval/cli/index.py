@@ -16,7 +16,7 @@ from index.location import exists, open_gallery
 from index.search.filters import TEXT
 from retrieval.catalogue.kinds import COLUMN_KINDS
 from retrieval.catalogue.read import read_catalogue
-from retrieval.errors import command
+from retrieval.errors import command, counted
 from retrieval.files import write_file
 from retrieval.indexing.plan import SyncPlan, SyncSettings
 
@@ -189,7 +189,7 @@ def _counts(done: IndexReport) -> str:
     )
     told = "".join(f", {count} {what}" for count, what in more if count)
     speed = f" in {done.seconds:.0f} s" if done.added else ""
-    return f"{done.added} photos added{speed}{told}"
+    return f"{counted(done.added, 'photo')} added{speed}{told}"
 
 
 def show_expectations(done: IndexReport, bundle: Bundle, gallery: AnyGallery) -> None:
@@ -223,6 +223,6 @@ def show_plan(plan: SyncPlan, report: Path | None) -> None:
     """Print a plan, and write it to a JSON file if one is given."""
     for title, lines in plan.sections():
         show_lines(title, lines)
-    click.echo(f"{plan.unchanged} photos are unchanged. Nothing was written.")
+    click.echo(f"{counted(plan.unchanged, 'photo is', 'photos are')} unchanged. Nothing was written.")
     if report is not None:
         write_file(report, json.dumps(plan.to_dict(), indent=2) + "\n")

@@ -61,7 +61,7 @@ def describe_index(gallery: AnyGallery) -> str:
     recall = index.get("recall")
     choice = choose_kind(len(gallery), gallery.dim, kind=index["kind"])
     accuracy = _recall(recall["value"], recall["lower"]) if recall else EXACT
-    scanned = f"{index['scanned_photos']:,} photos outside it are scanned"
+    scanned = counted(index["scanned_photos"], "photo outside it is scanned", "photos outside it are scanned")
     return f"Index: {choice.kind}; {_memory(choice)}; {accuracy}; {scanned}."
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import click
 
-from retrieval.errors import InvalidParameter
+from retrieval.errors import InvalidParameter, counted
 from retrieval.files import naming
 from retrieval.search.result import PERHAPS, RANKED, REVIEW_P, TWINS, Match, SearchResult, p_value_words
 
@@ -214,11 +214,11 @@ def _show_outcome(outcome: Outcome, retriever: Retriever, output: Path | None, *
     refusals = [f"{photo_id}: {reason}" for photo_id, reason in outcome.refused]
     show_lines("photo refused", refusals, err=err)
     counts = [f"{count:,} {decision.replace('_', ' ')}" for decision, count in sorted(outcome.decisions.items())]
-    told = f"{outcome.decisions.total():,} photos answered: {', '.join(counts) or 'none'}."
+    told = f"{counted(outcome.decisions.total(), 'photo')} answered: {', '.join(counts) or 'none'}."
     click.echo(told if output is None else f"Wrote {output}: {told}", err=err)
     if outcome.copies:
-        told = "photos are in the gallery, where they find themselves; the rates leave them out."
-        click.echo(f"{outcome.copies:,} {told}", err=err)
+        copies = counted(outcome.copies, "photo")
+        click.echo(f"Left out of the rates: {copies} of the gallery, where a photo finds itself.", err=err)
     rates = outcome.rates
     for line in () if rates is None else rates.lines(point.target_fpir if point.decides else None):
         click.echo(line, err=err)
@@ -229,7 +229,7 @@ def lines(result: SearchResult, *, filtered: bool) -> Iterator[str]:
     for rank, match in enumerate(result.matches or result.ranked, 1):
         yield f"{rank:3d}  {_line(match)}"
     if result.matches:
-        yield f"{len(result.matches)} items within the threshold {result.threshold:.4f}."
+        yield f"{counted(len(result.matches), 'item')} within the threshold {result.threshold:.4f}."
     elif result.ranked:
         yield "These are the nearest items. There is no threshold to decide whether any of them is right."
     elif result.decision == PERHAPS:
@@ -245,7 +245,7 @@ def lines(result: SearchResult, *, filtered: bool) -> Iterator[str]:
         yield f"     {_line(match)}"
     for item in () if result.explanation is None else result.explanation.items:
         mean = "" if item.mean_distance is None else f", {item.mean_distance:.4f} from the mean of its photos"
-        details = f", {item.inliers} details agree" if item.inliers else ""
+        details = f", {counted(item.inliers, 'detail agrees', 'details agree')}" if item.inliers else ""
         yield f"{item.item_id}: {item.photo_distance:.4f} from {item.photo_id}{mean}{details}."
     if result.p_value_without_filter and result.nearest is not None:
         yield "How often an unknown item comes as close was measured without the filter."

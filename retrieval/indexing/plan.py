@@ -15,7 +15,7 @@ from typing import Any
 
 from index.location import AnyGallery
 from retrieval.catalogue.photos import Photo
-from retrieval.errors import InvalidParameter, PruneRefused
+from retrieval.errors import InvalidParameter, PruneRefused, counted
 from retrieval.process import no_collection
 
 from .worker import BOX, CONTENT, FILE, catalogue_metadata, stored_metadata
@@ -188,7 +188,9 @@ def check_prune(plan: SyncPlan, sync: SyncSettings, *, adds: bool = True) -> Non
     if not (sync.prune and plan.gone):
         return
     count = plan.kept + len(plan.gone)
-    removed = f"--prune would remove {len(plan.gone):,} of the gallery's {count:,} photos ({_first(plan.gone)})"
+    removed = (
+        f"--prune would remove {len(plan.gone):,} of the gallery's {counted(count, 'photo')} ({_first(plan.gone)})"
+    )
     if not plan.kept and not (adds and plan.new):
         raise PruneRefused(f"{removed} and keep none", remedy="Check that the photos are those of this gallery")
     share = len(plan.gone) / count

@@ -24,7 +24,7 @@ from index.search.distance import accepts
 from index.search.item_search import CLOSE, NOBODY, ItemSearch
 from index.search.leave_one_out import MOST_VERIFIED, Drawer, Draws, suspected_twins
 from retrieval.bundle.bundle import Bundle, require_match
-from retrieval.errors import CalibrationError, command
+from retrieval.errors import CalibrationError, command, counted, photos_of_items
 from retrieval.threshold.gallery_points import served_point
 
 from .duplicates import NEAR, SAME_FILE, SAME_PICTURE, is_copy, same_files
@@ -177,13 +177,15 @@ def summary(report: Audit) -> str:
         ""
         if report.sampled is None
         else " As matches are verified, only a sample was searched for colliding items and for photos that miss their "
-        f"item: {report.sampled} photos."
+        f"item: {counted(report.sampled, 'photo')}."
     )
     return (
-        f"{report.photos} photos of {report.items} items, threshold {report.threshold:.4f}: "
-        f"{len(report.collisions)} pairs of items collide, {len(report.strays)} photos do not find their own item, "
-        f"{len(report.duplicates)} pairs of items share a duplicate, {len(report.twins)} pairs look like one item "
-        f"under two ids; {report.single_photo_items} items have one photo.{sample}"
+        f"{photos_of_items(report.photos, report.items)}, threshold {report.threshold:.4f}: "
+        f"{counted(len(report.collisions), 'pair of items collides', 'pairs of items collide')}, "
+        f"{counted(len(report.strays), 'photo does not find its item', 'photos do not find their item')}, "
+        f"{counted(len(report.duplicates), 'pair of items shares a duplicate', 'pairs of items share a duplicate')}, "
+        f"{counted(len(report.twins), 'pair looks', 'pairs look')} like one item under two ids; "
+        f"{counted(report.single_photo_items, 'item has', 'items have')} one photo.{sample}"
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval.errors import RetrievalError, install_command
+from retrieval.errors import RetrievalError, install_command, photos_of_items
 
 PACKAGES = ("numpy", "pillow", "onnxruntime", "faiss-cpu", "fastapi", "gradio", "torch", "transformers")
 OPTIONAL = {"torch": "train", "transformers": "train", "gradio": "serve", "fastapi": "serve"}
@@ -90,7 +90,7 @@ def _gallery(path: Path | str) -> str:
         problems = gallery.verify()
         if problems:
             raise GalleryCorrupt("; ".join(problems), remedy="Restore it from a copy, or index the photos again")
-        return f"intact, {len(gallery)} photos of {gallery.items} items"
+        return f"intact, {photos_of_items(len(gallery), gallery.items)}"
 
 
 def _together(bundle: Path, gallery: Path | str) -> str:

@@ -17,6 +17,7 @@ from index.search.leave_one_out import OWN, Draws, KeptDraws
 from index.snapshot import GROUP
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
+from retrieval.errors import photos_of_items
 from retrieval.reports import number, percent, render
 from retrieval.threshold.anchor import Proposal, assumptions
 from retrieval.threshold.error_rates import (
@@ -93,7 +94,7 @@ def render_gallery_report(report: GalleryReport, *, live: Mapping[str, Any] | No
         "gallery.html",
         point=point,
         evidence=evidence,
-        size=f"{report.photos:,} photos of {report.items:,} items.",
+        size=f"{photos_of_items(report.photos, report.items)}.",
         promise=_promise(report),
         precision=[
             (f"{float(share):.0%} of searches", percent(value, 0))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from retrieval.errors import counted, photos_of_items
 from retrieval.threshold.bounds import binomial_bound
 
 from .result import RANKED, SearchResult
@@ -95,7 +96,8 @@ class TrueRates:
     tpir: Rate | None  # photos of the gallery's items whose first match is their item
     misidentification: Rate | None  # photos of the gallery's items whose first match is another item
     fpir: Rate | None  # photos of unknown items that return a match
-    items: int  # of the gallery's items
+    items: int  # of the gallery
+    unknown_items: int  # a photo without an item id shows one of its own
 
     @classmethod
     def of(cls, answers: Sequence[Known]) -> TrueRates:
@@ -111,6 +113,7 @@ class TrueRates:
             Rate.of(wrong, items) if decides else None,
             Rate.of([answer.first is not None for answer in unknown], [a.item for a in unknown]) if decides else None,
             len(set(items)),
+            len({answer.item for answer in unknown}),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -121,7 +124,7 @@ class TrueRates:
         """Return the rates as lines of text; `target_fpir` is that of the threshold."""
         lines = []
         if self.r_at_1 is not None:
-            lines.append(f"{self.r_at_1.photos:,} photos of {self.items:,} items of the gallery (95 % intervals):")
+            lines.append(f"{photos_of_items(self.r_at_1.photos, self.items)} of the gallery (95 % intervals):")
             named = {
                 "the nearest item is theirs (R@1)": self.r_at_1,
                 "the first match is their item (TPIR)": self.tpir,
@@ -130,6 +133,7 @@ class TrueRates:
             lines += [f"  {name}: {rate}" for name, rate in named.items() if rate is not None]
         if self.fpir is not None:
             target = "" if target_fpir is None else f"; the target is at most {target_fpir:.1%}"
-            lines.append(f"{self.fpir.photos:,} photos of unknown items:")
+            unknown = counted(self.unknown_items, "unknown item", "unknown items")
+            lines.append(f"{counted(self.fpir.photos, 'photo')} of {unknown}:")
             lines.append(f"  return a match (FPIR): {self.fpir}{target}")
         return lines

@@ -40,7 +40,7 @@ from index.search.leave_one_out import (
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.catalogue.photos import Photo
-from retrieval.errors import CalibrationError, InvalidParameter
+from retrieval.errors import CalibrationError, InvalidParameter, counted
 from retrieval.indexing.worker import CONTENT
 from retrieval.inspect.duplicates import is_copy
 from retrieval.metrics.consistency import search_opis
@@ -109,7 +109,7 @@ def anchor(
     drawn = DrawnDistances.of(draws, shift=shift, without=fitted)
     if drawn.items < least_items:
         raise CalibrationError(
-            f"{drawn.items} items that the model was not fitted on are too few to set a threshold (minimum "
+            f"{counted(drawn.items, 'item')} that the model was not fitted on: too few to set a threshold (minimum "
             f"{least_items})",
             remedy="Add items to the gallery",
         )
@@ -277,7 +277,7 @@ def assumptions(sources: Collection[str], *, shift_items: int = 0, cross_fitted:
         told = "the labelled queries" if {LABELLED, UNKNOWN} & set(sources) else "the calibration photos of the bundle"
         photos = f"Users take photos like {told}."
     elif shift_items:
-        photos = f"Users' photos differ from catalogue photos as measured on {shift_items} items."
+        photos = f"Users' photos differ from catalogue photos as measured on {counted(shift_items, 'item')}."
     else:
         photos = "Users' photos look like catalogue photos; this was not measured."
     drawn = "the items of this catalogue" if {OWN, LABELLED} & set(sources) else "the calibration items of the bundle"

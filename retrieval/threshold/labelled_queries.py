@@ -18,7 +18,7 @@ from index.location import AnyGallery
 from index.search.leave_one_out import OWN, Draws, Probes
 from retrieval.bundle.bundle import Bundle, pack_features, unpack_features
 from retrieval.catalogue.photos import Photo
-from retrieval.errors import DataError, listed
+from retrieval.errors import DataError, counted, listed
 from retrieval.indexing.worker import CONTENT, Batch, embed_batch
 from retrieval.metrics.identification import SearchScores
 
@@ -61,8 +61,8 @@ def embed_queries(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) 
     missing = [item for item in named if not gallery.photos(item)]
     if 2 * len(missing) > len(named):
         raise DataError(
-            f"{len(missing)} of {len(named)} labelled photos show items that the gallery does not have, "
-            f"namely {listed(sorted(set(missing)))}",
+            f"{counted(len(missing), 'labelled photo shows an item', 'labelled photos show items')} that the gallery "
+            f"does not have, of {len(named)} in all: {listed(sorted(set(missing)))}",
             remedy="Use the item ids of the gallery, or an empty one where a photo shows no item of it",
         )
     features = [whole.features[place] for place in kept] if whole.features else ()

@@ -10,6 +10,7 @@ import numpy as np
 from index.search.distance import accepts
 from index.search.leave_one_out import OWN, Draws
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
+from retrieval.errors import counted
 
 from .anchor import Proposal
 from .error_rates import LABELLED, PROBE, UNKNOWN, DrawnDistances, GalleryRates
@@ -56,7 +57,8 @@ def describe(point: OperatingPoint) -> list[str]:
         lines.append(f"How many matches show the right item first: {told} of the searches are for unknown items.")
         lines.append(f"{evidence['misidentification']:.1%} of {evidence['tpir_of']} return a wrong item first.")
     if evidence["duplicates"]:
-        lines.append(f"{evidence['duplicates']} photos are also in the gallery under another item and were left out.")
+        left_out = counted(evidence["duplicates"], "photo is", "photos are")
+        lines.append(f"{left_out} also in the gallery under another item, and left out.")
     return [*lines, "This assumes:", *(f"  - {assumption}" for assumption in evidence["assumptions"])]
 
 

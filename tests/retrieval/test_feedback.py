@@ -229,8 +229,8 @@ def test_the_table_is_a_catalogue_with_unknown_items_and_boxes(kept: Path, tmp_p
     file = log(tmp_path / "feedback.jsonl", [said("right"), boxed, said("unknown", B), said("wrong", D)])
     output = tmp_path / "deep" / f"reviewed{suffix}"
     told = run(file, kept, output)
-    assert "3 reviewed photos: 2 of 2 known items, 1 of unknown items." in told
-    assert f"Left out: 1 verdicts {NO_LABEL}." in told
+    assert "3 reviewed photos: 2 photos of 2 known items, 1 photo of unknown items." in told
+    assert f"Left out: 1 verdict {NO_LABEL}." in told
     photos = read_catalogue(output, labels=QUERIES)
     assert [(photo.item_id, photo.bbox) for photo in photos] == [("cup", None), ("mug", BOX), ("", None)]
     assert [photo.read() for photo in photos] == [CONTENTS[0], CONTENTS[0], CONTENTS[1]]

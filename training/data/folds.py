@@ -12,7 +12,7 @@ import numpy as np
 
 from retrieval.catalogue.read import Photo
 from retrieval.catalogue.splits import Splits, make_splits
-from retrieval.errors import DataError, InvalidParameter
+from retrieval.errors import DataError, InvalidParameter, counted
 
 Fold = tuple[tuple[str, ...], tuple[str, ...]]
 LEAST = 2  # items per fold: a search needs an item to be mistaken for
@@ -40,7 +40,8 @@ def item_folds(photos: Sequence[Photo], items: Sequence[str], *, folds: int, see
         min(parts, key=len).extend(members)
     if min(map(len, parts)) < LEAST:
         raise DataError(
-            f"{sum(map(len, parts))} items in {len(groups)} groups do not fill {folds} folds of at least {LEAST} items "
+            f"{counted(sum(map(len, parts)), 'item')} in {counted(len(groups), 'group')} do not fill {folds} folds "
+            f"of at least {LEAST} items "
             "with whole groups",
             remedy="Use fewer folds, a larger share or more items",
         )

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from retrieval.catalogue.read import Photo
 from retrieval.catalogue.reading import in_order
-from retrieval.errors import DataError, ImageRefused, command
+from retrieval.errors import DataError, ImageRefused, command, counted
 from retrieval.images import Preprocessing, center_crop_resize, crop, open_image
 from retrieval.process import threads_of_share
 
@@ -112,7 +112,7 @@ def require_readable(photos: Sequence[Photo], preprocessing: Preprocessing) -> N
     if refusals:
         more = f"; and {len(refusals) - NAMED} more" if len(refusals) > NAMED else ""
         raise DataError(
-            f"{len(refusals)} of the {len(photos)} photos to train on cannot be used: "
+            f"{len(refusals)} of {counted(len(photos), 'photo')} to train on cannot be used: "
             f"{'; '.join(refusals[:NAMED])}{more}",
             remedy=REMEDY,
         )

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from retrieval.catalogue.read import Photo
-from retrieval.errors import InvalidParameter
+from retrieval.errors import InvalidParameter, counted
 from retrieval.images import Preprocessing
 from retrieval.images.thumbnails import thumbnail
 from retrieval.metrics.identification import (
@@ -85,14 +85,16 @@ class Explanation:
     def summary(self) -> list[str]:
         """Return the results in a few sentences."""
         lines = [
-            f"{self.queries} searches among {self.items} items, plain distance, threshold "
-            f"{self.threshold:.4f} set on the calibration items for FPIR {self.target_fpir:g}.",
+            f"{counted(self.queries, 'search', 'searches')} among {counted(self.items, 'item')}, plain distance, "
+            f"threshold {self.threshold:.4f} set on the calibration items for FPIR {self.target_fpir:g}.",
             f"{self.counts[FOUND]} return their own item first, {self.counts[MISIDENTIFIED]} another item, "
             f"{self.counts[MISSED]} nothing; {self.counts[FALSE_MATCH]} would return something if their item were not "
             "in the gallery.",
         ]
         if self.counts[UNMATED]:
-            lines.append(f"The items of {self.counts[UNMATED]} searches have no photo in the gallery.")
+            lines.append(
+                f"{counted(self.counts[UNMATED], 'search', 'searches')} for items without a photo in the gallery."
+            )
         return lines
 
     def to_dict(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from retrieval.bundle.bundle import (
 )
 from retrieval.bundle.embedder import pack_golden
 from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.errors import CalibrationError, RunError
+from retrieval.errors import CalibrationError, RunError, counted
 from retrieval.threshold.bounds import items_needed
 from retrieval.threshold.rule import REMEDY, calibrate
 from retrieval.verification.verifier import GeometricVerifier
@@ -107,7 +107,7 @@ def _check(run: Run, path: Path, *, target_fpir: float, allow_estimate: bool, ev
         raise RunError("the run has no calibration items", remedy="Assign some items to the partition calibration")
     items, needed = len(run.splits.calibration), items_needed(target_fpir) if 0 < target_fpir < 1 else 0
     if items < needed and not allow_estimate:
-        few = f"{items} calibration items cannot certify an FPIR of {target_fpir:g}: at least {needed} are needed"
+        few = f"{counted(items, 'item')} for calibration cannot certify an FPIR of {target_fpir:g}: it takes {needed}"
         raise CalibrationError(few, remedy=REMEDY)
 
 

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.catalogue.read import Photo
+from retrieval.errors import counted
 from training.data.folds import share_of_items
 from training.data.reader import PhotoReader, evaluation_batches
 from training.model import PretrainedModel
@@ -45,8 +46,8 @@ def fit_to_catalogue(
     share = min(SHARE, MOST_ITEMS / max(1, len(several)))
     chosen = _readable(photos, set(share_of_items(photos, several, share=share, seed=seed))) if several else []
     told = (
-        f"The model is used as it is: {len(several)} items have several photos, and fitting it to a catalogue "
-        f"needs {2 * LEAST_ITEMS}, half of them for the threshold."
+        f"The model is used as it is: {counted(len(several), 'item has', 'items have')} several photos, and fitting "
+        f"it to a catalogue needs {2 * LEAST_ITEMS}, half of them for the threshold."
     )
     projected = len(several) >= 2 * LEAST_ITEMS
     if projected:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from retrieval.catalogue.read import Photo
-from retrieval.errors import DataError, InvalidParameter
+from retrieval.errors import DataError, InvalidParameter, counted
 from training.data.folds import item_folds
 
 POWERS = (1.0, 0.5)
@@ -94,7 +94,7 @@ def choose_projection(
     items = np.array([photo.item_id for photo in photos], dtype=str)[several]
     names = sorted(set(items.tolist()))
     if len(names) < LEAST_ITEMS:
-        reason = f"{len(names)} items with several photos are too few to fit on (minimum {LEAST_ITEMS})"
+        reason = f"{counted(len(names), 'item')} with several photos: too few to fit on (minimum {LEAST_ITEMS})"
         return ProjectionChoice(None, reason)
     usable = np.asarray(features[several], dtype=np.float64)
     try:

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.splits import Splits, photos_in_protocol, photos_to_hold_out
-from retrieval.errors import InvalidParameter, RunError
+from retrieval.errors import InvalidParameter, RunError, counted
 from training.config import SPLIT_SEED, Settings
 from training.data.folds import Fold, item_folds
 from training.data.sources import FEATURES, save_features
@@ -74,7 +74,7 @@ def _train_fold(whole: Run, photos: Sequence[Photo], number: int, fold: Fold) ->
     if begun and Run.open(path).progress.get("epoch") == whole.settings.epochs:
         return
     if group.is_main:
-        tqdm.write(f"Fold {number + 1} of {FOLD_COUNT}: without {len(left_out)} of the items.")
+        tqdm.write(f"Fold {number + 1} of {FOLD_COUNT}: without {counted(len(left_out), 'item')}.")
         if whole.settings.precompute and not (path / FEATURES).exists():
             _share_features(whole, photos, path, splits)
     group.barrier()

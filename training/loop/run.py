@@ -29,7 +29,7 @@ from torch import Tensor
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.catalogue.splits import EvaluationProtocol, Splits
-from retrieval.errors import RunError, check_format, command
+from retrieval.errors import RunError, check_format, command, counted
 from retrieval.files import naming, write_file
 from retrieval.images import Preprocessing
 from training.backbones import rebuild_backbone
@@ -192,7 +192,7 @@ class Run:
         noted = self.warm_start
         new = ", ".join(f"{count} for {part}" for part, count in noted["new_items"].items())
         copies = len(noted["left_out"])
-        across = f" Left out {copies} photos that are copies of {ACROSS}." if copies else ""
+        across = f" Left out {counted(copies, 'photo')}: copies of {ACROSS}." if copies else ""
         return f"Continued {noted['run']} with new items: {new}.{across}"
 
     def fitted_on(self) -> Fitted:

@@ -18,6 +18,7 @@ from retrieval.catalogue.splits import (
     photos_to_hold_out,
     require_mates,
 )
+from retrieval.errors import counted, photos_of_items
 from training.backbones import backbone_preprocessing
 from training.backbones.hub import resolved
 from training.config import SPLIT_SEED, Settings
@@ -147,10 +148,12 @@ def begin_run(
         )
         Run.create(path, documents, prepare=prepare)
         steps = settings.epochs * batches
-        length = f"{settings.epochs} epochs of {batches} batches ({steps:,} steps)"
-        tqdm.write(f"Training on {len(fit)} photos of {len(splits.fit)} items: {length}.")
+        length = (
+            f"{counted(settings.epochs, 'epoch')} of {counted(batches, 'batch', 'batches')} ({counted(steps, 'step')})"
+        )
+        tqdm.write(f"Training on {photos_of_items(len(fit), len(splits.fit))}: {length}.")
         if 0 < len(splits.validation) < LEAST_JUDGED:
-            few = f"{len(splits.validation)} validation items are too few to choose a checkpoint"
+            few = f"{counted(len(splits.validation), 'item')} for validation, too few to choose a checkpoint"
             tqdm.write(f"The last epoch will serve: {few} (minimum {LEAST_JUDGED}).")
     process_group.barrier()
     return photos, model

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from retrieval.cli.options import CATALOGUE, NEW_FOLDER
-from retrieval.errors import command
+from retrieval.errors import command, counted
 from retrieval.files import write_file
 from training.cli import gather_settings, parse_settings
 
@@ -94,7 +94,9 @@ def tune(  # noqa: PLR0913, PLR0917, one an option
         )
         items = sum(len(validation) for _, validation in plan.folds)
         names = ", ".join(f"{name} in {values}" for name, values in plan.search.items())
-        click.echo(f"Searching {names} on {items} training items in {folds} folds.")
+        click.echo(
+            f"Searching {names} on {counted(items, 'training item', 'training items')} in {counted(folds, 'fold')}."
+        )
         outcome = start_study(plan, output, jobs=jobs)
     _print_outcome(outcome, output)
 

@@ -32,7 +32,7 @@ from sqlalchemy.exc import OperationalError
 
 from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.splits import make_evaluation_protocol
-from retrieval.errors import InvalidParameter, RetrievalError, RunError, command
+from retrieval.errors import InvalidParameter, RetrievalError, RunError, command, counted
 from retrieval.files import write_file
 from retrieval.process import cores
 from training.config import SPLIT_SEED, Settings
@@ -129,7 +129,9 @@ class Outcome:
         """Return the best trial compared with the given settings, in words."""
         states = [trial.state for trial in self.trials]
         pruned, failed = states.count(TrialState.PRUNED), states.count(TrialState.FAIL)
-        lines = [f"{len(states)} trials: {len(self.complete)} complete, {pruned} stopped early, {failed} failed."]
+        lines = [
+            f"{counted(len(states), 'trial')}: {len(self.complete)} complete, {pruned} stopped early, {failed} failed."
+        ]
         if not self.complete:
             return lines[0]
         best = self.complete[0]

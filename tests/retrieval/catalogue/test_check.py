@@ -29,7 +29,7 @@ def test_a_large_catalogue_is_ready_without_a_warning() -> None:
     assert found.trainable
     assert found.warnings == ()
     assert found.parts == (
-        "Training fits 192 items (1344 photos; 192 others are searched to judge it) and validates on 48; 80 are left "
+        "Training fits 192 items (1,496 photos; 40 others are searched to judge it) and validates on 48; 80 are left "
         "for calibration and 80 for the test"
     )
 
@@ -37,7 +37,7 @@ def test_a_large_catalogue_is_ready_without_a_warning() -> None:
 @pytest.mark.parametrize(
     ("counts", "groups", "told"),
     [
-        ([3] * 5, 0, "3 of the 5 items are for training, too few"),
+        ([3] * 5, 0, "3 of 5 items can be trained on, too few"),
         ([3] * 15, 3, "`retrieval data table CATALOGUE -o photos.csv --no-groups`"),
         ([1] * 400, 0, "no photo of the 48 validation items has another photo of its item to match"),
     ],

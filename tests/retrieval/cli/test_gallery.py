@@ -103,17 +103,17 @@ def test_ids_that_are_not_there_are_named_and_the_others_removed(shop: Path) -> 
 
 
 def test_photos_and_items_are_removed_and_the_log_tells(shop: Path) -> None:
-    assert "1 photos removed" in call("gallery", "remove", shop / "g", "--photo", "0-0.png").output
+    assert "1 photo removed" in call("gallery", "remove", shop / "g", "--photo", "0-0.png").output
     assert "2 photos removed" in call("gallery", "remove", shop / "g", "--item", "item-3").output
     rebuilt = call("gallery", "rebuild", shop / "g", "--bundle", shop / "bundle", "--kind", "fp16").output
     assert "Index: fp16, chosen by hand" in rebuilt
     assert "it is exact" in rebuilt
-    assert "Dropped the vectors of 3 removed photos." in rebuilt
+    assert "Dropped 3 vectors of removed photos." in rebuilt
     log = call("gallery", "log", shop / "g", "--limit", 3).output.splitlines()
     assert [" ".join(line.split()[3:]) for line in log] == [
         "rebuild as fp16 9 photos",
         "remove 2 photos",
-        "remove 1 photos",
+        "remove 1 photo",
     ]
     assert "9 photos are intact" in call("gallery", "verify", shop / "g").output
     with pytest.raises(InvalidParameter, match="--photo or --item"):

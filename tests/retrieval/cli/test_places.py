@@ -156,4 +156,4 @@ def test_rates_are_not_measured_where_no_folder_names_an_item(here: Path) -> Non
     assert run("search", "b", "g", "photos", "--truth", "item_id", "-o", "answers.jsonl").exit_code == 0
     (here / "strangers.csv").write_text("path,item_id\nflat/30.png,\n")
     done = run("search", "b", "g", "strangers.csv", "--truth", "item_id", "-o", "answers.jsonl")
-    assert "1 photos of unknown items" in done.output
+    assert "1 photo of 1 unknown item:" in done.output

@@ -134,7 +134,7 @@ def test_two_ids_of_one_product_are_listed_as_twins_unless_they_are_of_one_group
                 gallery.add([f"{item}{view}" for view in range(3)], [item] * 3, vectors, metadata=metadata)
             found = audit(bundle, gallery)
         assert found.twins == ([] if shared else [("a", "z")])
-        assert f"{len(found.twins)} pairs look like one item under two ids" in summary(found)
+        assert ("0 pairs look like" if shared else "1 pair looks like") + " one item under two ids" in summary(found)
         assert (["a = z"] in dict(table(found, limit=3)).values()) == (not shared)
 
 
@@ -157,7 +157,7 @@ def test_the_command_line(folder: Path) -> None:
     arguments = ["audit", str(folder / "bundle"), str(folder / "gallery")]
     shown = CliRunner().invoke(group, arguments)
     assert shown.exit_code == 0, shown.output
-    assert "2 pairs of items collide, 1 photos do not find their own item" in shown.output
+    assert "2 pairs of items collide, 1 photo does not find its item" in shown.output
     found = json.loads(CliRunner().invoke(group, [*arguments, "--json"]).output)
     assert len(found["collisions"]) == 2
 

@@ -143,7 +143,7 @@ def test_names_of_refused_photos_cannot_control_the_terminal(search: CommandLine
 
 def test_the_folders_of_photos_are_their_items(search: CommandLine, world: Path) -> None:
     assert search(world / "photos", "--truth", "item_id") == 0
-    assert "30 photos are in the gallery, where they find themselves" in search.err
+    assert "Left out of the rates: 30 photos of the gallery" in search.err
     assert search(world / "photos", "--truth", "sku") == 1
     assert "truth must be item_id for a folder of photos" in search.err
 

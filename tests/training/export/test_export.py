@@ -116,7 +116,7 @@ def test_too_few_items_are_refused_without_the_word_before_anything_is_embedded(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("training.export.export.ModelExporter", None)
-    with pytest.raises(CalibrationError, match=r"4 calibration items cannot .* 0\.2: at least 14 are needed") as caught:
+    with pytest.raises(CalibrationError, match=r"4 items for calibration cannot .* 0\.2: it takes 14") as caught:
         export(run, tmp_path / "bundle", target_fpir=0.2)
     assert "--allow-estimate" in caught.value.remedy
     assert not (tmp_path / "bundle").exists()

@@ -54,7 +54,7 @@ def test_fewer_than_five_validation_items_choose_nothing(
     assert len(run.splits.validation) == 2
     assert run.progress["best"]["epoch"] == 2
     assert run.progress["best"]["rank"] == []
-    assert "2 validation items are too few to choose a checkpoint (minimum 5)" in capsys.readouterr().out
+    assert "2 items for validation, too few to choose a checkpoint (minimum 5)" in capsys.readouterr().out
 
 
 @pytest.mark.end_to_end

@@ -116,7 +116,7 @@ def test_copies_of_held_out_photos_are_not_trained_on(earlier: Run, tmp_path: Pa
     (tmp_path / "copies.csv").write_text("\n".join(lines) + "\n")
     run = begun(earlier, tmp_path / "copies.csv", tmp_path / "run")
     assert [photo.path.name for photo in run.photos() if photo.path.parent == tmp_path] == ["d.png"]
-    assert " Left out 3 photos that are copies of " in run.told_start
+    assert " Left out 3 photos: copies of " in run.told_start
     assert run.told_start.endswith("or of trained photos under a held-out item.")
 
 
