@@ -73,7 +73,6 @@ def serve(
       retrieval serve quickstart
       curl --data-binary @query.jpg -H 'Content-Type: image/jpeg' http://127.0.0.1:7860/v1/search
     """
-    check_port(port, host)
     if what_is(bundle) == BOTH:
         if gallery is not None:
             raise DataError(f"{bundle} has a gallery", remedy=f"Leave out {gallery}, or name {bundle / 'bundle'}")
@@ -83,6 +82,7 @@ def serve(
     given = {name: value for name, value in options.items() if value is not None}
     settings = ServeSettings(**given)
     check_exposure(host, settings.keys, insecure=insecure)
+    check_port(port, host)
     settings = replace(settings, local=is_loopback(host) and settings.keys is None and not insecure)
     if "threads" not in given:
         settings = replace(settings, threads=max(1, settings.threads // settings.workers))
