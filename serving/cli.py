@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ class ServeCommand(GroupedCommand):
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = settings_groups(
         ServeSettings,
         GROUPS,
-        {ADDRESS: ["host", "port"], ACCESS: ["insecure"], PAGE: ["page", "examples"]},
+        {ADDRESS: ["host", "port", "log"], ACCESS: ["insecure"], PAGE: ["page", "examples"]},
     )
 
 
@@ -40,6 +41,11 @@ class ServeCommand(GroupedCommand):
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=7860, show_default=True, help="Port to listen on (0 = a free one)."
+)
+@click.option(
+    "--log",
+    type=click.Choice(["text", "json"]),
+    help="Lines for people, one per search, or lines of JSON for programs.  [default: text in a terminal, else json]",
 )
 @settings_options(ServeSettings)
 @click.option("--insecure", is_flag=True, help="Allow an address beyond this machine without API keys.")
@@ -56,6 +62,7 @@ def serve(
     *,
     host: str,
     port: int,
+    log: str | None,
     insecure: bool,
     page: bool | None,
     examples: Sequence[Path],
@@ -93,7 +100,9 @@ def serve(
             "--page", "be served by one process", f"--workers {settings.workers}", remedy="Serve it on another port"
         )
     page = is_loopback(host) and settings.workers == 1 if page is None else page
-    launch.serve(launch.ServePlan(bundle, gallery, settings, page, tuple(example_files(examples))), host, port)
+    json_log = log == "json" if log else not sys.stderr.isatty()
+    plan = launch.ServePlan(bundle, gallery, settings, page, tuple(example_files(examples)), json_log)
+    launch.serve(plan, host, port)
 
 
 def check_exposure(host: str, keys: Path | None, *, insecure: bool) -> None:

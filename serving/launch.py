@@ -47,6 +47,7 @@ GRACE_S = 10  # time for running requests after SIGTERM
 EXIT_S = 14  # then the process exits even if threads hang
 HANGS_S = 20  # a worker process whose threads do not run for so long is killed and started again
 ORPHAN_S = 1.0  # between looks whether the main process lives
+PICTURES = ("/v1/thumbnails/", "page/upload")  # routes
 NOISY = ("httpx", "httpcore", "gradio", "asyncio", "faiss")  # loggers
 STARTUP_FAILURE = 3  # same exit status as uvicorn's command
 
@@ -60,6 +61,7 @@ class ServePlan:
     settings: ServeSettings
     page: bool
     examples: tuple[Path, ...] = ()
+    json_log: bool = True
 
     def places(self) -> Places:
         """Return the paths of the bundle and the gallery."""
@@ -97,7 +99,7 @@ def serve(plan: ServePlan, host: str, port: int) -> None:
     plan.announce(retriever)
     listeners = bind(host, port)
     _announce_address(plan, host, listeners)
-    log_to_stderr()
+    log_to_stderr(as_json=plan.json_log)
     import uvicorn
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again after shutdown
@@ -120,7 +122,7 @@ def _serve_by_workers(plan: ServePlan, host: str, port: int) -> None:
     with tempfile.TemporaryDirectory(prefix="retrieval-metrics-") as folder:
         os.environ[METRICS_FOLDER] = folder
         _announce_address(plan, host, listeners)
-        log_to_stderr()
+        log_to_stderr(as_json=plan.json_log)
         config: uvicorn.Config = server_config("serving.launch:worker_app", workers=plan.settings.workers, factory=True)
         logging.getLogger("uvicorn.error").setLevel(logging.INFO)  # ends and starts of processes
         Multiprocess(config, sockets=listeners).run()
@@ -130,9 +132,9 @@ def worker_app() -> ASGIApp:
     """Return the application of a worker process."""
     from pydantic import TypeAdapter
 
-    log_to_stderr()
-    threading.Thread(target=_end_with_main_process, name="main-process", daemon=True).start()
     plan = TypeAdapter(ServePlan).validate_json(os.environ[PLAN])
+    log_to_stderr(as_json=plan.json_log)
+    threading.Thread(target=_end_with_main_process, name="main-process", daemon=True).start()
     with no_collection():
         return plan.app(plan.places().open())
 
@@ -221,16 +223,40 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+class TextFormatter(logging.Formatter):
+    """Formatter of log records as short lines for people: "14:03:22  POST /v1/search  200  35 ms  shop"."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as one line, followed by its traceback if it has one."""
+        time = f"{datetime.fromtimestamp(record.created):%H:%M:%S}"
+        facts = getattr(record, "facts", None)
+        if facts is None:
+            level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
+            line = f"{time}  {level}{record.getMessage()}"
+        else:
+            route = f"{facts['method']} {facts['route']}" if facts["route"].startswith("/") else facts["route"]
+            line = f"{time}  {route}  {facts['status']}  {facts['ms']:.0f} ms  {facts['key']}".rstrip()
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def concerns_people(record: logging.LogRecord) -> bool:
+    """Return whether a record belongs into a terminal: not the pictures around a search, unless one failed."""
+    facts = getattr(record, "facts", {})
+    return facts.get("status", 500) >= 400 or not facts["route"].startswith(PICTURES)
+
+
 class _Handler(QueueHandler):
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         return record  # with its traceback, which the default turns into text of the message
 
 
-def log_to_stderr() -> None:
-    """Write all log records to stderr as JSON lines, from a thread, so that requests do not wait for it."""
+def log_to_stderr(*, as_json: bool) -> None:
+    """Write log records to stderr as lines of JSON or text, from a thread, so that requests do not wait for it."""
     queue: SimpleQueue[logging.LogRecord] = SimpleQueue()
     writer = logging.StreamHandler()
-    writer.setFormatter(JsonFormatter())
+    writer.setFormatter(JsonFormatter() if as_json else TextFormatter())
+    if not as_json:
+        writer.addFilter(concerns_people)
     listener = QueueListener(queue, writer)
     listener.start()
     atexit.register(listener.stop)

@@ -28,7 +28,7 @@ from retrieval.search.result import SearchResult
 from serving.access.keys import KeyFileError, KeyRing, add_key, read_keys, remove_keys
 from serving.app import create_app
 from serving.batching import BatchingEmbedder
-from serving.launch import JsonFormatter
+from serving.launch import JsonFormatter, TextFormatter, concerns_people
 from serving.ops.drift import EFFECT, FIRST, LEAST, DriftMonitor, drift_warning, largest_difference
 from serving.ops.metrics import METRICS
 from serving.reloads import Places
@@ -371,6 +371,23 @@ def test_the_log_is_a_json_line_a_request(client: TestClient, caplog: pytest.Log
     line = json.loads(JsonFormatter().format(record))
     assert {"request_id": "mine", "method": "POST", "route": "/v1/search", "status": 422}.items() <= line.items()
     assert line["ms"] > 0
+
+
+def test_a_terminal_gets_a_short_line_a_search_and_none_for_thumbnails(
+    client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="retrieval"):
+        client.post("/v1/search", content=MINE)
+        client.get("/v1/thumbnails/item-00%2F0.png")
+        client.get("/v1/thumbnails/nothing")
+        logging.getLogger("retrieval.serving").warning("the disk is nearly full")
+    lines = [TextFormatter().format(record) for record in caplog.records if concerns_people(record)]
+    assert [re.sub(r"^\d\d:\d\d:\d\d  |\d+ ms$", "", line) for line in lines] == [
+        "POST /v1/search  200  ",
+        "GET /v1/thumbnails/{photo_id:any}  404  ",
+        "warning: the disk is nearly full",
+    ]
+    assert len([record for record in caplog.records if record.name == "retrieval.access"]) == 3
 
 
 def test_a_bundle_behind_a_link_stays_the_one_that_was_opened(changing: tuple[TestClient, Path]) -> None:
