@@ -10,8 +10,8 @@ WORKDIR /src
 RUN python -m venv /venv
 COPY pyproject.toml README.md constraints.txt ./
 # what the code needs is a layer of its own, which stays in the cache while only the code changes
-RUN python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-print(*p['dependencies'], *p['optional-dependencies']['serve'], *p['optional-dependencies']['verify'], sep='\n')" > needed.txt && pip install -r needed.txt
+RUN python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; e = p['optional-dependencies']; \
+print(*p['dependencies'], *e['server'], *e['serve'][1:], *e['verify'], sep='\n')" > needed.txt && pip install -r needed.txt
 COPY index index
 COPY retrieval retrieval
 COPY training training

@@ -15,13 +15,18 @@ export NO_MKDOCS_2_WARNING := 1
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+$(VENV)/.demo-installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,train,sources,milvus,ray,client,dev,docs]'
+	$(INSTALL) torch
+	$(INSTALL) -e '.[serve,train]'
 	touch $@
 
-demo: $(VENV)/.installed  ## draw a catalogue, train, export, index, and serve http://127.0.0.1:7860
+$(VENV)/.installed: $(VENV)/.demo-installed
+	$(INSTALL) -e '.[serve,train,sources,milvus,ray,client,dev,docs]'
+	touch $@
+
+demo: $(VENV)/.demo-installed  ## draw a catalogue, train, export, index, and serve http://127.0.0.1:7860
 	$(BIN)/retrieval demo -o $(DEMO)
 ifneq ($(SERVE),0)
 	$(BIN)/retrieval serve $(DEMO)/bundle $(DEMO)/gallery --examples $(DEMO)/examples
@@ -63,7 +68,7 @@ hooks: $(VENV)/.installed  ## run what `make lint` runs on every commit
 	$(BIN)/pre-commit install
 
 audit: $(VENV)/.installed  ## known weaknesses of what is installed; asks a service
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt pip-audit
+	$(INSTALL) pip-audit
 	$(BIN)/pip-audit --strict --progress-spinner off -r constraints.txt --no-deps
 
 bench: $(VENV)/.installed  ## losses, speed and the demo measured again; needs RETRIEVAL_TEST_DATA and most of a day

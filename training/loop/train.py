@@ -148,9 +148,7 @@ def begin_run(
         )
         Run.create(path, documents, prepare=prepare)
         steps = settings.epochs * batches
-        length = (
-            f"{counted(settings.epochs, 'epoch')} of {counted(batches, 'batch', 'batches')} ({counted(steps, 'step')})"
-        )
+        length = f"{counted(settings.epochs, 'epoch')} of {counted(batches, 'batch', 'batches')} ({steps:,} steps)"
         tqdm.write(f"Training on {photos_of_items(len(fit), len(splits.fit))}: {length}.")
         if 0 < len(splits.validation) < LEAST_JUDGED:
             few = f"{counted(len(splits.validation), 'item')} for validation, too few to choose a checkpoint"
