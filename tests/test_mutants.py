@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.mutants import FAULTS, ROOT, make_faults, read_faults, sample
+from tools.mutant_runs import Ran
+from tools.mutants import FAULTS, ROOT, code_hash, complaints, make_faults, read_faults, read_modules, wanted
 
 SOURCE = b'''
 class Keeper:
@@ -47,7 +48,7 @@ def test_a_fault_whose_text_or_test_is_gone_is_named(tmp_path: Path) -> None:
 
 
 def test_rules_change_conditions_numbers_and_statements_and_leave_messages_alone() -> None:
-    faults = list(make_faults("keeper.py", SOURCE, ["test_keeper.py"]))
+    faults = make_faults("keeper.py", SOURCE, ["test_keeper.py"])
     changed = {(fault.old, fault.new) for fault in faults}
     assert {
         ("self.size >= 1", "(self.size > 1)"),
@@ -62,8 +63,53 @@ def test_rules_change_conditions_numbers_and_statements_and_leave_messages_alone
         assert ast.dump(ast.parse(fault.apply(SOURCE))) != ast.dump(ast.parse(SOURCE))
 
 
-def test_a_sample_is_the_same_each_time_and_grows_with_its_size() -> None:
-    faults = list(make_faults("keeper.py", SOURCE, ["test_keeper.py"]))
-    small, large = sample(faults, 3), sample(list(reversed(faults)), 6)
-    assert (len(small), len(large)) == (3, 6)
-    assert set(small) <= set(large)
+def test_faults_have_names_of_their_own_and_an_order_that_other_lines_do_not_change() -> None:
+    faults = make_faults("keeper.py", SOURCE, ["test_keeper.py"])
+    moved = make_faults("keeper.py", b"\n\n# a comment\n" + SOURCE, ["test_keeper.py"])
+    assert len({fault.name for fault in faults}) == len(faults)
+    assert [fault.name for fault in moved] == [fault.name for fault in faults]
+    assert [fault.lines.start - 3 for fault in moved] == [fault.lines.start for fault in faults]
+
+
+def test_the_hash_of_code_is_that_of_what_runs() -> None:
+    same = SOURCE.replace(b"Say whether it is open.", b"Return whether it is open.") + b"# a comment\n"
+    assert code_hash(same) == code_hash(SOURCE)
+    assert code_hash(SOURCE.replace(b">= 1", b">= 2")) != code_hash(SOURCE)
+    assert code_hash(SOURCE.replace(b"must be given", b"are missing")) != code_hash(SOURCE)
+
+
+def test_a_fault_is_shown_the_tests_that_ran_its_lines_the_fastest_first() -> None:
+    ran = Ran(
+        seconds={"slow": 3.0, "fast": 0.1, "other": 0.01, "far": 0.001},
+        tests={"keeper.py": {"7": ["slow", "fast"], "8": ["other"]}},
+        shared={"keeper.py": ["8"]},
+    )
+    assert ran.chosen("keeper.py", [7]) == ["fast", "slow"]
+    assert ran.chosen("keeper.py", [8]) == ["other", "fast", "slow", "far"]  # a fixture or an import runs this line
+    assert ran.chosen("keeper.py", [9]) == []
+
+
+def test_modules_that_decide_exist_with_their_tests_and_names_of_all_that_must_be_listed() -> None:
+    modules = read_modules()
+    assert all((ROOT / module).is_file() and entry["tests"] for module, entry in modules.items())
+    for module in ("threshold/anchor", "threshold/fold_draws"):
+        assert modules[f"retrieval/{module}.py"]["share"] == 1
+    for module in ("leave_one_out", "item_distance", "item_search"):
+        assert modules[f"index/search/{module}.py"]["share"] == 1
+
+
+def test_a_record_of_other_code_or_with_too_few_faults_is_named() -> None:
+    module = "retrieval/threshold/fold_draws.py"
+    source = (ROOT / module).read_bytes()
+    whole = len(make_faults(module, source, ()))
+    entry = {"code": code_hash(source), "faults": whole, "tried": whole, "survivors": {"a: 1 -> 2": "it is a limit"}}
+
+    def of_module(**changed: object) -> list[str]:
+        return [told for told in complaints({module: entry | changed}) if module in told or "only" in told]
+
+    assert of_module() == []
+    assert "in other code" in of_module(code="0123456789abcdef")[0]
+    assert of_module(tried=whole - 1) == [f"{module}: {whole - 1} of at least {whole} faults were tried"]
+    assert of_module(survivors={"a: 1 -> 2": ""}) == [f"{module}: survived without a reason: a: 1 -> 2"]
+    assert of_module(survivors={str(n): "it is a limit" for n in range(2)})[0].startswith("only")
+    assert wanted([None] * 21, 0.1) == 3  # type: ignore[list-item]

@@ -1,8 +1,10 @@
 """Put small faults into the code, one at a time, and see that a test fails: `python -m tools.mutants`.
 
 Without arguments, the faults of tests/mutants/faults.toml are tried: each replaces a text that the packages hold once.
-With `MODULE --tests FILES`, faults are made by rules instead: comparisons, conditions, arithmetic and numbers are
-changed, and statements are left out; `--sample` tries some of them, the same each time.
+With modules of tests/mutants/modules.toml, faults are made by rules instead: comparisons, conditions, arithmetic and
+numbers are changed, and statements are left out. What came of them is recorded in tests/mutants/record.json, with a
+hash of the module's code, and the next run goes on where the last one ended. Give the reason of a survivor that is
+equivalent, or of no consequence, there. `--check` names modules whose record is of other code or is too little.
 """
 
 from __future__ import annotations
@@ -11,24 +13,24 @@ import argparse
 import ast
 import copy
 import hashlib
-import os
-import queue
-import shutil
-import subprocess
+import json
 import sys
 import tempfile
+import time
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from tools.mutant_runs import KILLED, ROOT, Ran, copy_tree, first_run, import_packages, run_tests
+
 FAULTS = ROOT / "tests" / "mutants" / "faults.toml"
+MODULES = FAULTS.with_name("modules.toml")
+RECORD = FAULTS.with_name("record.json")
 PACKAGES = ("index", "retrieval", "serving", "training")
-MARKS = "not slow and not end_to_end and not browser"
-KILLED, SURVIVED, BROKEN = "killed", "survived", "the tests could not be run"
-LIMIT_S, LOG = 600, "tests.log"
+SHARE, LEAST_KILLED = 0.1, 0.9  # of the faults of a module that are tried, and of those that are killed
 
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
@@ -63,6 +65,7 @@ class Fault:
     old: str
     new: str
     tests: tuple[str, ...]  # files that are about it, relative to the root
+    lines: range  # that run it
 
     def apply(self, source: bytes) -> bytes:
         """Return the module with the fault."""
@@ -78,39 +81,58 @@ def read_faults(path: Path = FAULTS, root: Path = ROOT) -> list[Fault]:
         holding = [file for file, source in sources.items() if old.encode() in source]
         if len(holding) != 1 or sources[holding[0]].count(old.encode()) != 1:
             raise ValueError(f"{name!r} replaces a text that {len(holding)} modules hold: {old}")
-        tests = []
-        for test in entry["tests"]:
-            found = sorted((root / "tests").rglob(test))
-            if len(found) != 1:
-                raise ValueError(f"{name!r} names the test {test}, and there are {len(found)}")
-            tests.append(str(found[0].relative_to(root)))
-        module = str(holding[0].relative_to(root))
-        faults.append(Fault(name, module, sources[holding[0]].index(old.encode()), old, entry["new"], tuple(tests)))
+        source, module = sources[holding[0]], str(holding[0].relative_to(root))
+        tests = tuple(find_test(test, f"{name!r}", root) for test in entry["tests"])
+        start = source.index(old.encode())
+        first = source[:start].count(b"\n") + 1
+        faults.append(Fault(name, module, start, old, entry["new"], tests, range(first, first + old.count("\n") + 1)))
     return faults
 
 
-def make_faults(module: str, source: bytes, tests: Sequence[str]) -> Iterator[Fault]:
-    """Yield the faults that the rules make in a module, without those in annotations and messages."""
+def find_test(test: str, whose: str, root: Path = ROOT) -> str:
+    """Return the path of a test file, given by its end; raise ValueError unless there is one."""
+    found = sorted((root / "tests").rglob(test))
+    if len(found) != 1:
+        raise ValueError(f"{whose} names the test {test}, and there are {len(found)}")
+    return str(found[0].relative_to(root))
+
+
+def make_faults(module: str, source: bytes, tests: Sequence[str]) -> list[Fault]:
+    """Return the faults that the rules make in a module, without those in annotations and messages."""
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    left_out = set()
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Raise | ast.AnnAssign | ast.arg | ast.JoinedStr | ast.Import | ast.ImportFrom):
-            kept = node.value if isinstance(node, ast.AnnAssign) else None
-            left_out |= {child for child in ast.walk(node) if child is not node} - set(ast.walk(kept) if kept else ())
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            for part in (node.returns, *node.decorator_list):
-                left_out |= set(ast.walk(part)) if part else set()
-    for node in ast.walk(tree):
-        if node in left_out or not isinstance(node, ast.expr | ast.stmt) or node.end_lineno is None:
+    faults, names = [], Counter[str]()
+    for node, where, first in _walk(ast.parse(source), "", 0):
+        if not isinstance(node, ast.expr | ast.stmt) or node.end_lineno is None:
             continue
         start = starts[node.lineno - 1] + node.col_offset
         end = starts[node.end_lineno - 1] + (node.end_col_offset or 0)
         old = source[start:end].decode()
+        last = node.test.end_lineno if isinstance(node, ast.If | ast.While) else node.end_lineno
         for new in changes(node):
-            yield Fault(f"{module}:{node.lineno}: {old} -> {new}", module, start, old, new, tuple(tests))
+            statement = source[starts[first - 1] : starts[first]].decode().strip()
+            told = " ".join(f"{where}: {old} -> {new} in: {statement}".split())
+            name = told if len(told) <= 240 else f"{told[:200]} ... {hashlib.sha256(told.encode()).hexdigest()[:8]}"
+            names[name] += 1
+            name += f" ({names[name]})" if names[name] > 1 else ""
+            faults.append(Fault(name, module, start, old, new, tuple(tests), range(first, (last or first) + 1)))
+    return sorted(faults, key=lambda fault: hashlib.sha256(fault.name.encode()).digest())
+
+
+def _walk(node: ast.AST, where: str, first: int) -> Iterator[tuple[ast.AST, str, int]]:
+    """Yield what may be changed below a node, with the function around it and the first line of its statement."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and child in (node.returns, *node.decorator_list):
+            continue
+        if isinstance(node, ast.AnnAssign) and child is node.annotation:
+            continue
+        line = child.lineno if isinstance(child, ast.stmt) else first
+        yield child, where, line
+        if isinstance(child, ast.Raise | ast.arg | ast.JoinedStr):
+            continue
+        named = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        yield from _walk(child, f"{where}.{child.name}".lstrip(".") if named else where, line)  # type: ignore[attr-defined]
 
 
 def changes(node: ast.expr | ast.stmt) -> Iterator[str]:
@@ -144,82 +166,133 @@ def changes(node: ast.expr | ast.stmt) -> Iterator[str]:
         yield "pass"
 
 
-def sample(faults: Sequence[Fault], size: int | None) -> list[Fault]:
-    """Return `size` of the faults, drawn by the hashes of their names, or all."""
-    return sorted(faults, key=lambda fault: hashlib.sha256(fault.name.encode()).digest())[:size]
+def code_hash(source: bytes) -> str:
+    """Return a hash of a module's code, whatever its comments, docstrings and layout are."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
 
 
-def copy_tree(target: Path) -> Path:
-    """Copy the files that git knows or would add to a new folder."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    for name in listed.stdout.splitlines():
-        if (ROOT / name).is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, target / name)
-    return target
+def read_modules(root: Path = ROOT) -> dict[str, dict[str, Any]]:
+    """Return the modules that decide, by path, with the share of faults to try and the paths of their tests."""
+    modules = {}
+    for entry in tomllib.loads(MODULES.read_text())["module"]:
+        tests = [find_test(test, entry["path"], root) for test in entry["tests"]]
+        modules[entry["path"]] = {"share": entry.get("share", SHARE), "tests": tests}
+    return modules
 
 
-def run_tests(tree: Path, tests: Sequence[str]) -> str:
-    """Run tests in a copy of the tree, until one fails."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", MARKS]
-    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    try:
-        done = subprocess.run(
-            [*command, *tests], cwd=tree, env=environment, capture_output=True, check=False, timeout=LIMIT_S
-        )
-    except subprocess.TimeoutExpired:
-        return KILLED
-    (tree / LOG).write_bytes(done.stdout + done.stderr)
-    return {0: SURVIVED, 1: KILLED}.get(done.returncode, BROKEN)
+def wanted(faults: Sequence[Fault], share: float) -> int:
+    """Return how many of a module's faults are to be tried."""
+    return -int(-len(faults) * share // 1)
 
 
-def try_fault(fault: Fault, trees: queue.Queue[Path]) -> str:
-    """Run a fault's tests with the fault in one of the trees."""
-    tree = trees.get()
-    source = (tree / fault.module).read_bytes()
-    try:
+def complaints(record: dict[str, dict[str, Any]], root: Path = ROOT) -> list[str]:
+    """Return what a record lacks: modules of other code, too few faults tried or killed, survivors without a reason."""
+    found = []
+    for module, entry in read_modules(root).items():
+        source, known = (root / module).read_bytes(), record.get(module)
+        if known is None or known["code"] != code_hash(source):
+            found.append(f"{module}: its faults were {'never tried' if known is None else 'tried in other code'}")
+            continue
+        least, survivors = wanted(make_faults(module, source, ()), entry["share"]), known["survivors"]
+        if known["tried"] < least:
+            found.append(f"{module}: {known['tried']} of at least {least} faults were tried")
+        found += [f"{module}: survived without a reason: {name}" for name, why in survivors.items() if not why]
+    tried = sum(entry["tried"] for entry in record.values())
+    killed = tried - sum(len(entry["survivors"]) for entry in record.values())
+    if killed < LEAST_KILLED * tried:
+        found.append(f"only {killed} of {tried} faults were killed")
+    return found
+
+
+class Runs:
+    """Tries faults in a copy of the tree, until the time is over."""
+
+    def __init__(self, folder: str, faults: Sequence[Fault], until: float) -> None:
+        self.tree, self.until = copy_tree(Path(folder)), until
+        import_packages()
+        self.sources = {fault.module: (self.tree / fault.module).read_bytes() for fault in faults}
+        tests = sorted({test for fault in faults for test in fault.tests})
+        self.ran = first_run(self.tree, sorted(self.sources), tests) if faults else Ran()
+
+    def outcomes(self, faults: Sequence[Fault]) -> Iterator[tuple[Fault, str]]:
+        """Yield faults and what came of each: KILLED, SURVIVED or BROKEN."""
+        for number, fault in enumerate(faults, 1):
+            if time.monotonic() > self.until:
+                return
+            outcome = self._outcome(fault)
+            print(f"{number}/{len(faults)} {outcome}: {fault.module}:{fault.lines.start} {fault.name}", flush=True)
+            yield fault, outcome
+
+    def _outcome(self, fault: Fault) -> str:
+        file, source = self.tree / fault.module, self.sources[fault.module]
+        files = tuple(fault.tests)
+        tests = [test for test in self.ran.chosen(fault.module, fault.lines) if test.startswith(files)]
         changed = fault.apply(source)
         compile(changed, fault.module, "exec")
-        (tree / fault.module).write_bytes(changed)
-        return run_tests(tree, fault.tests)
-    finally:
-        (tree / fault.module).write_bytes(source)
-        trees.put(tree)
+        try:
+            file.write_bytes(changed)
+            return run_tests(self.tree, self.ran, tests)
+        finally:
+            file.write_bytes(source)
+
+
+def try_modules(modules: Sequence[str], share: float | None, seconds: float) -> int:
+    """Try faults made by rules and record what came of them; return the number of unexplained survivors."""
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    known, waiting = read_modules(), {}
+    until = time.monotonic() + seconds
+    for module in modules:
+        source = (ROOT / module).read_bytes()
+        faults = make_faults(module, source, known[module]["tests"])
+        entry = record.setdefault(module, {"code": "", "faults": 0, "tried": 0, "survivors": {}})
+        if entry["code"] != code_hash(source):
+            reasons = {name: why for name, why in entry["survivors"].items() if why}
+            entry |= {"code": code_hash(source), "faults": len(faults), "tried": 0, "survivors": {}, "reasons": reasons}
+        most = wanted(faults, known[module]["share"] if share is None else share)
+        if waiting_here := faults[entry["tried"] : most]:
+            waiting[module] = waiting_here
+    for module, faults in waiting.items():
+        if time.monotonic() > until:
+            break
+        entry = record[module]
+        with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+            for fault, outcome in Runs(folder, faults, until).outcomes(faults):
+                entry["tried"] += 1
+                if outcome != KILLED:
+                    entry["survivors"][fault.name] = entry.get("reasons", {}).get(fault.name, "")
+                RECORD.write_text(json.dumps(dict(sorted(record.items())), indent=1) + "\n")
+        print(f"{module}: {entry['tried']} of {entry['faults']} tried, {len(entry['survivors'])} survived", flush=True)
+    return sum(not why for module in modules for why in record[module]["survivors"].values())
 
 
 def main() -> int:
-    """Try faults; return 1 if one survives or could not be tried."""
+    """Try faults; return 1 if one survives."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.mutants", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("module", nargs="?", help="Module to change by the rules.")
-    parser.add_argument("--tests", nargs="+", default=[], help="Test files of the module.")
-    parser.add_argument("--sample", type=int, help="Number of faults to try.")
-    parser.add_argument("--only", default="", help="Only faults whose name holds this text.")
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("modules", nargs="*", help="Modules to change by the rules.")
+    parser.add_argument("--share", type=float, help="Share of their faults to try. [default: as in modules.toml]")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="Start no fault after this time.")
+    parser.add_argument("--only", default="", help="Only faults made by hand whose name holds this text.")
+    parser.add_argument("--check", action="store_true", help="Check the record and try nothing.")
     arguments = parser.parse_args()
-    if arguments.module and not arguments.tests:
-        parser.error("a module needs --tests")
-    faults = read_faults()
-    if arguments.module:
-        faults = list(make_faults(arguments.module, (ROOT / arguments.module).read_bytes(), arguments.tests))
-    faults = sample([fault for fault in faults if arguments.only in fault.name], arguments.sample)
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(arguments.jobs) as pool:
-        trees = queue.Queue[Path]()
-        for number in range(arguments.jobs):
-            trees.put(copy_tree(Path(folder) / str(number)))
-        tests = sorted({test for fault in faults for test in fault.tests})
-        if tests and run_tests(Path(folder) / "0", tests) != SURVIVED:
-            raise SystemExit(f"the tests fail without any fault:\n{(Path(folder) / '0' / LOG).read_text()[-4000:]}")
-        outcomes = dict(zip(faults, pool.map(lambda fault: try_fault(fault, trees), faults), strict=True))
-    for fault, outcome in outcomes.items():
-        if outcome != KILLED:
-            print(f"{outcome}: {fault.name}")
+    if arguments.check:
+        found = complaints(json.loads(RECORD.read_text()))
+        print("\n".join(found or ["The record is that of the code."]))
+        return int(bool(found))
+    if arguments.modules:
+        return int(bool(try_modules(arguments.modules, arguments.share, arguments.seconds)))
+    faults = [fault for fault in read_faults() if arguments.only in fault.name]
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        runs = Runs(folder, faults, time.monotonic() + arguments.seconds)
+        outcomes = dict(runs.outcomes(faults))
     killed = sum(outcome == KILLED for outcome in outcomes.values())
-    print(f"{killed} of {len(faults)} faults were killed")
-    return int(killed < len(faults))
+    print(f"{killed} of {len(outcomes)} faults were killed; {len(faults) - len(outcomes)} were not tried")
+    return int(killed < len(outcomes))
 
 
 if __name__ == "__main__":
