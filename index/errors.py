@@ -59,7 +59,7 @@ def check_format(stored: object, known: int, place: object, error: type[Retrieva
 
 def install_command(extra: str) -> str:
     """Return the command that installs an extra from a checkout; the project is not on a package index."""
-    return f"pip install -c constraints.txt '.[{extra}]'"
+    return f"pip install -c constraints{'-gpu' if extra.endswith('-gpu') else ''}.txt '.[{extra}]'"
 
 
 def listed(values: Sequence[object], *, between: str = ", ") -> str:

@@ -36,13 +36,13 @@ Rows = NDArray[np.int64]
 class Candidates:
     """A faiss index over n unit vectors (n, d), numbered from 0; immutable and thread-safe."""
 
-    def __init__(self, index: Any, kind: str, *, slack: float, probes: int = 0) -> None:
+    def __init__(self, index: Any, kind: str, *, slack: float, probes: int = 0, mapped: bool = False) -> None:
         self._faiss = _faiss()
         self._index = index
         self._count = int(index.ntotal)
         self.kind = kind
         self.slack = slack  # maximum error of a cosine
-        self._gpu = _GpuCopy(self._faiss, index) if _fits_gpu(self._faiss, index, kind) else None
+        self._gpu = _GpuCopy.of(index) if kind == FLAT and not mapped else None
         self.probes = probes  # lists searched; 0 searches everything
         self._plain = None if kind == FLAT else self._faiss.SearchParametersIVF(nprobe=max(1, probes))
 
@@ -97,7 +97,7 @@ class Candidates:
                 f"the index {path.name} holds {index.ntotal} vectors, not {count}",
                 remedy=REBUILD,
             )
-        return cls(index, kind, slack=float(settings["slack"]), probes=int(settings["probes"]))
+        return cls(index, kind, slack=float(settings["slack"]), probes=int(settings["probes"]), mapped=mapped)
 
     def write(self, path: Path) -> None:
         """Write the index to a file and sync it to disk."""
@@ -162,12 +162,26 @@ class Candidates:
 
 
 class _GpuCopy:
-    """A flat index on a GPU, limited by faiss to one search at a time."""
+    """A flat index on the first GPU, where faiss runs one search at a time.
+
+    Other kinds stay on the cores: one list is scanned by few of a GPU's units, and a search of many lists takes a
+    fraction of a millisecond (`docs/tables/gallery.md`).
+    """
 
     def __init__(self, faiss: Any, index: Any) -> None:
         self._resources = faiss.StandardGpuResources()
         self._index = faiss.index_cpu_to_gpu(self._resources, 0, index)
         self._guard = threading.Lock()
+
+    @classmethod
+    def of(cls, index: Any) -> _GpuCopy | None:
+        """Return a copy, None if there is no GPU, or the index is too small to pay off or too large for its memory."""
+        if index.ntotal < GPU_FROM or not count_gpus():
+            return None
+        try:
+            return cls(_faiss(), index)
+        except RuntimeError:
+            return None
 
     def search(self, vectors: Vectors, k: int) -> tuple[Rows, Vectors]:
         """Return rows and cosines, best first."""
@@ -176,11 +190,10 @@ class _GpuCopy:
         return rows, cosines
 
 
-def _fits_gpu(faiss: Any, index: Any, kind: str) -> bool:
-    """Return whether a GPU is available and the gallery is large enough for it."""
-    if kind != FLAT or index.ntotal < GPU_FROM or not hasattr(faiss, "StandardGpuResources"):
-        return False
-    return bool(faiss.get_num_gpus())
+def count_gpus() -> int:
+    """Return the number of GPUs that faiss can use, 0 if it was built without them."""
+    faiss = _faiss()
+    return int(faiss.get_num_gpus()) if hasattr(faiss, "StandardGpuResources") else 0
 
 
 def _recipe(kind: str, count: int) -> str:

@@ -6,10 +6,16 @@ provider that it was calibrated with, or not at all.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from retrieval.errors import InvalidParameter, MissingDependency, install_command
 
@@ -18,7 +24,12 @@ FP32, FP16, INT8 = PRECISIONS = ("fp32", "fp16", "int8")
 LARGEST_BATCH = 64  # that the TensorRT engine is built for
 
 
-UNINSTALL = "pip uninstall onnxruntime, then "  # two variants of the package overwrite each other
+FRESH = "in a fresh environment, "  # two variants of ONNX Runtime overwrite each other
+GPU = f"{FRESH}{install_command('serve-gpu')}"
+RELU = (  # an ONNX model of one operator
+    b'\x08\t:3\n\x0c\n\x01x\x12\x01y"\x04Relu\x12\x01gZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01'
+    b"b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01B\x04\n\x00\x10\x12"
+)
 
 
 @dataclass(frozen=True)
@@ -34,24 +45,26 @@ PROVIDERS: Mapping[str, Provider] = {
     provider.name: provider
     for provider in (
         Provider(CPU, "CPUExecutionProvider", install_command("serve")),
-        Provider(
-            "openvino",
-            "OpenVINOExecutionProvider",
-            f"{UNINSTALL}{install_command('serve-openvino')}",
-        ),
-        Provider("tensorrt", "TensorrtExecutionProvider", f"{UNINSTALL}{install_command('serve-gpu')} tensorrt"),
-        Provider("cuda", "CUDAExecutionProvider", f"{UNINSTALL}{install_command('serve-gpu')}"),
+        Provider("openvino", "OpenVINOExecutionProvider", f"{FRESH}{install_command('serve-openvino')}"),
+        Provider("tensorrt", "TensorrtExecutionProvider", f"{GPU} tensorrt"),
+        Provider("cuda", "CUDAExecutionProvider", GPU),
     )
 }
 
 
 def import_onnxruntime() -> Any:
-    """Import ONNX Runtime with telemetry disabled; otherwise it writes files and sends usage data."""
+    """Import ONNX Runtime with telemetry disabled; otherwise it writes files and sends usage data.
+
+    For a GPU, load the libraries of CUDA and cuDNN from NVIDIA's packages, where the system does not look for them.
+    """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime
     except ImportError as error:
         raise MissingDependency.of_extra("onnxruntime", "serve") from error
+    if PROVIDERS["cuda"].engine in onnxruntime.get_available_providers():
+        with redirect_stdout(sys.stderr):  # it prints what it does not find
+            onnxruntime.preload_dlls()
     return onnxruntime
 
 
@@ -67,10 +80,38 @@ def find_provider(name: str) -> Provider:
 
 def missing(provider: Provider) -> MissingDependency:
     """Return the error for a provider that is missing or cannot start."""
+    why = _missing_library(provider)
+    message = f"the model runs by {provider.name}, which this ONNX Runtime has not, or cannot start"
     return MissingDependency(
-        f"the model runs by {provider.name}, which this ONNX Runtime has not, or cannot start",
+        f"{message} ({why})" if why else message,
         remedy=f"{provider.install}; or export the run again with --provider {CPU}, for a threshold belongs to one",
     )
+
+
+def failure(provider: Provider) -> str:
+    """Return why a session cannot run by a provider of the installed ONNX Runtime, "" if it can."""
+    onnxruntime = import_onnxruntime()
+    if why := _missing_library(provider):
+        return why
+    try:
+        session = onnxruntime.InferenceSession(RELU, providers=[provider.engine], enable_fallback=0)
+        session.run(None, {"x": np.zeros(1, np.float32)})
+    except Exception as error:  # ONNX Runtime raises many types
+        return str(error)
+    return "" if session.get_providers()[0] == provider.engine else "ONNX Runtime fell back to another one"
+
+
+def _missing_library(provider: Provider) -> str:
+    """Return what the loader says about the library of a provider, "" if it is there with all that it needs."""
+    folder = Path(import_onnxruntime().__file__).parent / "capi"
+    for name in ("shared", provider.name):
+        library = folder / f"libonnxruntime_providers_{name}.so"
+        if library.exists():
+            try:
+                ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+            except OSError as error:
+                return str(error)
+    return ""
 
 
 def engines_of(provider: Provider, *, precision: str, size: int, threads: int) -> list[tuple[str, dict[str, str]]]:

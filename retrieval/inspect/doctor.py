@@ -14,7 +14,9 @@ from retrieval.errors import RetrievalError, install_command, photos_of_items
 
 PACKAGES = ("numpy", "pillow", "onnxruntime", "faiss-cpu", "fastapi", "gradio", "torch", "transformers")
 OPTIONAL = {"torch": "train", "transformers": "train", "gradio": "serve", "fastapi": "serve"}
-ALTERNATIVES = {"onnxruntime": ("onnxruntime-gpu", "onnxruntime-openvino"), "faiss-cpu": ("faiss-gpu-cu12",)}
+ALTERNATIVES = {"onnxruntime": ("onnxruntime-gpu", "onnxruntime-openvino"), "faiss-cpu": ("faiss-gpu",)}
+
+DRIVER = "Install NVIDIA's driver of version 580 or later; in a container, give it the GPU"
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ def examine(bundle: Path | None, gallery: Path | str | None) -> Iterator[Finding
     yield Finding(True, f"Python {platform.python_version()} on {platform.system()} {platform.machine()}")
     for name in PACKAGES:
         yield _package(name)
-    yield _guarded("execution providers", _providers)
+    yield from _providers()
+    yield _guarded("Faiss", _faiss)
     if bundle is not None:
         yield _guarded(f"bundle {bundle}", lambda: _bundle(bundle))
     if gallery is not None:
@@ -60,11 +63,31 @@ def _guarded(what: str, check: Callable[[], str]) -> Finding:
         return Finding(False, f"{what}: {type(error).__name__}: {error}", "Install again, or export and index again")
 
 
-def _providers() -> str:
-    from retrieval.bundle.providers import PROVIDERS, import_onnxruntime
+def _providers() -> Iterator[Finding]:
+    """Open a session by each execution provider of the installed ONNX Runtime."""
+    from retrieval.bundle.providers import PROVIDERS, failure, import_onnxruntime
 
-    known = import_onnxruntime().get_available_providers()
-    return ", ".join(name for name, provider in PROVIDERS.items() if provider.engine in known)
+    try:
+        known = import_onnxruntime().get_available_providers()
+    except RetrievalError as error:
+        yield Finding(False, f"execution providers: {error.message}", error.remedy)
+        return
+    for name, provider in PROVIDERS.items():
+        if provider.engine not in known:
+            continue
+        if not (why := failure(provider)):
+            yield Finding(True, f"execution provider {name}: runs")
+        elif name == "tensorrt":  # in every onnxruntime-gpu, without its libraries
+            yield Finding(True, f"execution provider {name}: cannot start, which only bundles for it need ({why})")
+        else:
+            remedy = DRIVER if "libcuda.so" in why else provider.install
+            yield Finding(False, f"execution provider {name}: cannot start ({why})", remedy)
+
+
+def _faiss() -> str:
+    from index.ann.faiss_index import count_gpus
+
+    return f"{count_gpus()} GPUs"
 
 
 def _bundle(path: Path) -> str:
