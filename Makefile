@@ -10,7 +10,7 @@ export GRADIO_ANALYTICS_ENABLED := 0
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all research-test lint docs tables hooks audit bench mutants reliability
+.PHONY: help demo test test-fast test-all research-test lint docs tables hooks audit release-check bench mutants reliability
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ hooks: $(VENV)/.installed  ## run what `make lint` runs on every commit
 audit: $(VENV)/.installed  ## known weaknesses of what is installed; asks a service
 	$(INSTALL) pip-audit
 	$(BIN)/pip-audit --strict --progress-spinner off -r constraints.txt --no-deps
+
+release-check: $(VENV)/.installed  ## what a tag needs: names, changes, archive, libraries of the GPU packages (3 GB of downloads)
+	$(BIN)/python -m tools.release
 
 bench: $(VENV)/.installed  ## losses, speed and the demo measured again; needs RETRIEVAL_TEST_DATA and most of a day
 	$(BIN)/python -m research.benchmarks.step

@@ -15,6 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from retrieval.cli.main import COMMANDS, LazyGroup, group
+from tools.release import pins
 
 from .conftest import ROOT
 
@@ -48,20 +49,17 @@ def test_importing_does_nothing_heavy() -> None:
 
 
 def test_pins_satisfy_what_is_declared() -> None:
-    pins = dict(
-        line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"
-    )
-    pins = {name.lower().replace("_", "-"): version for name, version in pins.items()}
+    pinned = pins()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    for text in [*project["dependencies"], *(text for name, e in extras.items() if name != "serve-gpu" for text in e)]:
+    for text in [*project["dependencies"], *(text for e in extras.values() for text in e)]:
         requirement = Requirement(text)
         if requirement.name == project["name"]:
             assert requirement.extras <= set(extras)
             continue
-        assert requirement.specifier.contains(pins[requirement.name.lower()]), text
-    assert pins["torch"] == "2.13.0"
-    assert "torchvision" not in pins
+        assert requirement.specifier.contains(pinned[requirement.name.lower()]), text
+    assert pinned["torch"] == "2.13.0"
+    assert "torchvision" not in pinned
 
 
 def commands(parent: click.Command, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
@@ -136,13 +134,17 @@ def test_no_path_of_one_machine_is_in_the_tree() -> None:
 def test_the_image_serves_without_torch_and_without_root() -> None:
     text = (ROOT / "Dockerfile").read_text()
     stages = re.split(r"^FROM ", text, flags=re.MULTILINE)[1:]
-    finals = [stage for stage in stages if re.match(r"\S+ AS (cpu|cuda)\n", stage)]
+    (run,) = (stage for stage in stages if re.match(r"\S+ AS run\n", stage))
+    assert re.search(r"^USER (?!root)\w+", run, re.MULTILINE)
+    assert "HEALTHCHECK" in run
+    assert "/readyz" in run
+    assert "COPY LICENSE NOTICE " in run
+    finals = [stage for stage in stages if re.match(r"run AS (cpu|cuda)\n", stage)]
     assert len(finals) == 2
-    for stage in finals:
-        assert re.search(r"^USER (?!root)\w+", stage, re.MULTILINE)
-        assert "HEALTHCHECK" in stage
-        assert "/readyz" in stage
-    assert all(":latest" not in stage and re.match(r"\S+:\S+ AS", stage) for stage in stages)
+    assert not any("USER" in stage or "RUN" in stage for stage in finals)
+    bases = {stage.split()[0] for stage in stages} - {stage.split()[2] for stage in stages}
+    assert len(bases) == 1  # one Python, with nothing of CUDA
+    assert all(re.fullmatch(r"\w+:\d\S+", base) for base in bases)
     assert set(re.findall(r"^COPY (\w+) \w+$", text, re.MULTILINE)) == PACKAGES
     installs = re.findall(r"pip install .*", text)
     assert installs

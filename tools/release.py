@@ -21,12 +21,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 GPU = ("serve-gpu", "train-gpu")  # extras
 DRIVER = {"libcuda.so.1"}
-SYSTEM = re.compile(
-    r"(lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+)|ld-linux-x86-64)\.so\.\d+"
-)  # in python:slim and everywhere
+SYSTEM = re.compile(r"(lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|z)|ld-linux-x86-64)\.so\.\d+")  # in python:slim, too
 OPTIONAL = "tensorrt"  # the provider whose libraries the extras leave out
 NAMED = {  # files that name the version
-    "deploy/docker-compose.yml": r"image: retrieval(?:-gpu)?:(\S+)",
+    "deploy/docker-compose.yml": r"image: retrieval:(\S+)",
+    "deploy/docker-compose.gpu.yml": r"image: retrieval-gpu:(\S+)",
+    "deploy/kubernetes/deployment.yaml": r"image: retrieval:(\S+)",
+    "deploy/kubernetes/gpu/kustomization.yaml": r"newTag: (\S+)",
+    "deploy/kubernetes/index.yaml": r"image: retrieval:(\S+)",
+    "deploy/kubernetes/loader.yaml": r"image: retrieval:(\S+)",
     "deploy/kubernetes/kustomization.yaml": r"newTag: (\S+)",
     "Dockerfile": r"retrieval:(\d+\.\d+\.\d+)",
 }
@@ -43,8 +46,8 @@ def tree_problems(root: Path = ROOT, tag: str = "") -> list[str]:
     if not (root / f"tests/releases/{version}.tar.xz").exists():
         problems.append(f"tests/releases has no {version}.tar.xz: python -m tests.releases.make makes it.")
     for name, pattern in NAMED.items():
-        others = {found for found in re.findall(pattern, (root / name).read_text()) if found != version}
-        problems += [f"{name} names the version {found}." for found in sorted(others)]
+        if set(re.findall(pattern, (root / name).read_text())) != {version}:
+            problems.append(f"{name} does not name the version {version} everywhere.")
     return problems
 
 

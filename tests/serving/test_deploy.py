@@ -11,6 +11,7 @@ import yaml
 from click.testing import CliRunner
 from fastapi.testclient import TestClient
 
+from retrieval.cli.index import index
 from serving.cli import serve
 from serving.ops.metrics import METRICS
 
@@ -18,6 +19,7 @@ from ..conftest import ROOT
 
 DEPLOY = ROOT / "deploy"
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+JOB, GPU = DEPLOY / "kubernetes" / "index.yaml", DEPLOY / "kubernetes" / "gpu" / "kustomization.yaml"
 DASHBOARD = DEPLOY / "grafana" / "retrieval.json"
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 TMP = "/tmp"  # noqa: S108 - inside containers
@@ -49,6 +51,7 @@ def objects(kind: str) -> list[dict[str, Any]]:
 def pods() -> dict[str, dict[str, Any]]:
     """Return the specification of every pod by the name of what makes it."""
     found = {item["metadata"]["name"]: item["spec"]["template"]["spec"] for item in objects("Deployment")}
+    found |= {item["metadata"]["generateName"]: item["spec"]["template"]["spec"] for item in objects("Job")}
     return found | {item["metadata"]["name"]: item["spec"] for item in objects("Pod")}
 
 
@@ -89,7 +92,7 @@ def labels_of(expression: str) -> set[str]:
 
 
 def entrypoint() -> list[list[str]]:
-    """Return what each image runs: ENTRYPOINT and CMD together."""
+    """Return what the images run: ENTRYPOINT and CMD together."""
     text = (ROOT / "Dockerfile").read_text()
     found = {name: re.findall(rf"^{name} (\[.*\])$", text, re.MULTILINE) for name in ("ENTRYPOINT", "CMD")}
     return [json.loads(one) + json.loads(two) for one, two in zip(found["ENTRYPOINT"], found["CMD"], strict=True)]
@@ -164,16 +167,60 @@ def test_the_dashboard_is_where_grafana_looks_and_asks_the_source_it_has() -> No
 
 def test_what_containers_are_told_is_what_serve_knows() -> None:
     known = set(re.findall(r"--[a-z-]+", CliRunner().invoke(serve, ["--help"]).output))
-    told = [services()["retrieval"]["command"], the_container()["args"]]
+    told = [[default(word) for word in services()["retrieval"]["command"]], the_container()["args"]]
     for words in (*told, *entrypoint()):
         flags = {word.split("=")[0] for word in words if word.startswith("--")}
         assert {"--keys", "--host"} <= flags <= known - {"--insecure"}, words
     first, second = (serve.make_context("serve", list(words)).params for words in told)
+    assert first.pop("page") is False
+    assert second.pop("page") is None  # not beyond this machine
     assert first == second  # both run the same server
 
 
+def default(word: str) -> str:
+    """Return what Compose makes of a word where .env sets nothing."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", word)
+
+
+def test_compose_shows_the_page_where_env_says_so() -> None:
+    (word,) = [word for word in services()["retrieval"]["command"] if "RETRIEVAL_PAGE" in word]
+    assert default(word) == "--no-page"
+    assert re.search(r"RETRIEVAL_PAGE=--page\b", OPERATIONS)
+    words = [default(each) for each in services()["retrieval"]["command"] if each != word]
+    assert serve.make_context("serve", [*words, "--page"]).params["page"] is True
+
+
+def test_the_gpu_variants_are_the_others_with_another_image_and_a_gpu() -> None:
+    ((name, service),) = loaded(DEPLOY / "docker-compose.gpu.yml")[0]["services"].items()
+    assert name in services()
+    assert service["build"]["target"] == "cuda"
+    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
+    (overlay,) = loaded(GPU)
+    (whole,) = loaded(GPU.parent.parent / "kustomization.yaml")
+    assert (GPU.parent / overlay["resources"][0]).resolve() == GPU.parent.parent.resolve()
+    assert overlay["images"][0]["name"] == whole["images"][0]["newName"]
+    steps = {step["path"]: step for patch in overlay["patches"] for step in yaml.safe_load(patch["patch"])}
+    for path, step in steps.items():
+        place = objects("Deployment")[0]
+        for part in path.strip("/").split("/")[:-1]:
+            place = place[int(part)] if part.isdecimal() else place[part]
+        assert (path.rpartition("/")[2].replace("~1", "/") in place) == (step["op"] == "replace"), path
+    assert [path for path in steps if path.endswith("nvidia.com~1gpu")]
+
+
+def test_the_job_tells_index_what_it_knows_and_leaves_the_served_gallery_alone() -> None:
+    (job,) = loaded(JOB)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["retrieval", "index"]
+    given = index.make_context("index", list(container["args"])).params
+    assert (given["bundle"], given["output"]) == (Path("/bundles/current"), Path("/galleries/next"))
+    mounted = {mount["mountPath"]: mount.get("readOnly", False) for mount in container["volumeMounts"]}
+    assert mounted == {"/bundles": True, "/galleries": False, "/photos": True, TMP: False}
+
+
 def test_images_run_the_command_as_a_plain_user_in_exec_form() -> None:
-    assert [words[:2] for words in entrypoint()] == [["retrieval", "serve"]] * 2
+    assert [words[:2] for words in entrypoint()] == [["retrieval", "serve"]]
     (user,) = set(re.findall(r"^USER (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
     pod = pods()["retrieval"]["securityContext"]
     assert user == f"{pod['runAsUser']}:{pod['runAsGroup']}" == "10001:10001"
@@ -234,7 +281,7 @@ def test_a_shutdown_has_time_for_the_searches_under_way() -> None:
 
 def test_manifests_belong_together() -> None:
     (settings,) = loaded(DEPLOY / "kubernetes" / "kustomization.yaml")
-    apart = {"kustomization.yaml", "loader.yaml", "secret.example.yaml"}
+    apart = {"kustomization.yaml", "loader.yaml", "secret.example.yaml", JOB.name}
     assert set(settings["resources"]) == {path.name for path in MANIFESTS} - apart
     (deployment,) = objects("Deployment")
     labels = deployment["spec"]["template"]["metadata"]["labels"]
@@ -251,7 +298,7 @@ def test_manifests_belong_together() -> None:
     assert {port["port"] for rule in objects("NetworkPolicy")[0]["spec"]["ingress"] for port in rule["ports"]} == ports
     claims = {item["metadata"]["name"] for item in objects("PersistentVolumeClaim")}
     for pod in pods().values():
-        assert set(re.findall(r"'claimName': '(\S+)'", str(pod))) == claims
+        assert set(re.findall(r"'claimName': '(\S+)'", str(pod))) - {"retrieval-photos"} == claims
         for container in pod["containers"]:
             assert {mount["name"] for mount in container["volumeMounts"]} == {each["name"] for each in pod["volumes"]}
     secrets = {item["metadata"]["name"]: item["stringData"] for item in objects("Secret")}

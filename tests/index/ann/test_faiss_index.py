@@ -3,10 +3,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from index.ann import faiss_index
 from index.ann.faiss_index import Candidates
 from index.ann.kinds import KINDS
 from index.errors import GalleryCorrupt, InvalidParameter
@@ -59,6 +61,41 @@ def test_a_gpu_finds_what_the_cores_find() -> None:
         (rows,), cosines = there.search(query[None], 20)
         assert set(rows.tolist()) == set(want.tolist())
         assert np.abs(cosines - vectors[rows] @ query).max() < there.slack
+
+
+def test_a_flat_index_is_copied_to_the_gpu_if_it_fits_and_others_stay_on_the_cores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import faiss
+
+    class Copy:
+        def __init__(self, _resources: object, _device: int, index: Any) -> None:
+            if index.ntotal > 600:
+                raise RuntimeError("out of memory")
+            self.index, self.asked = index, 0
+
+        def search(self, vectors: np.ndarray, k: int) -> Any:
+            self.asked += len(vectors)
+            return self.index.search(vectors, k)
+
+    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1, raising=False)
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", Copy, raising=False)
+    monkeypatch.setattr(faiss_index, "GPU_FROM", 600)
+    here = built("flat")
+    assert here._gpu is not None
+    plain = here.search(MANY[:7], 5, here.selection(np.ones(600, bool)))  # a filter is searched on the cores
+    for one, other in zip(here.search(MANY[:7], 5), plain, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert here._gpu._index.asked == 7
+    assert built("fp16")._gpu is built("ivf")._gpu is Candidates.flat(unit(599))._gpu is None
+    too_large = Candidates.flat(unit(601))
+    assert too_large._gpu is None
+    assert too_large.search(unit(1), 3)[0].shape == (1, 3)
+    here.write(tmp_path / "index")
+    settings = {"slack": here.slack, "probes": 0}
+    assert Candidates.read(tmp_path / "index", "flat", settings, count=600)._gpu is not None
+    assert Candidates.read(tmp_path / "index", "flat", settings, count=600, mapped=True)._gpu is None
 
 
 @pytest.mark.parametrize(

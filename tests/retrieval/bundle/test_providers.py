@@ -1,16 +1,18 @@
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import onnxruntime
 import pytest
 
+from retrieval.bundle import providers
 from retrieval.bundle.bundle import Bundle, write_bundle
 from retrieval.bundle.embedder import Embedder, check_golden, golden_pixels, pack_golden
-from retrieval.bundle.providers import LARGEST_BATCH, PROVIDERS, engines_of, find_provider
+from retrieval.bundle.providers import LARGEST_BATCH, PROVIDERS, engines_of, failure, find_provider
 from retrieval.errors import BundleError, InvalidParameter, MissingDependency
 from retrieval.images import Preprocessing
-from retrieval.inspect.doctor import examine
+from retrieval.inspect.doctor import DRIVER, examine
 
 from ...world import DIM, SIZE, make_bundle, write_model
 
@@ -107,3 +109,33 @@ def test_a_machine_that_computes_otherwise_is_refused(bundle: Bundle, tmp_path: 
     bad = remade(bundle, tmp_path / "bad", files={"golden.npz": (tmp_path / "golden.npz").read_bytes()})
     with pytest.raises(BundleError, match="computes otherwise"):
         bad.embedder()
+
+
+def test_doctor_opens_a_session_by_each_provider_and_says_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [p.engine for p in PROVIDERS.values()])
+    lacking = {"cuda": "libcuda.so.1: cannot open", "tensorrt": "libnvinfer.so.10: cannot open", "openvino": "broken"}
+    monkeypatch.setattr(providers, "_missing_library", lambda provider: lacking.get(provider.name, ""))
+    told = {finding.text: finding for finding in examine(None, None) if "execution provider" in finding.text}
+    assert [(finding.good, finding.text.split(": ")[1]) for finding in told.values()] == [
+        (True, "runs"),
+        (False, "cannot start (broken)"),
+        (True, "cannot start, which only bundles for it need (libnvinfer.so.10"),
+        (False, "cannot start (libcuda.so.1"),
+    ]
+    remedies = [finding.remedy for finding in told.values() if not finding.good]
+    assert remedies == [PROVIDERS["openvino"].install, DRIVER]
+    assert "-c constraints-gpu.txt" in PROVIDERS["cuda"].install
+
+
+def test_a_provider_that_falls_back_or_raises_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert failure(PROVIDERS["cpu"]) == ""
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Mock(side_effect=RuntimeError("no device")))
+    assert failure(PROVIDERS["cpu"]) == "no device"
+    session = Mock(get_providers=lambda: ["CPUExecutionProvider"])
+    monkeypatch.setattr(onnxruntime, "InferenceSession", lambda *_, **__: session)
+    assert "fell back" in failure(PROVIDERS["openvino"])
+
+
+def test_a_refused_provider_says_which_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(providers, "_missing_library", lambda _: "libcudnn.so.9: cannot open")
+    assert "cannot start (libcudnn.so.9: cannot open)" in str(providers.missing(PROVIDERS["cuda"]))
