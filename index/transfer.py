@@ -30,6 +30,7 @@ FACTS = b"retrieval.gallery"  # key of dim, embedding_id and columns in the file
 KEPT = b"retrieval.gallery.kept"  # key of the named contents: JSON of base64 of zlib
 FORMAT = 1  # of an exported parquet file
 FOLDS = "folds"  # key of the fold models, number of these, and the column of a photo's vectors by them
+MOST_KEPT = 2**30  # bytes of a named content; draws and windows take some MB
 NEEDED = ("dim", "embedding_id", "columns", FEATURES_KEY, FOLDS)
 IDS = ("photo_id", "item_id")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet evaluates text that starts with one of these
@@ -176,14 +177,14 @@ def import_photos(path: Path, place: Path | str, *, feature_format: FeatureForma
         gallery.declare(facts["columns"])
         count = 0
         for rows in _batches(path, _batch_size(key)):
+            folds += _fold_vectors(path, rows, facts[FOLDS][1]) if facts[FOLDS] else []
             count += _add(gallery, rows)
-            folds += rows[FOLDS].to_pylist() if facts[FOLDS] else []
         if not isinstance(gallery, Gallery):
             kept = {name: content for name, content in kept.items() if name not in (DRAWS, WINDOWS)}
         if is_new and kept:
             gallery.keep(kept, f"import the {' and the '.join(sorted(kept))}")
         if is_new and facts[FOLDS] and isinstance(gallery, Gallery):
-            FoldVectors.unpacked(folds, *facts[FOLDS]).write(gallery)
+            FoldVectors.unpacked(folds, facts[FOLDS][0], gallery.dim).write(gallery)
         if isinstance(gallery, Gallery):
             gallery.rebuild_if_due()
     return Imported(count, frozenset(kept if is_new else ()))
@@ -211,13 +212,35 @@ def _facts(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     if path.suffix.lower() == TABLE:
         raise DataError(f"{path} is a table without vectors and cannot be imported", remedy=remedy)
     try:
-        written = pq.read_schema(path).metadata or {}
+        schema = pq.read_schema(path)
+        written = schema.metadata or {}
         facts = dict(json.loads(written[FACTS]))
         check_format(facts.get("format", 0), FORMAT, path, DataError, remedy=remedy)
         facts, kept = {key: facts[key] for key in NEEDED}, dict(json.loads(written[KEPT]))
-        return facts, {str(name): zlib.decompress(base64.b64decode(text)) for name, text in kept.items()}
+        if facts[FOLDS] is not None:
+            folds, count = facts[FOLDS]
+            facts[FOLDS] = str(folds), 2 * int(count) * int(facts["dim"])
+            schema.field(FOLDS)
+        return facts, {str(name): _inflated(text) for name, text in kept.items()}
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, zlib.error) as error:
         raise DataError(f"{path} is not an exported gallery", remedy=remedy) from error
+
+
+def _inflated(text: str) -> bytes:
+    """Return a named content; raise ValueError if it is larger than any that is written."""
+    inflate = zlib.decompressobj()
+    content = inflate.decompress(base64.b64decode(text), MOST_KEPT)
+    if not inflate.eof:
+        raise ValueError(f"a content has more than {MOST_KEPT} bytes, or is cut off")
+    return content
+
+
+def _fold_vectors(path: Path, rows: Any, size: int) -> list[bytes | None]:
+    """Return the fold vectors of a table's photos, each of `size` bytes; raise DataError for others."""
+    vectors: list[bytes | None] = rows[FOLDS].to_pylist()
+    if any(content is not None and len(content) != size for content in vectors):
+        raise DataError(f"{path} holds fold vectors of another length than its vectors", remedy="Export it again")
+    return vectors
 
 
 def _batch_size(features_key: str) -> int:

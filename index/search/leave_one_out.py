@@ -200,11 +200,11 @@ class FoldVectors:
         return FoldVectors(self.key, np.searchsorted(live, self.seqs[kept]), self.vectors[kept])
 
     @classmethod
-    def unpacked(cls, photos: Sequence[bytes | None], key: str, count: int) -> FoldVectors:
-        """Return the vectors of photos that count from 0, given as bytes, by `count` fold models."""
+    def unpacked(cls, photos: Sequence[bytes | None], key: str, dim: int) -> FoldVectors:
+        """Return the vectors of photos that count from 0, given as bytes, each of `dim` numbers per fold model."""
         seqs = [seq for seq, content in enumerate(photos) if content is not None]
         vectors = np.frombuffer(b"".join(content for content in photos if content is not None), dtype=np.float16)
-        return cls(key, np.array(seqs, dtype=np.int64), vectors.reshape(len(seqs), count, -1 if seqs else 0))
+        return cls(key, np.array(seqs, dtype=np.int64), vectors.reshape(len(seqs), -1 if seqs else 0, dim))
 
     def positions(self, now: Snapshot) -> tuple[Rows, Rows]:
         """Return the positions (m,) of the live photos that have vectors, and their rows (m,)."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
 import sqlite3
 import tarfile
 import tomllib
+import zlib
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from index import transfer
 from index.gallery import Gallery
-from index.transfer import FACTS, import_photos
+from index.transfer import FACTS, KEPT, import_photos
 from retrieval.bundle.bundle import Bundle
 from retrieval.cli.main import group
 from retrieval.errors import BundleError, DataError, GalleryError, RetrievalError, RunError
@@ -151,6 +154,22 @@ def test_a_later_backup_is_refused_by_name(released: Path, tmp_path: Path) -> No
     pq.write_table(table.select(["photo_id"]).replace_schema_metadata(later), tmp_path / "later.parquet")
     refused(lambda: import_photos(tmp_path / "later.parquet", tmp_path / "new"), DataError)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_backup_whose_fold_vectors_are_cut_or_whose_contents_burst_is_refused(released: Path, tmp_path: Path) -> None:
+    table = pq.read_table(released / "gallery.parquet")
+    cut = [content[:-2] for content in table["folds"].to_pylist()]
+    bomb = base64.b64encode(zlib.compress(bytes(2**20))).decode()
+    kept = {KEPT: json.dumps({"draws": bomb}).encode()}
+    pq.write_table(table.set_column(table.column_names.index("folds"), "folds", [cut]), tmp_path / "cut.parquet")
+    pq.write_table(table.drop_columns("folds"), tmp_path / "without.parquet")
+    pq.write_table(table.replace_schema_metadata({**table.schema.metadata, **kept}), tmp_path / "bomb.parquet")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transfer, "MOST_KEPT", 2**19)
+        for name in ("cut", "without", "bomb"):
+            with pytest.raises(DataError):
+                import_photos(tmp_path / f"{name}.parquet", tmp_path / name)
+            assert not (tmp_path / name).exists() or len(Gallery.open(tmp_path / name)) == 0
 
 
 def refused(action: Any, error: type[RetrievalError]) -> None:
