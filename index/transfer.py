@@ -29,7 +29,7 @@ PARQUET, TABLE = (".parquet", ".pq"), ".csv"
 FACTS = b"retrieval.gallery"  # key of dim, embedding_id and columns in the file's metadata
 KEPT = b"retrieval.gallery.kept"  # key of the named contents: JSON of base64 of zlib
 FORMAT = 1  # of an exported parquet file
-FOLDS = "folds"  # key of the fold models, number of these, and the column of a photo's vectors by them
+FOLDS = "folds"  # key of the fold models, and the column of a photo's vectors by them
 MOST_KEPT = 2**30  # bytes of a named content; draws and windows take some MB
 NEEDED = ("dim", "embedding_id", "columns", FEATURES_KEY, FOLDS)
 IDS = ("photo_id", "item_id")
@@ -83,8 +83,8 @@ def _write_parquet(gallery: AnyGallery, path: Path, names: Sequence[str]) -> int
         if gallery.version == version:
             break
     facts = {"format": FORMAT, "dim": gallery.dim, "embedding_id": gallery.embedding_id, "columns": gallery.columns()}
-    facts |= {FEATURES_KEY: key, FOLDS: None if folds is None else [folds.key, folds.vectors.shape[1]]}
     by_folds = {} if folds is None else dict(zip(folds.seqs.tolist(), folds.vectors, strict=True))
+    facts |= {FEATURES_KEY: key, FOLDS: folds.key if folds is not None and by_folds else ""}
     packed = {name: base64.b64encode(zlib.compress(content)).decode() for name, content in kept.items()}
     schema = pa.schema(
         [
@@ -94,7 +94,7 @@ def _write_parquet(gallery: AnyGallery, path: Path, names: Sequence[str]) -> int
             ("metadata", pa.string()),
             ("thumbnail", pa.binary()),
             *([("features", pa.binary())] if key else []),
-            *([(FOLDS, pa.binary())] if by_folds else []),
+            *((FOLDS, pa.binary(vectors.nbytes)) for vectors in list(by_folds.values())[:1]),
         ],
         metadata={FACTS: json.dumps(facts).encode(), KEPT: json.dumps(packed).encode()},
     )
@@ -177,14 +177,14 @@ def import_photos(path: Path, place: Path | str, *, feature_format: FeatureForma
         gallery.declare(facts["columns"])
         count = 0
         for rows in _batches(path, _batch_size(key)):
-            folds += _fold_vectors(path, rows, facts[FOLDS][1]) if facts[FOLDS] else []
+            folds += rows[FOLDS].to_pylist() if facts[FOLDS] else []
             count += _add(gallery, rows)
         if not isinstance(gallery, Gallery):
             kept = {name: content for name, content in kept.items() if name not in (DRAWS, WINDOWS)}
         if is_new and kept:
             gallery.keep(kept, f"import the {' and the '.join(sorted(kept))}")
         if is_new and facts[FOLDS] and isinstance(gallery, Gallery):
-            FoldVectors.unpacked(folds, facts[FOLDS][0], gallery.dim).write(gallery)
+            FoldVectors.unpacked(folds, str(facts[FOLDS]), gallery.dim).write(gallery)
         if isinstance(gallery, Gallery):
             gallery.rebuild_if_due()
     return Imported(count, frozenset(kept if is_new else ()))
@@ -217,10 +217,8 @@ def _facts(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         facts = dict(json.loads(written[FACTS]))
         check_format(facts.get("format", 0), FORMAT, path, DataError, remedy=remedy)
         facts, kept = {key: facts[key] for key in NEEDED}, dict(json.loads(written[KEPT]))
-        if facts[FOLDS] is not None:
-            folds, count = facts[FOLDS]
-            facts[FOLDS] = str(folds), 2 * int(count) * int(facts["dim"])
-            schema.field(FOLDS)
+        if facts[FOLDS] and schema.field(FOLDS).type.byte_width % (2 * facts["dim"]):
+            raise ValueError("fold vectors have another length than vectors")
         return facts, {str(name): _inflated(text) for name, text in kept.items()}
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, zlib.error) as error:
         raise DataError(f"{path} is not an exported gallery", remedy=remedy) from error
@@ -233,14 +231,6 @@ def _inflated(text: str) -> bytes:
     if not inflate.eof:
         raise ValueError(f"a content has more than {MOST_KEPT} bytes, or is cut off")
     return content
-
-
-def _fold_vectors(path: Path, rows: Any, size: int) -> list[bytes | None]:
-    """Return the fold vectors of a table's photos, each of `size` bytes; raise DataError for others."""
-    vectors: list[bytes | None] = rows[FOLDS].to_pylist()
-    if any(content is not None and len(content) != size for content in vectors):
-        raise DataError(f"{path} holds fold vectors of another length than its vectors", remedy="Export it again")
-    return vectors
 
 
 def _batch_size(features_key: str) -> int:

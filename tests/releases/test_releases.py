@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -161,7 +162,10 @@ def test_a_backup_whose_fold_vectors_are_cut_or_whose_contents_burst_is_refused(
     cut = [content[:-2] for content in table["folds"].to_pylist()]
     bomb = base64.b64encode(zlib.compress(bytes(2**20))).decode()
     kept = {KEPT: json.dumps({"draws": bomb}).encode()}
-    pq.write_table(table.set_column(table.column_names.index("folds"), "folds", [cut]), tmp_path / "cut.parquet")
+    pq.write_table(
+        table.set_column(table.column_names.index("folds"), "folds", pa.array(cut, pa.binary(len(cut[0])))),
+        tmp_path / "cut.parquet",
+    )
     pq.write_table(table.drop_columns("folds"), tmp_path / "without.parquet")
     pq.write_table(table.replace_schema_metadata({**table.schema.metadata, **kept}), tmp_path / "bomb.parquet")
     with pytest.MonkeyPatch.context() as patch:
@@ -169,7 +173,7 @@ def test_a_backup_whose_fold_vectors_are_cut_or_whose_contents_burst_is_refused(
         for name in ("cut", "without", "bomb"):
             with pytest.raises(DataError):
                 import_photos(tmp_path / f"{name}.parquet", tmp_path / name)
-            assert not (tmp_path / name).exists() or len(Gallery.open(tmp_path / name)) == 0
+            assert not (tmp_path / name).exists()
 
 
 def refused(action: Any, error: type[RetrievalError]) -> None:

@@ -55,7 +55,7 @@ def test_every_verb_takes_an_address(tmp_path: Path) -> None:
     assert "Created 20" in info
     assert "set in this gallery" in info
     run("gallery", "declare", address, "colour:text")
-    assert "1 photos removed." in run("gallery", "remove", address, "--photo", "item-00/0.png").output
+    assert "1 photo removed." in run("gallery", "remove", address, "--photo", "item-00/0.png").output
     log = [line.split(maxsplit=3)[1:] for line in run("gallery", "log", address).output.splitlines()]
     changes = [words[-1].split("  ")[0] for words in log]
     assert changes[:3] == ["remove", "declare colour", "calibrate"]
