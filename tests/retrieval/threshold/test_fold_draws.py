@@ -25,6 +25,7 @@ from retrieval.indexing.draw_vectors import keep_fold_vectors
 from retrieval.indexing.pipeline import IndexReport, index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.threshold.anchor import anchor, gallery_draws
+from retrieval.threshold.wording import describe
 
 from ...world import DIM, make_bundle, write_folder, write_model
 
@@ -97,6 +98,7 @@ def test_indexing_the_catalogue_that_the_model_was_fitted_on_sets_an_estimated_t
     assert point is not None
     assert (point.status, point.evidence["items_drawn"], point.evidence["cross_fitted"]) == ("estimated", 25, 25)
     assert any("fitted without a fifth of the items" in sentence for sentence in point.evidence["assumptions"])
+    assert any("Models that were fitted without the item found these" in line for line in describe(point))
 
 
 def test_only_new_photos_are_embedded_again_and_removed_ones_drop_out(
