@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import chain
@@ -89,6 +89,11 @@ LEFTOVERS = {PARTIAL, f"{PARTIAL}-wal", f"{PARTIAL}-shm", f"{PARTIAL}-journal"} 
 UNINDEXED = 0.2  # share of photos outside the index above which a rebuild is due
 TOGETHER = 10_000  # photos that are added to a temporary gallery at a time
 ATTEMPTS = 5  # at a filtered search while other processes write
+FIND_ITEMS = """
+SELECT item_id FROM items WHERE item_id > ? AND (instr(lower(item_id), lower(?)) OR EXISTS (
+    SELECT 1 FROM photos, json_each(metadata) WHERE item = number AND instr(lower(json_each.value), lower(?))))
+ORDER BY item_id LIMIT ?
+"""
 PHOTOS_OF_ITEMS = "SELECT photo_id FROM photos JOIN items ON number = item WHERE item_id IN"
 
 
@@ -237,11 +242,18 @@ class Gallery:
         with self._guard:
             return self._database.photos() if item_id is None else self._database.photos("item_id = ?", item_id)
 
-    def item_ids(self, *, after: str = "", limit: int = 100) -> list[str]:
-        """Return up to `limit` item ids that follow `after` in alphabetical order."""
+    def item_ids(self, *, after: str = "", limit: int = 100, find: str = "") -> list[str]:
+        """Return up to `limit` item ids that follow `after` in alphabetical order.
+
+        `find` is a part of their ids or of the metadata of their photos, in any case.
+        """
         query = "SELECT item_id FROM items WHERE item_id > ? ORDER BY item_id LIMIT ?"
+        values: tuple[object, ...] = (after, limit)
+        if find:
+            query = FIND_ITEMS
+            values = (after, find, find, limit)
         with self._guard:
-            return [row[0] for row in self._database.rows(query, (after, limit))]
+            return [row[0] for row in self._database.rows(query, values)]
 
     def thumbnail(self, photo_id: str) -> bytes | None:
         """Return the JPEG thumbnail of a photo, or None if it has none."""
@@ -311,13 +323,19 @@ class Gallery:
         item_distance: ItemDistance = NEAREST_PHOTO,
         verifier: Verifier | None = None,
         features: Sequence[bytes] | None = None,
+        left_out: Collection[str] = (),
     ) -> Found:
-        """Search as `search` does, and also return the version and what is kept as its operating point."""
+        """Search as `search` does, and also return the version and what is kept as its operating point.
+
+        The search goes on as if the photos with the ids `left_out` were not there; it cannot have a filter too.
+        """
         if k < 1:
             raise InvalidParameter("k", "be at least 1", k)
         unit = check_vectors(vectors, self.dim)
         try:
             now, only = self._filtered(where) if where is not None else (self.snapshot(), None)
+            if left_out:
+                now = now.without(self._positions(now, left_out))
             found = ItemSearch(now, item_distance, verifier).nearest(unit, k, only=only, features=features)
             answers = neighbours_of(found, now.photos_at)
             if only is not None:
@@ -327,6 +345,12 @@ class Gallery:
             self._remember([error.message])
             raise
         return Found(now.version, now.point, answers)
+
+    def _positions(self, now: Snapshot, photo_ids: Collection[str]) -> NDArray[np.int64]:
+        """Return the positions of the photos with some ids in a version, without those that it does not have."""
+        with self._guard:
+            seqs = [seq for (seq,) in self._database.each("SELECT seq FROM photos WHERE photo_id IN", [*photo_ids])]
+        return np.flatnonzero(np.isin(now.seqs, seqs))
 
     def snapshot(self) -> Snapshot:
         """Return the newest version as a searchable snapshot, reading it if it is not cached."""

@@ -18,7 +18,7 @@ import math
 import threading
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -299,9 +299,14 @@ class MilvusGallery:
         """Return photo_id, item_id and metadata of a photo, or None if it does not exist."""
         return next((_fields(row) for row in self._get([photo_id], ROW).values()), None)
 
-    def item_ids(self, *, after: str = "", limit: int = 100) -> list[str]:
-        """Return up to `limit` item ids that follow `after` in alphabetical order; this reads every photo."""
-        return sorted({row["item_id"] for row in self._walk(["item_id"]) if row["item_id"] > after})[:limit]
+    def item_ids(self, *, after: str = "", limit: int = 100, find: str = "") -> list[str]:
+        """Return up to `limit` item ids that follow `after` in alphabetical order; this reads every photo.
+
+        `find` is a part of their ids or of the metadata of their photos, in any case.
+        """
+        rows, part = (_fields(row) for row in self._walk(ROW)), find.lower()
+        found = {item for _, item, about in rows if any(part in f"{text}".lower() for text in (item, *about.values()))}
+        return sorted(item for item in found if item > after)[:limit]
 
     def thumbnail(self, photo_id: str) -> bytes | None:
         """Return the JPEG thumbnail of a photo, or None if it has none."""
@@ -441,10 +446,13 @@ class MilvusGallery:
         item_distance: ItemDistance = NEAREST_PHOTO,
         verifier: Verifier | None = None,
         features: Sequence[bytes] | None = None,
+        left_out: Collection[str] = (),
     ) -> Found:
         """Search as `search` does, and also return the version and what is kept as its operating point."""
         if k < 1:
             raise InvalidParameter("k", "be at least 1", k)
+        if left_out:
+            raise InvalidParameter("left_out", "be empty for a gallery on Milvus", len(left_out))
         unit, facts = check_vectors(vectors, self.dim), self._facts()
         only = None if where is None else to_milvus(parse_where(where, facts["columns"]))
         photos = MilvusPhotos(self, (facts["photos"], facts["state"]))

@@ -188,6 +188,13 @@ class Snapshot:
         tail = None if few is not None else self.tail.selection(mask[self.tail_start :])
         return self._keep_filter(key, Filter(mask, few, base, tail, sql))
 
+    def without(self, positions: Rows) -> Snapshot:
+        """Return this version as if some live photos were not in it, without the filters that were made for it."""
+        live = self.live.copy()
+        live[positions] = False
+        items = len(np.unique(self.items[live]))
+        return replace(self, live=live, photos=int(live.sum()), item_count=items)
+
     def by_segment(self, positions: Rows) -> Iterator[tuple[OpenSegment, Rows, NDArray[np.bool_]]]:
         """Yield each segment that contains some of the positions, the rows there, and the mask of these positions."""
         of = self._starts.searchsorted(positions, side="right") - 1

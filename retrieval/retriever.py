@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -100,6 +100,7 @@ class Retriever(MeasuredGallery):
         where: str | None = None,
         explain: bool = False,
         review: float = REVIEW_P,
+        left_out: Collection[str] = (),
     ) -> SearchResult:
         """Return the catalogue items that match a photo, if any, or the nearest ones if there is no threshold.
 
@@ -118,6 +119,8 @@ class Retriever(MeasuredGallery):
         review:
             Largest p-value of the items beyond the threshold that are returned for review, 0 to 1. There are none if
             the threshold was not set in this gallery. The list may be incomplete, unlike the matches.
+        left_out:
+            Ids of photos to search without, such as the photo of the gallery that is searched for; not with `where`.
 
         Raises
         ------
@@ -127,7 +130,7 @@ class Retriever(MeasuredGallery):
             If an argument is invalid.
         """
         self._check_open()
-        options = Options(top_k, where, explain, review)
+        options = Options(top_k, where, explain, review, left_out)
         started = time.perf_counter()
         return self._answers([Look.read(self.embedder, image, bbox)], options, started)[0]
 
@@ -187,6 +190,7 @@ class Retriever(MeasuredGallery):
         top_k: int = 10,
         where: str | None = None,
         review: float = REVIEW_P,
+        left_out: Collection[str] = (),
     ) -> list[SearchResult]:
         """Search with several parts of one photo and return an answer, with its box, for each.
 
@@ -204,7 +208,7 @@ class Retriever(MeasuredGallery):
             If an argument is invalid.
         """
         self._check_open()
-        options = Options(top_k, where, review=review)
+        options = Options(top_k, where, review=review, left_out=left_out)
         chosen = check_boxes(boxes)
         if chosen == DETECTOR and self.detector is None:
             rule = f"be {WINDOWS} or bounding boxes without a detector"
@@ -263,6 +267,7 @@ class Retriever(MeasuredGallery):
             item_distance=self.bundle.item_distance,
             verifier=self.bundle.verifier,
             features=features,
+            left_out=options.left_out,
         )
         point = self.point_of(found.point)
         rates, status = self.rates_at(found.version, point), threshold_status(point, self.bundle)
@@ -276,7 +281,11 @@ class Retriever(MeasuredGallery):
     ) -> tuple[Served, list[list[Neighbour]]]:
         """Search with vectors (n, d) of a kind of query, which ranks if the gallery has no draws of its kind."""
         found = self.gallery.search_version(
-            vectors, max(2, options.top_k), where=options.where, item_distance=self.bundle.item_distance
+            vectors,
+            max(2, options.top_k),
+            where=options.where,
+            item_distance=self.bundle.item_distance,
+            left_out=options.left_out,
         )
         single = self.point_of(found.point)
         measured = self.rates_at(found.version, single)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -106,18 +106,29 @@ class Service:
         where: str | None = None,
         explain: bool = False,
         any_review: bool = False,
+        left_out: Collection[str] = (),
         request_id: str = "",
     ) -> SearchResult:
-        """Search with one photo in the pool, or with a part of it.
+        """Search with one photo in the pool, or with a part of it, without the photos with some ids.
 
         With `any_review` the candidates for review may have any p-value, unless the settings ask for none.
 
         Raises Busy when the queue is full or the deadline passes.
         """
         review = 1.0 if any_review and self.settings.review else self.settings.review
-        search = partial(self.retriever.search, bbox=bbox, top_k=top_k, where=where, explain=explain, review=review)
-        (result,) = await self._searched([image], lambda: [search(image)], [request_id])
-        self.drift.observe(result)
+        search = partial(
+            self.retriever.search,
+            image,
+            bbox=bbox,
+            top_k=top_k,
+            where=where,
+            explain=explain,
+            review=review,
+            left_out=left_out,
+        )
+        (result,) = await self._searched([image], lambda: [search()], [request_id])
+        if not left_out:
+            self.drift.observe(result)
         return result
 
     async def search_photos(
@@ -135,10 +146,12 @@ class Service:
         *,
         top_k: int = 10,
         where: str | None = None,
+        left_out: Collection[str] = (),
         request_id: str = "",
     ) -> list[SearchResult]:
         """Search with several parts of a photo in the pool; the request id of an answer ends in its number."""
-        search = partial(self.retriever.search_boxes, top_k=top_k, where=where, review=self.settings.review)
+        review = self.settings.review
+        search = partial(self.retriever.search_boxes, top_k=top_k, where=where, review=review, left_out=left_out)
         names = [f"{request_id}-{number}" if request_id else "" for number in range(MOST_BBOXES)]
         return await self._searched([image], lambda: search(image, boxes), names)
 

@@ -5,7 +5,7 @@ Shapes: n photos, d = embedding size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Protocol
@@ -35,6 +35,7 @@ class Options:
     where: str | None = None
     explain: bool = False
     review: float = REVIEW_P
+    left_out: Collection[str] = ()  # ids of photos
 
     def __post_init__(self) -> None:
         top_k, where, review = self.top_k, self.where, self.review
@@ -43,6 +44,8 @@ class Options:
         if where is not None and (not isinstance(where, str) or len(where) > MOST_WHERE):
             told = f"{len(where)} characters" if isinstance(where, str) else where
             raise InvalidParameter("where", f"be a text of at most {MOST_WHERE} characters", told)
+        if self.left_out and where is not None:
+            raise InvalidParameter("left_out", "be empty in a search with a filter", len(self.left_out))
         if not isinstance(review, Real) or not 0 <= review <= 1:
             raise InvalidParameter("review", "lie between 0 and 1", review)
 

@@ -60,10 +60,12 @@ def item_routes(service: Service) -> APIRouter:
 
     @router.get("/items", response_model=ItemPage, responses=errors(422))
     def items(
-        after: Annotated[str, Query(max_length=LONGEST_ID)] = "", limit: Annotated[int, Query(ge=1, le=1000)] = 100
+        after: Annotated[str, Query(max_length=LONGEST_ID)] = "",
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        find: Annotated[str, Query(max_length=LONGEST_ID)] = "",
     ) -> dict[str, Any]:
-        """List item ids in alphabetical order, page by page."""
-        item_ids = service.retriever.gallery.item_ids(after=after, limit=limit + 1)
+        """List item ids in alphabetical order, page by page; `find` is a part of their ids or metadata, in any case."""
+        item_ids = service.retriever.gallery.item_ids(after=after, limit=limit + 1, find=find)
         return {"items": item_ids[:limit], "next": item_ids[limit - 1] if len(item_ids) > limit else None}
 
     @router.get("/items/{item_id:any}", response_model=Item, responses=errors(404))

@@ -16,22 +16,21 @@ from retrieval.search.result import (
     FILTERED_OUT,
     PERHAPS,
     RANKED,
-    REVIEW_P,
     TWINS,
     Match,
     SearchResult,
-    p_value_words,
 )
 
 REVIEWED = 6  # largest number of candidates for review that are shown
-NO_MATCH = "No confident match"
+NO_MATCH = "Nothing like this here"
 NO_THRESHOLD = (
     "This search cannot tell yet whether an item is in the catalogue: it shows the closest ones, right or not."
 )
-UNDECIDED = "The closest items to parts of the photo, right or not: this search does not tell whether they match."
+UNDECIDED = "The closest items to parts of the photo, right or not. Choose a box on the photo to search with it alone."
+TWO_IDS = "The catalogue may have this item twice. Please check both."
 WAITING = """
-<div class="r-empty"><p><b>Upload, paste or take a photo of one item.</b></p>
-<p>You get the catalogue item it shows. If the search is not sure, you get the closest ones to choose from.</p></div>
+<div class="r-empty"><p><b>Choose, paste or take a photo of one item.</b></p>
+<p>Paste or drop it anywhere on this page. You get the item it shows, or hear that there is none like it.</p></div>
 """
 CHECK = "Check a match before you rely on it."
 
@@ -41,21 +40,20 @@ def _templates() -> Environment:
     made = Environment(
         loader=PackageLoader("serving.page"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    made.filters |= {"title_of": title_of, "thumbnail": thumbnail_url, "closeness": _closeness}
+    made.filters |= {"title_of": title_of, "thumbnail": thumbnail_url}
     return made
 
 
 def header_html(retriever: Retriever, *, drift: bool = False) -> str:
-    """Return the page header: gallery size, the rate of false matches in a sentence, and warnings.
+    """Return the page header: gallery size, what the search finds and how often it is wrong, and warnings.
 
-    `drift`: whether recent photos differ from those that the rate was measured with.
+    `drift`: whether recent photos differ from those that the rates were measured with.
     """
     point, rates = retriever.point, retriever.rates()
-    share = f"about {point.target_fpir:.1%}"
-    if rates is not None and point.status == CERTIFIED and not rates.broken(point):
-        share = f"at most {point.target_fpir:.1%}"
-    elif rates is not None:
-        share = f"about {rates.expected(point.threshold):.1%}"
+    evidence, wrong, most = point.evidence, point.target_fpir, None
+    if rates is not None and not (point.status == CERTIFIED and not rates.broken(point)):
+        wrong, most = rates.expected(point.threshold), rates.fpir_upper(point.threshold)
+    found = evidence.get("tpir") if point.evidence.get("anchored") else None
     warnings = {
         "That is more than intended, because the catalogue has changed.": rates is not None and rates.broken(point),
         "The catalogue has changed since this was measured.": retriever.unmeasured,
@@ -68,7 +66,11 @@ def header_html(retriever: Retriever, *, drift: bool = False) -> str:
         .render(
             items=retriever.gallery.items,
             photos=len(retriever.gallery),
-            share=share if point.decides else "",
+            decides=point.decides,
+            certified=rates is not None and most is None,
+            found="" if found is None else of_photos(found),
+            wrong=of_photos(wrong),
+            most="" if most is None else of_photos(most),
             elsewhere=point is retriever.bundle.operating_point,
             no_threshold=NO_THRESHOLD,
             warnings=[f"{text} {CHECK}" for text, holds in warnings.items() if holds],
@@ -76,53 +78,66 @@ def header_html(retriever: Retriever, *, drift: bool = False) -> str:
     )
 
 
+def of_photos(share: float) -> str:
+    """Return a share in words: "6 of 10", "1 of 20", "2 of 1,000"."""
+    if share >= 0.095:
+        return f"{round(10 * share)} of 10"
+    if share < 0.0005:
+        return "fewer than 1 of 1,000"
+    return f"1 of {round(1 / share)}" if share >= 0.0095 else f"{round(1000 * share)} of 1,000"
+
+
 def refused_html(text: str) -> str:
     """Return the refusal of a photo."""
     return _answer(kind="refused", title="This photo cannot be searched", text=text)
 
 
-def answer_html(result: SearchResult, request_id: str = "") -> str:
-    """Return the answer to a query: the match, or the closest items without a claim about the catalogue.
+def answer_html(result: SearchResult, request_id: str = "", *, least_p: float = 0.0) -> str:
+    """Return the answer to a query: the item, an item to confirm, or the closest items without a claim.
 
-    With a `request_id` visitors can judge the answer.
+    With a `request_id` visitors can judge the answer. `least_p` is the smallest p-value that the gallery can show.
     """
     matches, shown = list(result.matches), shown_items(result)
     others = shown[len(matches) :]
+    told: dict[str, Any] = {"others": others, "request_id": request_id, "agreeing": _agreeing(result)}
     if not shown:
         empty = "The gallery holds no photos yet." if result.reason != FILTERED_OUT else "No photo passes the filter."
         return _answer(kind="none", title=NO_MATCH, text=empty)
-    told: dict[str, Any] = {"threshold": result.threshold, "request_id": request_id, "agreeing": _agreeing(result)}
-    told["scale"] = 1.25 * max(result.threshold or 0, *(match.distance for match in shown), 1e-6)
     if result.decision == RANKED:
-        return _answer(kind="none", title="The closest items", text=NO_THRESHOLD, others=others, **told)
+        return _answer(kind="none", title="The closest items", text=NO_THRESHOLD, **told)
     if result.decision == PERHAPS:
-        return _answer(kind="none", title=_perhaps_title(result), text=_perhaps_text(result), others=others, **told)
+        twins = result.reason == TWINS
+        first, *more = (title_of(match) for match in others)
+        title = f"{first} or {more[0]}" if twins else f"Probably {first}. Is it?"
+        text = TWO_IDS if twins else _closeness(others[0], least_p)
+        return _answer(kind="perhaps", title=title, text=text, asks=not twins, **told)
     if not matches:
-        return _answer(kind="none", title=NO_MATCH, text=_no_match_text(len(others)), others=others, **told)
-    text = "This item is close enough."
+        few = "Is it one of these after all?" if len(others) > 1 else "Is it this one after all?"
+        return _answer(kind="none", title=NO_MATCH, text=f"No item is close enough. {few}", **told)
+    text = _closeness(matches[0], least_p)
     if len(matches) > 1:
-        text = f"{len(matches)} items are close enough; this is the closest."
-    title = f"This is {title_of(matches[0])}"
-    return _answer(kind="match", title=title, text=text, matches=matches, others=others, **told)
+        text = f"{len(matches)} items are close enough; this is the closest. {text}"
+    return _answer(kind="match", title=f"This is {title_of(matches[0])}", text=text, matches=matches, **told)
 
 
 def parts_html(results: Sequence[SearchResult]) -> str:
     """Return the items that parts of a photo show, and the nearest items to the other parts."""
-    found = [result.nearest for result in results if result.nearest is not None]
+    found = [result for result in results if result.nearest is not None]
     if not found:
         return _answer(kind="none", title="Nothing found", text="The gallery holds no photos yet.")
-    matches = [result.matches[0] for result in results if result.matches]
-    others = [near for near in found if near.item_id not in {match.item_id for match in matches}]
-    scale = 1.25 * max(1e-6, *(match.distance for match in found))
+    known = [result for result in found if result.matches]
+    named = {result.matches[0].item_id for result in known}
+    rest = [result for result in found if result.nearest is not None and result.nearest.item_id not in named]
+    boxes = [result.box for result in (*known, *rest)]
+    matches = [result.matches[0] for result in known]
+    others = [result.nearest for result in rest]
+    told = {"matches": matches, "others": others, "boxes": boxes}
     if matches:
-        title = f"This shows {' and '.join(title_of(match) for match in matches)}"
-        text = "These items are close enough to parts of the photo."
-        return _answer(kind="match", title=title, text=text, matches=matches, others=others, scale=scale)
+        title = f"This shows {' and '.join(dict.fromkeys(title_of(match) for match in matches))}"
+        return _answer(kind="match", title=title, text="Choose a box on the photo to search with it alone.", **told)
     if any(result.decision == RANKED for result in results):
-        return _answer(kind="none", title="The closest items", text=UNDECIDED, others=others, scale=scale)
-    return _answer(
-        kind="none", title=NO_MATCH, text="No part of the photo is close enough.", others=others, scale=scale
-    )
+        return _answer(kind="none", title="The closest items", text=UNDECIDED, **told)
+    return _answer(kind="none", title=NO_MATCH, text="No part of the photo is close enough.", **told)
 
 
 def labels_html(labels: Sequence[str]) -> str:
@@ -163,12 +178,11 @@ def _answer(*, kind: str, title: str, text: str, **told: Any) -> str:
         "matches": [],
         "others": [],
         "boxes": [],
-        "threshold": None,
+        "asks": False,
         "request_id": "",
         "agreeing": 0,
     }
-    values = {**defaults, "photo": "", "scale": 1.0, **told}
-    return _templates().get_template("answer.html").render(kind=kind, title=title, text=text, **values)
+    return _templates().get_template("answer.html").render(kind=kind, title=title, text=text, **{**defaults, **told})
 
 
 def _agreeing(result: SearchResult) -> int:
@@ -178,25 +192,11 @@ def _agreeing(result: SearchResult) -> int:
     return next((evidence.inliers for evidence in known if evidence.item_id == first), 0)
 
 
-def _perhaps_title(result: SearchResult) -> str:
-    if result.reason == TWINS:
-        return f"{title_of(result.review[0])} or {title_of(result.review[1])}"
-    return f"Probably {title_of(result.review[0])}, please confirm"
-
-
-def _perhaps_text(result: SearchResult) -> str:
-    if result.reason == TWINS:
-        return "The catalogue may have this item twice. Please check both."
-    return "This item is the most likely one, but the search is not sure."
-
-
-def _no_match_text(count: int) -> str:
-    if count > 1:
-        return "None of these items is close enough to be sure. Is it one of them?"
-    return "No item is close enough to be sure. This is the closest one."
-
-
-def _closeness(p_value: float) -> str:
-    """Return what a p-value says, as a sentence for visitors; a large one has no figure."""
-    clause = p_value_words(p_value) if p_value <= REVIEW_P else "photos of unknown items often come this close"
-    return f"{clause[:1].upper()}{clause[1:]}."
+def _closeness(match: Match, least_p: float) -> str:
+    """Return what the p-value of a match says, in words for visitors."""
+    if match.p_value is None:
+        return "It is close enough."
+    share = of_photos(match.p_value)
+    at_most = "At most " if match.p_value <= least_p and not share.startswith("fewer") else ""
+    told = f"{at_most}{share} photos of other things come this close."
+    return told[:1].upper() + told[1:]

@@ -1,82 +1,43 @@
-// Parts of the page that Gradio has no components for.
+// Gestures, the view of an item, and feedback: what Gradio has no components for.
 (() => {
-  // A box drawn on the photo moves the four sliders of "Search a part of it", and they draw the box.
-  const SIDES = ["left", "right", "top", "bottom"];
-  const input = (side) => document.querySelector(`#part-${side} input[type=range]`);
-  const image = () => document.querySelector("#photo img");
-  const value = (side) => Number(input(side)?.value ?? (side === "left" || side === "top" ? 0 : 100));
+  const find = (selector) => document.querySelector(selector);
+  const make = (name, properties = {}, ...children) => {
+    const element = Object.assign(document.createElement(name), properties);
+    element.append(...children);
+    return element;
+  };
 
-  function set(side, percent) {
-    const field = input(side);
-    if (!field) return;
-    Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set.call(field, Math.round(percent));
-    for (const kind of ["input", "change"]) field.dispatchEvent(new Event(kind, { bubbles: true }));
+  // --- photos: choose, paste or drop anywhere, camera of a phone
+  const image = () => find("#photo .image-frame img, #photo .image-container img");
+
+  function take(file) {
+    const input = find("#photo input[type=file]");
+    if (!input || !file?.type.startsWith("image/")) return;
+    const files = new DataTransfer();
+    files.items.add(file);
+    input.files = files.files;
+    input.dispatchEvent(new Event("change", { bubbles: true }));
   }
 
-  // where the pixels of a picture are that is fitted into its element
-  function area(picture) {
-    const box = picture.getBoundingClientRect();
-    const scale = Math.min(box.width / picture.naturalWidth, box.height / picture.naturalHeight);
-    const width = picture.naturalWidth * scale, height = picture.naturalHeight * scale;
-    return { x: box.x + (box.width - width) / 2, y: box.y + (box.height - height) / 2, width, height };
-  }
-
-  function draw() {
-    const picture = image();
-    let frame = document.querySelector("#part-box");
-    const whole = SIDES.every((side) => value(side) === (side === "left" || side === "top" ? 0 : 100));
-    if (!picture || !picture.naturalWidth || whole) { frame?.remove(); return; }
-    const holder = picture.parentElement;
-    if (!frame || frame.parentElement !== holder) {
-      frame?.remove();
-      frame = Object.assign(document.createElement("div"), { id: "part-box" });
-      holder.style.position = "relative";
-      holder.append(frame);
-    }
-    const shown = area(picture), from = holder.getBoundingClientRect();
-    const at = (percent, start, length) => start + (length * percent) / 100;
-    const left = at(value("left"), shown.x - from.x, shown.width), right = at(value("right"), shown.x - from.x, shown.width);
-    const top = at(value("top"), shown.y - from.y, shown.height), bottom = at(value("bottom"), shown.y - from.y, shown.height);
-    Object.assign(frame.style, { left: `${left}px`, top: `${top}px`,
-      width: `${Math.max(0, right - left)}px`, height: `${Math.max(0, bottom - top)}px` });
-  }
-
-  let start = null;
-  const percentOf = (event, shown) => [
-    Math.min(100, Math.max(0, (100 * (event.clientX - shown.x)) / shown.width)),
-    Math.min(100, Math.max(0, (100 * (event.clientY - shown.y)) / shown.height)),
-  ];
-  document.addEventListener("pointerdown", (event) => {
-    const open = document.querySelector("#part-left input[type=range]");
-    if (event.target !== image() || !open || !open.offsetParent) return;
-    start = percentOf(event, area(event.target));
+  document.addEventListener("paste", (event) => {
+    const file = [...(event.clipboardData?.files ?? [])].find((each) => each.type.startsWith("image/"));
+    if (!file) return;
     event.preventDefault();
-  });
-  document.addEventListener("pointermove", (event) => {
-    const picture = image();
-    if (!start || !picture) return;
-    const [x, y] = percentOf(event, area(picture));
-    set("left", Math.min(start[0], x)); set("right", Math.max(start[0], x));
-    set("top", Math.min(start[1], y)); set("bottom", Math.max(start[1], y));
-    draw();
-  });
-  for (const kind of ["pointerup", "pointercancel"]) document.addEventListener(kind, () => { start = null; });
-  document.addEventListener("input", (event) => { if (event.target.closest?.("#part")) draw(); });
-  document.addEventListener("load", (event) => { if (event.target === image()) setTimeout(draw, 300); }, true);
-  window.addEventListener("resize", draw);
-
-  // verdicts on an answer: one for each
-  document.addEventListener("click", async (event) => {
-    const pressed = event.target.closest?.("#answer [data-verdict]");
-    if (!pressed) return;
-    const answer = pressed.closest("#answer"), buttons = [...answer.querySelectorAll("[data-verdict]")];
-    const note = answer.querySelector("#noted"), { verdict, item } = pressed.dataset;
-    const body = { request_id: answer.querySelector("[data-request]").dataset.request, verdict, item_id: item ?? "" };
-    for (const button of buttons) button.disabled = true;
-    const options = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
-    const sent = await fetch("v1/feedback", options).catch(() => null);
-    note.textContent = sent?.ok ? "Saved, thank you." : "This could not be saved. Search again, then answer.";
-    for (const button of buttons) button.hidden = true;
+    event.stopImmediatePropagation();
+    take(file);
+  }, true);
+  for (const kind of ["dragover", "drop"]) {
+    document.addEventListener(kind, (event) => {
+      if (!event.dataTransfer?.types.includes("Files")) return;
+      event.preventDefault();
+      event.stopImmediatePropagation();
+      if (kind === "drop") take(event.dataTransfer.files[0]);
+    }, true);
+  }
+  document.addEventListener("change", (event) => {
+    if (!event.target.matches?.(".r-camera input")) return;
+    take(event.target.files[0]);
+    event.target.value = "";
   });
 
   // photos in other formats that this browser opens are sent as JPEG
@@ -100,27 +61,195 @@
     return send(place, uploads ? { ...options, body: await converted(options.body) } : options);
   };
 
-  // scroll to an answer that is outside of the visible part of the screen
+  // --- a part of the photo: drag a box on it, or choose one that was found; its sides are shares of the photo
+  const LEAST = 0.03; // a smaller box is a click
+  let part = null, from = null, searched = null, searches = 0; // searched: the photo of the part
+
+  // where the pixels of a picture are that is fitted into its element
+  function area(picture) {
+    const box = picture.getBoundingClientRect();
+    const scale = Math.min(box.width / picture.naturalWidth, box.height / picture.naturalHeight);
+    const width = picture.naturalWidth * scale, height = picture.naturalHeight * scale;
+    return { x: box.x + (box.width - width) / 2, y: box.y + (box.height - height) / 2, width, height };
+  }
+
+  function frame(sides, className) {
+    const picture = image(), holder = picture.parentElement, shown = area(picture), place = holder.getBoundingClientRect();
+    const element = make(className === "r-found-box" ? "button" : "div", { className: `r-box ${className}` });
+    holder.style.position = "relative";
+    Object.assign(element.style, {
+      left: `${shown.x - place.x + sides[0] * shown.width}px`, width: `${(sides[2] - sides[0]) * shown.width}px`,
+      top: `${shown.y - place.y + sides[1] * shown.height}px`, height: `${(sides[3] - sides[1]) * shown.height}px`,
+    });
+    holder.append(element);
+    return element;
+  }
+
+  function draw() {
+    for (const element of document.querySelectorAll(".r-box")) element.remove();
+    const picture = image(), ready = Boolean(picture?.naturalWidth);
+    if (picture?.src !== searched) part = null;
+    for (const [id, shown] of [["#part-hint", ready], ["#part-clear", ready && part]]) if (find(id)) find(id).hidden = !shown;
+    if (!ready) return;
+    if (part) { frame(part, "r-part-box"); return; }
+    const boxes = [...document.querySelectorAll("#answer [data-box]")].map((card, place) => {
+      const [left, upper, right, lower] = card.dataset.box.split(",").map(Number), { naturalWidth: w, naturalHeight: h } = picture;
+      return { name: place + 1, size: (right - left) * (lower - upper), sides: [left / w, upper / h, right / w, lower / h] };
+    });
+    for (const { name, sides } of boxes.sort((one, other) => other.size - one.size)) { // small boxes lie above large ones
+      const button = frame(sides, "r-found-box");
+      button.textContent = name;
+      button.setAttribute("aria-label", `Search with box ${name}`);
+      button.onclick = () => search(sides);
+    }
+  }
+
+  function search(sides) {
+    part = sides;
+    searched = image()?.src ?? null;
+    const field = find("#part textarea");
+    const noise = (++searches % 10) / 1e6; // Gradio searches only after a change
+    const text = (side, place) => (side >= 1 ? "1" : Math.max(0, side + (place ? 0 : noise)).toFixed(6));
+    const value = sides ? sides.map(text).join(",") : "";
+    Object.getOwnPropertyDescriptor(Object.getPrototypeOf(field), "value").set.call(field, value);
+    field.dispatchEvent(new Event("input", { bubbles: true }));
+    draw();
+  }
+
+  const shareOf = (event, shown) => [
+    Math.min(1, Math.max(0, (event.clientX - shown.x) / shown.width)),
+    Math.min(1, Math.max(0, (event.clientY - shown.y) / shown.height)),
+  ];
+  document.addEventListener("pointerdown", (event) => {
+    if (event.button || !(event.target === image() || event.target.matches?.(".r-found-box"))) return;
+    from = shareOf(event, area(image()));
+    part = null;
+    event.preventDefault();
+  });
+  document.addEventListener("pointermove", (event) => {
+    const picture = image();
+    if (!from || !picture) return;
+    const [x, y] = shareOf(event, area(picture));
+    if (Math.abs(x - from[0]) < LEAST || Math.abs(y - from[1]) < LEAST) return;
+    part = [Math.min(from[0], x), Math.min(from[1], y), Math.max(from[0], x), Math.max(from[1], y)];
+    searched = picture.src;
+    draw();
+  });
+  document.addEventListener("pointerup", () => {
+    if (from && part) search(part);
+    from = null;
+  });
+  document.addEventListener("pointercancel", () => { from = part = null; draw(); });
+  document.addEventListener("click", (event) => { if (event.target.id === "part-clear") search(null); });
+  window.addEventListener("resize", draw);
+
+  // --- an item: all its photos, beside the photo that was sent
+  async function open(item, photo, distance) {
+    const answer = await fetch(`v1/items/${encodeURIComponent(item)}`).catch(() => null);
+    if (!answer?.ok) return;
+    const { photos } = await answer.json();
+    const own = photos.find((each) => each.photo_id === photo) ?? photos[0], about = own.metadata;
+    const name = typeof about.name === "string" && about.name.trim() ? about.name : item;
+    const shown = (each, className) => make("img", { src: `v1/thumbnails/${encodeURIComponent(each.photo_id)}`, alt: "", className });
+    const large = make("figure", {}, shown(own, ""), make("figcaption", { textContent: "Catalogue" }));
+    const pair = make("div", { className: "r-pair" });
+    if (image()) pair.append(make("figure", {}, make("img", { src: image().src, alt: "" }), make("figcaption", { textContent: "Your photo" })));
+    pair.append(large);
+    const rest = make("div", { className: "r-photos" });
+    for (const each of photos.length > 1 ? photos : []) {
+      const button = make("button", { type: "button", ariaLabel: `Compare with ${each.photo_id}` }, shown(each, ""));
+      button.onclick = () => large.firstChild.replaceWith(shown(each, ""));
+      rest.append(button);
+    }
+    const facts = make("dl");
+    for (const [key, value] of Object.entries({ id: item, ...about, ...(distance && { distance }) })) facts.append(make("dt", { textContent: key }), make("dd", { textContent: String(value) }));
+    const link = make("button", { type: "button", textContent: "Copy a link to this item" });
+    const note = make("span", { className: "r-small", textContent: " It shows the item, not your photo, which is not kept." });
+    link.onclick = async () => {
+      const address = new URL(location.href);
+      address.hash = new URLSearchParams({ item });
+      await navigator.clipboard.writeText(address.href).then(() => { note.textContent = " Copied."; }, () => { note.textContent = ` ${address.href}`; });
+    };
+    const close = make("button", { type: "button", className: "r-close", ariaLabel: "Close", textContent: "×" });
+    const title = make("h2", { textContent: name });
+    const dialog = make("dialog", { id: "item", ariaLabel: name }, close, title, pair, rest, facts, make("p", {}, link, note));
+    close.onclick = () => dialog.close();
+    dialog.onclick = (event) => { if (event.target === dialog) dialog.close(); };
+    dialog.onclose = () => dialog.remove();
+    (find(".gradio-container") ?? document.body).append(dialog);
+    dialog.showModal();
+  }
+  document.addEventListener("click", (event) => {
+    const pressed = event.target.closest?.("#answer [data-open]");
+    if (pressed) open(pressed.dataset.open, pressed.dataset.photo, pressed.closest("figure").dataset.distance);
+  });
+  const linked = () => new URLSearchParams(location.hash.slice(1)).get("item");
+  const openLinked = () => { if (linked()) open(linked()); };
+  window.addEventListener("hashchange", openLinked);
+  window.addEventListener("load", openLinked);
+
+  // --- verdicts on an answer: one for each
+  document.addEventListener("click", async (event) => {
+    const pressed = event.target.closest?.("#answer [data-verdict]");
+    if (!pressed) return;
+    const answer = pressed.closest("#answer"), note = answer.querySelector("#noted"), { verdict, item } = pressed.dataset;
+    const body = { request_id: answer.querySelector("[data-request]").dataset.request, verdict, item_id: item ?? "" };
+    const buttons = [...answer.querySelectorAll("[data-verdict], [data-another]")];
+    for (const button of buttons) button.disabled = true;
+    const options = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
+    const sent = await fetch("v1/feedback", options).catch(() => null);
+    note.textContent = sent?.ok ? "Saved, thank you." : "This could not be saved. Search again, then answer.";
+    for (const button of buttons) button.hidden = true;
+    answer.querySelector("#another").hidden = true;
+  });
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest?.("#answer [data-another]")) return;
+    find("#another").hidden = false;
+    find("#another input").focus();
+  });
+  let typed = 0;
+  document.addEventListener("input", async (event) => {
+    if (!event.target.matches?.("#another input")) return;
+    const number = ++typed, text = event.target.value.trim(), list = find("#another ul");
+    await new Promise((done) => setTimeout(done, 200));
+    if (number !== typed) return;
+    const query = new URLSearchParams({ find: text, limit: 8 });
+    const answer = text ? await fetch(`v1/items?${query}`).then((got) => got.json()).catch(() => null) : null;
+    if (number !== typed) return;
+    list.replaceChildren(...(answer?.items ?? []).map((item) => {
+      const button = make("button", { type: "button", textContent: item });
+      Object.assign(button.dataset, { verdict: "wrong", item });
+      return make("li", {}, button);
+    }));
+    if (text && !answer?.items?.length) list.append(make("li", { className: "r-small", textContent: "No item has this name or id." }));
+  });
+
+  // --- after a change of the page
   let last = null;
   function showAnswer() {
-    const banner = document.querySelector("#answer .r-banner");
-    if (banner === last) return;
-    last = banner;
+    const banner = find("#answer .r-banner");
+    const now = banner && banner.textContent + document.querySelectorAll("#answer [data-box]").length;
+    if (now === last) return;
+    last = now;
+    draw();
     if (!banner) return;
     const place = banner.getBoundingClientRect();
     if (place.top >= 0 && place.bottom + 200 <= window.innerHeight) return;
     const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
     banner.scrollIntoView({ behavior: still ? "auto" : "smooth", block: "start" });
   }
+  document.addEventListener("load", (event) => { if (event.target === image()) draw(); }, true);
 
   // Gradio names neither the buttons of the examples nor the photo
   new MutationObserver(() => {
     showAnswer();
+    if (!image() && find("#part-hint")?.hidden === false) draw();
     const labels = [...document.querySelectorAll("#example-labels li")].map((item) => item.textContent);
     document.querySelectorAll("button.gallery-item").forEach((button, number) => {
       button.setAttribute("aria-label", labels[number] || `Example ${number + 1}`);
       button.dataset.label = labels[number] ?? "";
     });
-    document.querySelector("#photo .image-frame img:not([alt='Your photo'])")?.setAttribute("alt", "Your photo");
+    image()?.setAttribute("alt", "Your photo");
+    find("#part textarea")?.setAttribute("aria-label", "Part of the photo");
   }).observe(document.documentElement, { childList: true, subtree: true });
 })();

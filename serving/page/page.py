@@ -1,7 +1,8 @@
-"""Search page at /: upload, paste or camera photos, a part of the photo, answer and feedback.
+"""Search page at /: a photo or a part of it, answer and feedback.
 
-Gradio renders the page and runs its events. It handles photos as tokens and never reads the files; `retrieval.images`
-opens their bytes like those of HTTP requests. Verdicts go from the page's script to `/v1/feedback`.
+Gradio renders the page and runs its events; the page's script adds gestures and the view of an item. Gradio handles
+photos as tokens and never reads the files; `retrieval.images` opens their bytes like those of HTTP requests. Verdicts
+go from the page's script to `/v1/feedback`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 from starlette.applications import Starlette
 
+from index.gallery import Gallery
 from index.search.leave_one_out import evenly_spaced
 from retrieval.errors import ImageRefused, ImageUnreadable, InvalidParameter, MissingDependency
 from retrieval.images import MAX_BYTES, open_image, read_file
@@ -39,13 +42,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("retrieval.serving")
 TITLE = "Which catalogue item is this?"
+ABOUT = "Send a photo and get the item of the catalogue that it shows, or hear that there is none like it."
+TOOLS = """
+<p class="r-tools"><label class="r-camera">Take a photo
+<input type="file" accept="image/*" capture="environment"></label>
+<span class="r-small" id="part-hint" hidden>Drag on the photo to search with a part of it.
+<button type="button" id="part-clear" hidden>Whole photo</button></span></p>
+"""
 STYLE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.css", "page.js"))
 TOP_K = 12
-OWN_EXAMPLES = 6  # gallery thumbnails shown when no examples are given
+OWN_EXAMPLES, UNKNOWN_EXAMPLES = 6, 2  # photos of the gallery that are shown when no examples are given
 MOST_EXAMPLES = 12
 CLIENT_PHOTOS, PHOTOS = 8, 16  # photos of the largest size in memory, per client and in total
 QUEUE_S = 1.0  # polling interval of Gradio's queue, which stays empty; the default 0.001 s uses 6 % of a core
-SIDES = {"left": 0, "right": 100, "top": 0, "bottom": 100}  # of the searched part, in percent: the whole photo
 UNQUEUED = {"queue": False, "api_visibility": "private"}  # events bypass the queue and keep no session
 
 
@@ -84,27 +93,28 @@ def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()
         with gradio.Row(equal_height=False, elem_classes="r-main"):
             with gradio.Column(scale=2, min_width=280, elem_classes="r-ask"):
                 photo = _photo_input()
-                with gradio.Accordion("Search a part of it", open=False, elem_id="part"):
-                    gradio.HTML("<p class='r-small'>Draw a box on the photo, or move the sides (percent).</p>")
-                    sides = [
-                        gradio.Slider(0, 100, value, step=1, label=side, elem_id=f"part-{side}", buttons=[])
-                        for side, value in SIDES.items()
-                    ]
-                    part = gradio.Button("Search this part", size="sm")
-                parts = gradio.Button("Find all items in the photo", size="sm", elem_id="parts")
-                _examples(photo, uploads, example_images(service.retriever, examples))
+                gradio.HTML(TOOLS)
+                part = gradio.Textbox(elem_id="part", show_label=False, container=False)  # set by the page's script
+                parts = gradio.Button("Find all items in the photo", elem_id="parts", variant="primary")
+                _examples(photo, searches.add_examples(examples))
             with gradio.Column(scale=3, min_width=280):
                 answer = gradio.HTML(WAITING, elem_id="answer")
 
-        async def search_whole(token: str | None) -> tuple[Any, ...]:
-            return (*await searches.photo(token), *SIDES.values())
-
         progress = {"show_progress": "minimal", "show_progress_on": [answer], **UNQUEUED}
         page.load(searches.header, None, head, show_progress="hidden", api_name="header", **UNQUEUED)
-        photo.change(search_whole, photo, [answer, head, *sides], api_name="search_whole", **progress)
-        part.click(searches.photo, [photo, *sides], [answer, head], api_name="search_part", **progress)
+        photo.change(searches.photo, photo, [answer, head], api_name="search_whole", **progress)
+        part.change(searches.photo, [photo, part], [answer, head], api_name="search_part", **progress)
         parts.click(searches.parts, photo, [answer, head], api_name="search_all", **progress)
     return page
+
+
+@dataclass(frozen=True)
+class Example:
+    """A photo to try, and the ids of gallery photos that its search leaves out."""
+
+    image: bytes
+    label: str = ""
+    left_out: tuple[str, ...] = ()
 
 
 class PageSearch:
@@ -112,35 +122,63 @@ class PageSearch:
 
     def __init__(self, service: Service, uploads: Uploads) -> None:
         self._service, self._uploads = service, uploads
+        self._examples: dict[str, Example] = {}
+
+    def add_examples(self, files: Sequence[Path]) -> dict[str, Example]:
+        """Return the readable files, or photos of the gallery if there are none, by token in the upload store."""
+        found = []
+        for file in files:
+            try:
+                found.append(Example(read_file(file), example_label(file)))
+            except ImageRefused as error:
+                log.warning("an example photo is left out: %s", error)
+        found = found or gallery_examples(self._service.retriever)
+        self._examples = {self._uploads.store(None, example.image): example for example in found}
+        return self._examples
 
     def header(self) -> str:
         """Return the header of the page."""
         return header_html(self._service.retriever, drift=bool(drift_warning(self._service.drift.state())))
 
-    async def photo(self, token: str | None, *sides: float) -> tuple[str, str]:
-        """Search with a photo, or the part within its sides: left, right, top, bottom in percent."""
+    async def photo(self, token: str | None, part: str = "") -> tuple[str, str]:
+        """Search with a photo, or with a part of it: its left, upper, right and lower side, in shares of the photo."""
         if token is None:
             event = EVENT.get()
             self._uploads.clear(event.client, event.session)
-        return await self._shown(token, partial(self._search, sides=sides)), self.header()
+        search = partial(self._search, part=part, left_out=self._left_out(token))
+        return await self._shown(token, search), self.header()
 
     async def parts(self, token: str | None) -> tuple[str, str]:
         """Rank the items by parts of a photo."""
-        return await self._shown(token, self._search_parts), self.header()
+        return await self._shown(token, partial(self._search_parts, left_out=self._left_out(token))), self.header()
 
-    async def _search(self, data: bytes, *, sides: Sequence[float]) -> str:
+    async def _search(self, data: bytes, *, part: str, left_out: Sequence[str]) -> str:
         service, event = self._service, EVENT.get()
         bbox = None
-        if sides and tuple(sides) != tuple(SIDES.values()):
-            bbox, _waited = await service.pool.run(partial(_part_of, data, sides))
-        explain = service.retriever.bundle.verifier is not None  # to tell the number of details that agree
+        if part:
+            bbox, _waited = await service.pool.run(partial(_part_of, data, part))
+        retriever = service.retriever
+        explain = retriever.bundle.verifier is not None  # to tell the number of details that agree
         result = await service.search(
-            data, bbox=bbox, top_k=TOP_K, any_review=True, explain=explain, request_id=event.request_id
+            data,
+            bbox=bbox,
+            top_k=TOP_K,
+            any_review=True,
+            explain=explain,
+            left_out=left_out,
+            request_id=event.request_id,
         )
-        return answer_html(result, event.request_id if service.judged is not None else "")
+        judged = service.judged is not None and not left_out
+        rates = retriever.rates()
+        least_p = 0.0 if rates is None else rates.p_value(-1.0)
+        return answer_html(result, event.request_id if judged else "", least_p=least_p)
 
-    async def _search_parts(self, data: bytes) -> str:
-        return parts_html(await self._service.search_boxes(data, WINDOWS, top_k=1))
+    async def _search_parts(self, data: bytes, *, left_out: Sequence[str]) -> str:
+        return parts_html(await self._service.search_boxes(data, WINDOWS, top_k=1, left_out=left_out))
+
+    def _left_out(self, token: str | None) -> tuple[str, ...]:
+        example = self._examples.get(token or "")
+        return () if example is None else example.left_out
 
     async def _shown(self, token: str | None, search: Callable[[bytes], Awaitable[str]]) -> str:
         if token is None:
@@ -153,23 +191,27 @@ class PageSearch:
             return refused_html(str(error))
 
 
-def example_images(retriever: Retriever, files: Sequence[Path]) -> list[tuple[bytes, str]]:
-    """Return the readable files with their labels, or gallery thumbnails without labels if there are none."""
-    found = []
-    for file in files:
-        try:
-            found.append((read_file(file), example_label(file)))
-        except ImageRefused as error:
-            log.warning("an example photo is left out: %s", error)
-    return found or [(image, "") for image in gallery_examples(retriever)]
+def gallery_examples(retriever: Retriever) -> list[Example]:
+    """Return photos of a gallery, evenly spaced, as if they were new: their searches leave them out.
 
-
-def gallery_examples(retriever: Retriever) -> list[bytes]:
-    """Return a few thumbnails, evenly spaced over the gallery."""
-    gallery = retriever.gallery
+    The searches of the last ones leave out all photos of their items, which are unknown then.
+    """
+    gallery, found = retriever.gallery, []
+    if not isinstance(gallery, Gallery):
+        return []  # nothing can be left out
     now = gallery.snapshot()
-    chosen = [now.photo(position)[0] for position in evenly_spaced(now, OWN_EXAMPLES).tolist()]
-    return [jpeg for photo_id in chosen if (jpeg := gallery.thumbnail(photo_id))]
+    chosen = evenly_spaced(now, OWN_EXAMPLES + UNKNOWN_EXAMPLES)
+    for place, position in enumerate(chosen.tolist()):
+        photo_id, item_id, _ = now.photo(position)
+        jpeg = gallery.thumbnail(photo_id)
+        own = [name for name, _, _ in gallery.photos(item_id)]
+        if jpeg is None:
+            continue
+        if len(own) == 1 or place >= OWN_EXAMPLES:
+            found.append(Example(jpeg, "Not in the catalogue", tuple(own)))
+        else:
+            found.append(Example(jpeg, "", (photo_id,)))
+    return found
 
 
 def _gradio() -> Any:
@@ -183,10 +225,15 @@ def _gradio() -> Any:
 
 
 def _photo_input() -> gradio.Image:
-    """Return an input of a photo by upload, paste or camera, whose value is a token of the upload store."""
-    sources = ["upload", "clipboard", "webcam"]
+    """Return an input of a photo, whose value is a token of the upload store. The script adds paste and camera."""
     photo = _gradio().Image(
-        type="filepath", image_mode=None, sources=sources, label="Your photo", height=340, buttons=[], elem_id="photo"
+        type="filepath",
+        image_mode=None,
+        sources=["upload"],
+        label="Your photo",
+        height=340,
+        buttons=[],
+        elem_id="photo",
     )
     photo.preprocess = lambda payload: None if payload is None else str(payload.path)  # the default would re-save it
     photo.postprocess = _image_data
@@ -200,12 +247,12 @@ def _image_data(token: str | None) -> Any:
     return _gradio().data_classes.ImageData(path=token, url=f"gradio_api/file={token}", meta={})
 
 
-def _examples(photo: gradio.Image, uploads: Uploads, images: Sequence[tuple[bytes, str]]) -> None:
-    """Add clickable example photos, selected by number, with labels."""
-    if not images:
+def _examples(photo: gradio.Image, examples: Mapping[str, Example]) -> None:
+    """Add clickable example photos by token, selected by number, with labels."""
+    if not examples:
         return
-    gradio, tokens = _gradio(), [uploads.store(None, image) for image, _ in images]
-    gradio.HTML(labels_html([label for _, label in images]), visible="hidden")  # shown by the page's script
+    gradio, tokens = _gradio(), list(examples)
+    gradio.HTML(labels_html([example.label for example in examples.values()]), visible="hidden")  # shown by the script
     shown = gradio.Dataset(
         components=[photo],
         samples=[[token] for token in tokens],
@@ -220,11 +267,10 @@ def _examples(photo: gradio.Image, uploads: Uploads, images: Sequence[tuple[byte
     shown.click(pick, shown, photo, show_progress="hidden", api_name="example", **UNQUEUED)
 
 
-def _part_of(data: bytes, sides: Sequence[float]) -> BBox:
-    """Return the part of a photo within sides in percent, as a bounding box in pixels."""
-    left, right, top, bottom = sides
-    if not (left < right and top < bottom):
-        raise ImageUnreadable("the part is empty", remedy="Left lies before right, top above bottom")
+def _part_of(data: bytes, part: str) -> BBox:
+    """Return a part of a photo, in shares of its width and height, as a bounding box in pixels."""
+    left, upper, right, lower = map(float, part.split(","))
+    if not (left < right and upper < lower):
+        raise ImageUnreadable("the part is empty", remedy="Draw a box on the photo")
     image = open_image(data)
-    width, height = image.width / 100, image.height / 100
-    return left * width, top * height, right * width, bottom * height
+    return left * image.width, upper * image.height, right * image.width, lower * image.height

@@ -44,6 +44,7 @@ RUN_PATH = f"{API}/run/predict"
 SHOWN = ("/", "/config", "/theme.css", "/favicon.ico")
 FILES = ("/assets", "/static")
 PLAIN_PATH = re.compile(r"/|(/(?!\.)[\w.-]{1,200}){1,8}", re.ASCII)  # no segment is empty, long or begins with a dot
+PART = re.compile(r"(?:(?:0\.\d{1,6}|[01])(?:,(?!$)|$)){4}|", re.ASCII)
 EVENT_BYTES = 16 * 1024  # size limit of an event request, which holds tokens and numbers only
 MISLEADING = (b"x-forwarded-host", b"x-forwarded-prefix", b"x-direct-url", b"cookie", b"authorization", b"referer")
 SWEEP_S = 60.0
@@ -225,21 +226,29 @@ def _check_of(component: Any, uploads: Uploads) -> Check:
     kind = component.get_block_name()
     if kind == "image":
         return photo_check(uploads)
-    if kind == "slider":
-        return _number_check((int, float), float(component.minimum), float(component.maximum))
+    if kind == "textbox":
+        return _check_part
     if kind == "dataset":
-        return _number_check((int,), 0, len(component.samples) - 1)
+        return _number_check(len(component.samples) - 1)
     raise TypeError(f"the page has no check for inputs of kind {kind!r}")
 
 
-def _number_check(kinds: tuple[type, ...], least: float, most: float) -> Check:
-    def check(value: Any, _: EventContext) -> float:
-        if type(value) not in kinds or not least <= value <= most:  # NaN fails too
+def _number_check(most: int) -> Check:
+    def check(value: Any, _: EventContext) -> int:
+        if type(value) is not int or not 0 <= value <= most:
             told = f"{value}"[:40] if type(value) in (int, float) else type(value).__name__
-            raise InvalidParameter("number", f"lie between {least:g} and {most:g}", told, remedy=RELOAD)
-        return kinds[-1](value)  # type: ignore[no-any-return]
+            raise InvalidParameter("number", f"lie between 0 and {most}", told, remedy=RELOAD)
+        return value
 
     return check
+
+
+def _check_part(value: Any, _: EventContext) -> str:
+    """Return a part of a photo: four shares from 0 to 1, or "" for the whole photo."""
+    if not isinstance(value, str) or not PART.fullmatch(value):
+        told = value[:40] if isinstance(value, str) else type(value).__name__
+        raise InvalidParameter("part", "be four numbers from 0 to 1, with commas", told, remedy=RELOAD)
+    return value
 
 
 def _plain(scope: Scope, *without: bytes) -> Scope:

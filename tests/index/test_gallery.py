@@ -41,6 +41,24 @@ def test_metadata_filters_before_the_cut_and_thumbnails_are_kept(tmp_path: Path)
     assert gallery.thumbnail("p0") is None
 
 
+def test_items_are_found_by_a_part_of_their_id_or_metadata_in_any_case_page_by_page(tmp_path: Path) -> None:
+    names = ["Café au lait", "Green TEA", "100% juice", "cup", "Teapot", "a_b"]
+    gallery = Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e")
+    gallery.add(
+        [f"p{i}" for i in range(6)],
+        ["s5", "s3", "tea-1", "s2", "s4", "s1"],
+        unit(6),
+        metadata=[{"name": name, "price": place} for place, name in enumerate(names)],
+    )
+    assert gallery.item_ids(find="tea") == ["s3", "s4", "tea-1"]
+    assert gallery.item_ids(find="tea", after="s3", limit=1) == ["s4"]
+    assert gallery.item_ids(find="CAFé") == ["s5"]
+    assert gallery.item_ids(find="%") == ["tea-1"]
+    assert gallery.item_ids(find="_") == ["s1"]
+    assert gallery.item_ids(find="name") == gallery.item_ids(find="'") == []  # keys are no text of an item
+    assert len(gallery.item_ids()) == 6
+
+
 def test_an_empty_gallery_has_no_neighbours(tmp_path: Path) -> None:
     gallery = Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e")
     assert gallery.search(unit(2), 5) == [[], []]

@@ -42,6 +42,39 @@ def test_another_photo_of_an_item_matches_and_a_stranger_does_not(retriever: Ret
     assert stranger.certainty > 0
 
 
+@pytest.mark.parametrize("rebuilt", [False, True])
+def test_a_search_that_leaves_photos_out_is_that_of_a_gallery_without_them(
+    world: Path, tmp_path: Path, rebuilt: bool
+) -> None:
+    shutil.copytree(world / "gallery", tmp_path / "whole")
+    bundle = Bundle.open(world / "bundle")
+    with Gallery.open(tmp_path / "whole") as whole:
+        if rebuilt:
+            whole.rebuild(kind="flat")
+        names = {item: [name for name, _, _ in whole.photos(item)] for item in ("item-03", "item-05")}
+        left_out = [names["item-03"][1], *names["item-05"], "no-such-photo"]
+        queries = [encode(draw(item, 4)) for item in (3, 5, 7, 77)]
+        before = Retriever(bundle, whole)
+        found = [before.search(query, left_out=left_out, explain=True) for query in queries]
+        boxes = before.search_boxes(queries[0], left_out=left_out)
+        assert "item-05" in [match.item_id for match in before.search(queries[1]).matches]  # others still find it
+        whole.remove(photo_ids=left_out[:-1])
+        after = Retriever(bundle, whole)
+        for query, result in zip(queries, found, strict=True):
+            expected = after.search(query, explain=True)
+            assert (result.matches, result.review, result.explanation) == (
+                expected.matches,
+                expected.review,
+                expected.explanation,
+            )
+        assert [box.nearest for box in boxes] == [box.nearest for box in after.search_boxes(queries[0])]
+
+
+def test_a_filter_and_photos_to_leave_out_exclude_each_other(retriever: Retriever) -> None:
+    with pytest.raises(InvalidParameter, match="left_out must be empty in a search with a filter"):
+        retriever.search(encode(draw(3, 3)), where="a = 1", left_out=["x"])
+
+
 def test_exactly_at_the_threshold_is_a_match(retriever: Retriever, world: Path, tmp_path: Path) -> None:
     image = encode(draw(77, 0), "PNG")
     distance = retriever.search(image).nearest_distance

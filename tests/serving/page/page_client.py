@@ -18,10 +18,10 @@ def upload(page: httpx.Client, image: bytes, name: str = "photo.jpg") -> str:
     return path
 
 
-def event(page: httpx.Client, kind: str) -> int:
-    """Return the number of the page's one event of a kind."""
+def event(page: httpx.Client, name: str) -> int:
+    """Return the number of the page's event of a name."""
     dependencies = page.get("/config").json()["dependencies"]
-    (number,) = (d["id"] for d in dependencies if any(trigger == kind for _, trigger in d["targets"]))
+    (number,) = (d["id"] for d in dependencies if d["api_name"] == name)
     return int(number)
 
 
@@ -33,5 +33,5 @@ def run(page: httpx.Client, number: int, *data: Any, session: str = "test", **ot
 
 def ask(page: httpx.Client, session: str = "test", **file: Any) -> str:
     """Search with a photo, and return the answer's HTML, or the refusal."""
-    response = run(page, event(page, "change"), {"meta": META, **file}, session=session)
+    response = run(page, event(page, "search_whole"), {"meta": META, **file}, session=session)
     return str(response.json()["data"][0]) if response.status_code == 200 else response.text

@@ -12,7 +12,9 @@ from PIL import Image
 
 from retrieval.retriever import Retriever
 from serving.page.answers import example_label, labels_html
-from serving.page.page import example_images, gallery_examples
+from serving.page.page import PageSearch, gallery_examples
+from serving.page.uploads import Uploads
+from serving.service import Service
 
 from ...world import draw, encode
 from ..conftest import Served, start, stop
@@ -28,7 +30,7 @@ def page(served: Served) -> Iterator[httpx.Client]:
 @pytest.mark.end_to_end
 def test_the_page_answers_as_the_endpoint_does(page: httpx.Client) -> None:
     assert "This is item-03" in ask(page, path=upload(page, encode(draw(3, 5))))
-    assert "No confident match" in ask(page, path=upload(page, encode(draw(77, 0))))
+    assert "Nothing like this here" in ask(page, path=upload(page, encode(draw(77, 0))))
     assert page.get("/readyz").status_code == page.get("/healthz").status_code == 200
 
 
@@ -43,7 +45,7 @@ def test_gradio_hands_over_the_file_as_it_came(page: httpx.Client, retriever: Re
     clear = Image.fromarray(np.dstack([np.asarray(draw(5, 5)), np.full((40, 40), 120, np.uint8)]))
     for image, name in ((sideways.getvalue(), "a.jpg"), (encode(clear, "PNG"), "b.png")):
         expected = retriever.search(image).nearest_distance
-        assert f'"distance {expected:.4f},' in ask(page, path=upload(page, image, name), orig_name=name)
+        assert f'data-distance="{expected:.4f}"' in ask(page, path=upload(page, image, name), orig_name=name)
 
 
 @pytest.mark.end_to_end
@@ -71,9 +73,23 @@ def test_nothing_is_kept_or_reported(page: httpx.Client) -> None:
     assert (config["analytics_enabled"], config["run_history"]) == (False, False)
 
 
-def test_examples_are_spread_over_the_gallery(retriever: Retriever) -> None:
-    items = [retriever.search(image).matches[0].item_id for image in gallery_examples(retriever)]
-    assert len(items) == len(set(items)) == 6
+def test_examples_are_spread_over_the_gallery_and_the_last_two_are_of_items_that_are_left_out(
+    retriever: Retriever,
+) -> None:
+    found = gallery_examples(retriever)
+    items = [retriever.search(example.image).matches[0].item_id for example in found]
+    assert len(items) == len(set(items)) == 8
+    of_item = {item: {name for name, _, _ in retriever.gallery.photos(item)} for item in items}
+    for example, item in zip(found, items, strict=True):
+        answer = retriever.search(example.image, left_out=example.left_out)
+        assert answer.nearest is not None
+        assert answer.nearest.photo_id not in example.left_out
+        assert answer.nearest_distance > 0.01  # its own photo is missing
+        if example.label:
+            assert (example.label, set(example.left_out)) == ("Not in the catalogue", of_item[item])
+        else:
+            assert (len(example.left_out), answer.nearest.item_id) == (1, item)
+    assert [bool(example.label) for example in found] == [False] * 6 + [True] * 2
 
 
 @pytest.mark.parametrize(
@@ -89,13 +105,14 @@ def test_an_example_is_labelled_by_its_file_name(name: str, label: str) -> None:
 
 
 def test_labels_belong_to_the_photos_that_can_be_read(retriever: Retriever, tmp_path: Path) -> None:
-    assert {label for _, label in example_images(retriever, [])} == {""}
     (tmp_path / "1-a.jpg").write_bytes(encode(draw(1, 1)))
     (tmp_path / "3-<b>.jpg").write_bytes(encode(draw(2, 1)))
     files = [tmp_path / name for name in ("1-a.jpg", "2-missing.jpg", "3-<b>.jpg")]
-    found = example_images(retriever, files)
-    assert found == [(files[0].read_bytes(), "A"), (files[2].read_bytes(), "<b>")]
-    assert "<li>A</li><li>&lt;b&gt;</li>" in labels_html([label for _, label in found])
+    uploads = Uploads(client_bytes=2**20, total_bytes=2**20)
+    found = PageSearch(Service(retriever), uploads).add_examples(files)
+    told = [(uploads.read(token, "someone"), example.label, example.left_out) for token, example in found.items()]
+    assert told == [(files[0].read_bytes(), "A", ()), (files[2].read_bytes(), "<b>", ())]
+    assert "<li>A</li><li>&lt;b&gt;</li>" in labels_html([label for _, label, _ in told])
 
 
 @pytest.mark.slow

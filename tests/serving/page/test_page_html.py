@@ -3,13 +3,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.retriever import Retriever
 from retrieval.search.result import Match, SearchResult
-from serving.page.answers import answer_html, header_html, shown_items, thumbnail_url
+from serving.page.answers import answer_html, header_html, of_photos, shown_items, thumbnail_url
 
 
 def result(*distances: float, threshold: float = 0.5, **match: Any) -> SearchResult:
@@ -45,32 +47,46 @@ def test_matches_stand_side_by_side() -> None:
     page = answer_html(result(0.123, 0.456, 0.7))
     assert "This is item 0" in page
     assert "2 items are close enough" in page
-    assert re.findall(r"distance ([\d.]+), threshold ([\d.]+)", page) == [("0.1230", "0.5000"), ("0.4560", "0.5000")]
+    assert re.findall(r'data-distance="([\d.]+)"', page) == ["0.1230", "0.4560"]
     assert page.count("<figure") == page.count("<img") == 2
     assert "<details" not in page
 
 
-def test_p_values_stand_in_words_where_they_were_measured() -> None:
+def test_the_p_value_of_the_first_item_stands_once_in_words_where_it_was_measured() -> None:
     page = answer_html(with_p_values(result(0.4), 0.004, 0.07, 0.2))
-    assert "An unknown item comes this close in 0.4% of searches." in page
-    assert page.count("comes this close") == page.count("<figure") == 3
-    assert page.index("1 more, less close") < page.index("in 20% of searches")
-    assert "comes this close" not in answer_html(result(0.4))
+    assert "4 of 1,000 photos of other things come this close." in page
+    assert page.count("come this close") == 1
+    assert "It is close enough." in answer_html(result(0.4))
 
 
-def test_no_match_shows_the_closest_item_and_claims_nothing_about_the_catalogue() -> None:
+@pytest.mark.parametrize(("least_p", "told"), [(0.01, "At most 1 of 100"), (0.009, ">1 of 100")])
+def test_a_p_value_at_its_floor_is_at_most_that(least_p: float, told: str) -> None:
+    assert f"{told} photos of other things" in answer_html(with_p_values(result(0.4), 0.01), least_p=least_p)
+
+
+@pytest.mark.parametrize(
+    ("share", "told"),
+    [
+        *[(0.0001, "fewer than 1 of 1,000"), (0.0006, "1 of 1,000"), (0.0094, "9 of 1,000"), (0.0096, "1 of 104")],
+        *[(0.05, "1 of 20"), (0.096, "1 of 10"), (0.62, "6 of 10"), (0.996, "10 of 10")],
+    ],
+)
+def test_shares_are_told_in_photos(share: float, told: str) -> None:
+    assert of_photos(share) == told
+
+
+def test_no_match_shows_the_closest_item_and_claims_nothing_about_it() -> None:
     page = answer_html(result(0.51, 0.6))
-    assert "No confident match" in page
-    assert "No item is close enough to be sure. This is the closest one." in page
+    assert "Nothing like this here" in page
+    assert "No item is close enough. Is it this one after all?" in page
     assert page.count("<figure") == 1
-    for claim in ("ot in the catalogue", "This is item", "grey"):
-        assert claim not in page
+    assert "This is item" not in page
 
 
 def test_candidates_for_review_can_be_picked_from() -> None:
     nearby = with_p_values(result(0.4), *[0.1] * 12)
     page = answer_html(replace(nearby, matches=(), decision="no_match", reason="beyond_threshold"), "r-1")
-    assert "Is it one of them?" in page
+    assert "Is it one of these after all?" in page
     assert re.findall(r'data-item="item (\d+)"', page) == [str(n) for n in range(2, 8)]  # a few are enough to look at
     assert [m.item_id for m in shown_items(replace(nearby, matches=()))] == [f"item {n}" for n in range(2, 8)]
 
@@ -83,10 +99,11 @@ def test_the_first_match_is_confirmed_below_and_others_are_picked_on_their_cards
 def test_perhaps_names_the_item_to_confirm_and_claims_no_match() -> None:
     nearby = replace(with_p_values(result(0.6), 0.1, 0.2, 0.2), matches=(), decision="perhaps")
     page = answer_html(nearby, "r-1")
-    assert "Probably item 2, please confirm" in page
-    assert "the search is not sure" in page
+    assert "Probably item 2. Is it?" in page
+    assert "2 of 10 photos of other things come this close." in page
     assert "This is" not in page
-    assert 'data-verdict="right"' not in page
+    assert 'data-verdict="right"' not in page  # a yes names the item, which was no match
+    assert re.findall(r'data-item="item (\d+)"', page) == ["2"]
 
 
 def test_twins_are_both_named() -> None:
@@ -115,14 +132,6 @@ def test_an_empty_gallery_is_no_match_either() -> None:
     assert "holds no photos" in answer_html(result())
 
 
-def test_the_bar_ends_before_the_line_exactly_for_a_match() -> None:
-    for distance in (0.0, 0.3, 0.499, 0.5, 0.52, 2.0):
-        page = answer_html(result(distance))
-        ends, line = re.search(r'<i style="width:([\d.]+)%"></i><u style="left:([\d.]+)%', page).groups()  # type: ignore[union-attr]
-        assert 0 <= float(ends) <= 100
-        assert (float(ends) <= float(line)) == (distance <= 0.5)
-
-
 def test_a_name_is_the_title_and_every_text_is_escaped() -> None:
     assert "This is Tea" in answer_html(result(0.1, metadata={"name": "Tea"}))
     assert "This is item 0" in answer_html(result(0.1, metadata={"name": " "}))
@@ -131,21 +140,35 @@ def test_a_name_is_the_title_and_every_text_is_escaped() -> None:
     for distance in (0.1, 0.9):
         page = answer_html(result(distance, item_id=evil, photo_id=evil, metadata={"name": evil}), "r-1")
         assert "<script" not in page
-        assert '""><' not in page
+        assert evil not in page
 
 
 def test_a_thumbnail_address_survives_any_photo_id() -> None:
     assert thumbnail_url("../a b/ü?#.jpg") == "v1/thumbnails/..%2Fa%20b%2F%C3%BC%3F%23.jpg"
 
 
-def test_the_header_has_one_rate_in_a_sentence_and_a_link_to_the_report(retriever: Retriever) -> None:
-    page = header_html(retriever)
+def test_the_header_says_how_often_the_search_is_wrong_and_links_to_the_report(retriever: Retriever) -> None:
+    page = " ".join(header_html(retriever).split())
     for told in (
-        "<b>10</b> items",
-        "<b>30</b> photos",
-        "An unknown item (one that is not in the catalogue) returns a match in <b>about 5.0%</b> of searches.",
+        "<b>10</b> items, <b>30</b> photos",
+        "Answers wrongly for about <b>1 of 20</b> photos of things we don’t have.",
         "measured on other items, not in this catalogue",
         'href="v1/report"',
     ):
         assert told in page
-    assert page.count("%") == 1
+    assert "%" not in page
+
+
+def test_the_header_of_an_anchored_gallery_says_what_it_finds_and_the_bound(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evidence = {"anchored": True, "tpir": 0.62}
+    point = OperatingPoint(0.7, "estimated", 0.05, evidence)
+    rates = SimpleNamespace(broken=lambda _: False, expected=lambda _: 0.04, fpir_upper=lambda _: 0.11)
+    monkeypatch.setattr(Retriever, "point", point)
+    monkeypatch.setattr(Retriever, "rates", lambda _: rates)
+    page = re.sub("<.*?>", "", " ".join(header_html(retriever).split()))
+    assert (
+        "Finds about 6 of 10 photos of things we have; answers wrongly for about 1 of 25 photos of things we don’t "
+        "have (at most 1 of 10)." in page.replace("  ", " ")
+    )
