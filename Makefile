@@ -90,7 +90,7 @@ bench: $(VENV)/.installed  ## losses, speed and the demo measured again; needs R
 	$(BIN)/retrieval index bundles/bench $(DATA)/data/grocery/images -o galleries/bench
 	$(BIN)/python -m research.benchmarks.endpoint bundles/bench galleries/bench $(DATA)/data/grocery/images/Banana/b_*.jpg
 
-# FAULTS="MODULE --tests FILES --sample 25" makes faults by rules; see CONTRIBUTING
+# FAULTS="MODULE..." makes faults by rules, FAULTS=--check checks their record; see CONTRIBUTING
 mutants: $(VENV)/.installed  ## put faults into the code that decides, and see that a test finds each
 	$(BIN)/python -m tools.mutants $(FAULTS)
 

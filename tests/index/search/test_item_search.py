@@ -107,6 +107,24 @@ def test_answers_follow_photos_that_are_added_moved_and_removed(tmp_path: Path) 
             assert {found.item_id: found.distance for found in answer} == pytest.approx(expected, abs=1e-12)
 
 
+def test_of_photos_at_one_distance_the_first_of_an_item_is_named(tmp_path: Path) -> None:
+    """Three items have copies of their photos among others; answers and draws name the first of the copies."""
+    vectors = unit(12, 5)
+    vectors[[4, 9]], vectors[[7, 10]], vectors[11] = vectors[2], vectors[3], vectors[0]
+    items = ["c", "b", "a", "b", "a", "c", "a", "b", "c", "a", "b", "c"]
+    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e") as gallery:
+        names = [f"p{number}" for number in np.random.default_rng(1).permutation(12)]
+        gallery.add(names, items, vectors)
+        now = gallery.snapshot()
+        for copies in ([2, 4, 9], [3, 7, 10], [0, 11]):
+            (best,) = gallery.search(vectors[[copies[-1]]], 3, item_distance=ITEM)
+            assert (best[0].photo_id, best[0].item_id) == (names[copies[0]], items[copies[0]])
+            query = Queries(vectors[copies], now.items[copies], np.array(copies)[:, None])
+            found = ItemSearch(now, ITEM).draws(query, lambda *_: False)
+            assert [draw.own_nearest for draw in found] == [copies[1], *[copies[0]] * (len(copies) - 1)]
+            assert [draw.own_plain for draw in found] == [0.0] * len(copies)
+
+
 def test_a_filter_chooses_answers_and_changes_no_distance(tmp_path: Path) -> None:
     queries = clustered(10, 40, 10)[0]
     with filled(tmp_path / "g") as gallery:

@@ -106,6 +106,21 @@ def test_an_address_that_only_resembles_an_allowed_one_is_refused(url: str, monk
         check_allowed(url, 2)
 
 
+def test_no_redirect_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A redirect could lead from an allowed host to any other, such as one in the operator's own network."""
+    asked: list[dict[str, Any]] = []
+
+    def url_to_fs(url: str, **options: Any) -> tuple[Any, str]:
+        asked.append(options)
+        raise OSError(f"no answer from {url}")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", url_to_fs)
+    for url in ("https://shop.example/a.jpg", "s3://shop/a.jpg"):
+        with pytest.raises(ImageUnreadable):
+            RemotePhoto("a", Path("a"), "item", url=url).read()
+    assert asked == [{"allow_redirects": False}, {}]
+
+
 def test_what_is_an_address() -> None:
     assert all(map(is_url, ("https://a/b.jpg", "s3://a/b", "gs://a/b", "az://a/b", "S3://a/b")))
     for place in ("a.jpg", "file:///etc/passwd", "http://a/b.jpg", "ftp://a/b", "local:///x", "s3:/a", Path("s3://a")):

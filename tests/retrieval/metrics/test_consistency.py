@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from retrieval.errors import InvalidParameter
 from retrieval.metrics import consistency
-from retrieval.metrics.consistency import opis, opis_of_ranges, search_curves, utility_curves
-from retrieval.metrics.identification import SearchScores
+from retrieval.metrics.consistency import GRID, opis, opis_of_ranges, search_curves, search_opis, utility_curves
+from retrieval.metrics.identification import SearchScores, threshold_at_fpir
 
 SMALL = ("small", "small_N10", "small_N1000", "small_c2", "small_explicit_range")
 CASES = ("hand", "medium_explicit_range", *SMALL, "with_singleton_class")
@@ -99,6 +99,25 @@ def test_search_curves_by_hand() -> None:
     assert curves.specificity[0] == pytest.approx([1, 1, 0.5, 0.5])
     assert curves.sensitivity[0] == pytest.approx([0, 0.5, 0.5, 1])
     assert curves.utility[0] == pytest.approx([0, 2 * 1 * 0.5 / 1.5, 0.5, 2 * 0.5 * 1 / 1.5])
+
+
+@pytest.mark.parametrize(
+    ("searches", "target", "lowest"),
+    [(1000, 0.1, 0.01), (200, 0.1, 0.025), (40, 0.1, 0.1), (1000, 0.02, 0.005), (10, 0.1, 0.1)],
+    ids=["a tenth of the target", "five errors", "the target", "five errors below it", "never above the target"],
+)
+def test_search_opis_begins_at_a_tenth_of_the_target_and_at_five_errors_at_least(
+    searches: int, target: float, lowest: float
+) -> None:
+    generator = np.random.default_rng(searches)
+    own, impostor = generator.uniform(0, 1, searches), generator.permutation(np.arange(1, searches + 1)) / searches
+    scores = SearchScores(generator.permutation(np.arange(searches) // 3), own, impostor, searches)
+    found = search_opis(scores, target)
+    assert (found.d_min, found.d_max) == tuple(threshold_at_fpir(scores, rate) for rate in (lowest, target))
+    accepted = [int((impostor <= distance).sum()) for distance in (found.d_min, found.d_max)]
+    assert accepted[0] == max(1, round(lowest * searches))
+    curves = search_curves(scores, np.linspace(found.d_min, found.d_max, GRID))
+    assert found.value == pytest.approx(np.var(curves.utility, axis=0).mean())
 
 
 def test_a_consistent_world_scores_zero() -> None:

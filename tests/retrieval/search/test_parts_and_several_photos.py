@@ -173,6 +173,42 @@ def test_several_photos_rank_by_their_mean_vector_in_any_order(retriever: Retrie
         assert result.nearest_distance == pytest.approx(float(plain_distance(mean[None], nearest[None])[0]), abs=1e-6)
 
 
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
+    """Return a retriever whose gallery has draws of queries with 2 and 3 photos: 24 items of 3 to 5 photos."""
+    folder = tmp_path_factory.mktemp("several")
+    bundle = make_bundle(folder, point=OperatingPoint.uncalibrated(0.2), files={FITTED: Fitted.of([], []).pack()})
+    for item in np.random.default_rng(1).permutation(24).tolist():
+        write_folder(folder / "photos", items=range(item, item + 1), photos=range(3 + item % 3))
+    index_catalogue(bundle, read_catalogue(folder / "photos"), folder / "gallery", progress=False)
+    return Retriever.open(bundle.path, folder / "gallery")
+
+
+def test_a_photo_that_is_given_twice_counts_once(several: Retriever) -> None:
+    a, b, c = (encode(draw(3, number), "PNG") for number in (5, 6, 7))
+    rates = several.rates()
+    assert rates is not None
+    assert {"2 photos", "3 photos"} <= rates.kinds.keys()
+    two, three = several.search_photos([a, b]), several.search_photos([a, b, c])
+    assert two.threshold == rates.kinds["2 photos"][1].threshold != three.threshold
+    for repeated in ([a, a, b], [a, b, a], [b, a, b, a]):
+        again = several.search_photos(repeated)
+        assert (again.threshold, again.nearest_distance) == (two.threshold, pytest.approx(two.nearest_distance))
+        assert [match.item_id for match in again.matches] == [match.item_id for match in two.matches] == ["item-03"]
+    alone = several.search(a)
+    again = several.search_photos([a, a])
+    assert (again.threshold, again.nearest_distance) == (alone.threshold, alone.nearest_distance)
+
+
+def test_boxes_have_the_candidates_for_review_that_are_asked_for(anchored: Retriever) -> None:
+    strange = encode(scene(77, 78), "PNG")
+    for review in (0.0, 1.0):
+        (answer,) = anchored.search_boxes(strange, BOXES[:1], review=review)
+        assert answer.review == anchored.search(strange, bbox=BOXES[0], review=review).review
+        assert all(match.p_value is not None and match.p_value <= review for match in answer.review)
+        assert bool(answer.review) == (review == 1)
+
+
 def _contents(retriever: Retriever) -> tuple[list[str], list[str], np.ndarray]:
     photos = [photo for block in retriever.gallery.walk(100) for photo in block]
     vectors = np.array([photo.vector for photo in photos])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from retrieval.search.true_rates import Rate, effective_count
+from retrieval.search.result import Match, SearchResult
+from retrieval.search.true_rates import Known, Rate, TrueRates, effective_count
 
 
 def test_of_independent_photos_the_interval_is_that_of_clopper_and_pearson() -> None:
@@ -46,3 +47,36 @@ def test_the_interval_covers_the_rate_of_correlated_photos(share: float) -> None
         assert rate is not None
         covered += rate.lower <= share <= rate.upper
     assert covered >= 90
+
+
+def result_of(*items: str) -> SearchResult:
+    matches = tuple(Match(item, f"{item} photo", 0.1, {}, None) for item in items)
+    return SearchResult(
+        matches=matches,
+        decision="match" if items else "no_match",
+        reason="" if items else "beyond_threshold",
+        threshold=0.5,
+        nearest_distance=0.1,
+        certainty=1.0,
+        nearest=matches[0] if matches else None,
+        bundle_id="b",
+        gallery_version=1,
+    )
+
+
+def test_photos_without_an_item_are_unknown_items_of_their_own() -> None:
+    """Twelve strangers, three of them with a name and four photos each: five of the others return a match."""
+    named = [Known(f"n{i}", f"stranger {i % 3}", False, result_of()) for i in (4, 9, 2, 0, 7, 11, 1, 5, 3, 10, 8, 6)]
+    nameless = [Known(f"p{i}", "", False, result_of(*["kiwi"][: int(i < 5)])) for i in (8, 3, 0, 6, 1, 5, 2, 7, 4)]
+    rates = TrueRates.of([*named, *nameless])
+    assert rates.unknown_items == 12
+    assert rates.fpir is not None
+    assert (rates.fpir.value, rates.fpir.photos) == (5 / 21, 21)
+    items = [known.truth or known.photo_id for known in (*named, *nameless)]
+    hits = [known.first is not None for known in (*named, *nameless)]
+    assert rates.fpir == Rate.of(hits, items)
+    alone = TrueRates.of(nameless)
+    assert alone.fpir is not None
+    expected = binomtest(5, 9).proportion_ci(method="exact")
+    assert (alone.fpir.lower, alone.fpir.upper) == pytest.approx((expected.low, expected.high), abs=0.02)
+    assert (rates.r_at_1, rates.tpir, rates.misidentification, rates.items) == (None, None, None, 0)

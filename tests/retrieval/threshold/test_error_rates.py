@@ -9,7 +9,8 @@ import pytest
 from scipy import stats
 
 from index.search.leave_one_out import NOBODY, OWN, Draws
-from retrieval.threshold.error_rates import TOLERANCE, DrawnDistances
+from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.threshold.error_rates import TOLERANCE, DrawnDistances, GalleryRates
 
 
 def left_out_by_item(drawn: DrawnDistances, shares: np.ndarray) -> np.ndarray:
@@ -103,3 +104,20 @@ def test_draws_whose_file_another_item_has_are_left_out() -> None:
 def test_a_nearest_item_without_draws_is_no_drawn_item() -> None:
     drawn = DrawnDistances.of_items(np.array([0.2, 0.1]), np.array(["b", "a"]), np.array(["x", "b"]))
     assert drawn.nearest.tolist() == [1, -1]
+
+
+def test_an_estimated_point_keeps_its_target_by_the_expected_rate_and_a_certified_one_by_its_bound() -> None:
+    """Of 400 unknown items, 20 are accepted: 5 % as observed, a little more to expect, and up to 7.2 % by the bound."""
+    generator = np.random.default_rng(2)
+    order = generator.permutation(400)
+    drawn = DrawnDistances.of_items(np.linspace(0.1, 1, 400)[order], generator.permutation(400).astype(str))
+    rates, threshold = GalleryRates(drawn), drawn.at_share(0.05)
+    observed, expected, upper = drawn.fpir(threshold), drawn.expected(threshold), drawn.fpir_upper(threshold)
+    assert observed == pytest.approx(0.05)
+    assert observed < expected < upper
+    for status, kept_from, broken_below in (("estimated", expected, observed), ("certified", upper, upper)):
+        for target in (observed - 0.001, (observed + expected) / 2, (expected + upper) / 2, upper + 0.001):
+            point = OperatingPoint(threshold, status, target, {})
+            assert rates.keeps_target(point) == (target >= kept_from)
+            assert rates.broken(point) == (target < broken_below)
+            assert rates.to_dict(point)["broken"] == rates.broken(point)

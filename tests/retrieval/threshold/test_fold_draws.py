@@ -6,6 +6,7 @@ The bundle has two fold models. The first one sees photos as the served model do
 from __future__ import annotations
 
 import math
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from retrieval.indexing import draw_vectors as keeping
 from retrieval.indexing.draw_vectors import keep_fold_vectors
 from retrieval.indexing.pipeline import IndexReport, index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
+from retrieval.threshold import fold_draws as threshold_folds
 from retrieval.threshold.anchor import anchor, gallery_draws
 from retrieval.threshold.wording import describe
 
@@ -86,6 +88,21 @@ def test_each_fitted_item_is_drawn_by_the_model_that_was_fitted_without_it(tmp_p
         assert [place[seq][0] for seq in own.seqs.tolist()] == own.ids.tolist()
         assert [place[seq][1] for seq in own.nearest.tolist()] == own.nearest_items.tolist()
         assert [place[seq][1] for seq in own.own_nearest.tolist()] == own.items.tolist()
+
+
+def test_each_fold_makes_its_share_of_the_draws(tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, photos)
+    monkeypatch.setattr(threshold_folds, "MOST_DRAWS", 15)
+    monkeypatch.setattr(threshold_folds, "MOST_SEVERAL", 9)
+    with Gallery.open(tmp_path / "g") as gallery:
+        folds = FoldVectors.read(gallery)
+        assert folds is not None
+        found = threshold_folds.fold_draws(gallery, folds, FOLD_OF, item_distance=bundle.item_distance)
+    assert {OWN, "2 photos"} <= found.keys()
+    for kind, draws in found.items():
+        made = Counter(FOLD_OF[item] for item in draws.items.tolist())
+        assert made == ({0: 7, 1: 7} if kind == OWN else {0: 4, 1: 4} if len(draws) else {})
 
 
 def test_indexing_the_catalogue_that_the_model_was_fitted_on_sets_an_estimated_threshold(

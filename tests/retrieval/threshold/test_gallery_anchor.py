@@ -79,6 +79,24 @@ def test_items_that_the_model_was_fitted_on_set_no_threshold(tmp_path: Path) -> 
         assert (found.threshold, found.threshold_status, found.nearest.p_value) == (0.5, "unanchored", None)  # type: ignore[union-attr]
 
 
+def test_a_threshold_whose_observed_rate_alone_keeps_the_target_is_tightened(tmp_path: Path) -> None:
+    """It accepts the target share of the draws, and of unknown items a little more."""
+    bundle = bundle_of(tmp_path)
+    set_point = fill(bundle, tmp_path, range(30)).point
+    assert set_point is not None
+    with Gallery.open(tmp_path / "g") as gallery:
+        drawn = GalleryRates.of(gallery_draws(bundle, gallery), set_point).drawn  # type: ignore[union-attr]
+        threshold = drawn.at_share(0.2)
+        assert drawn.fpir(threshold) <= 0.2 < drawn.expected(threshold)
+        loose = replace(set_point, threshold=threshold)
+        gallery.keep({POINT: pack_points(None, bundle, loose)}, "calibrate")
+        found = measure(bundle, gallery)
+        assert found.before == loose
+        assert found.after.threshold < threshold
+        assert drawn.expected(found.after.threshold) <= 0.2 + 1e-9
+        assert measure(bundle, gallery, tighten=False).after == loose
+
+
 def test_a_fitted_photo_under_another_item_id_makes_its_item_fitted(tmp_path: Path) -> None:
     photos = write_folder(tmp_path / "photos", items=range(25))
     data = (photos / "item-03" / "0.png").read_bytes()

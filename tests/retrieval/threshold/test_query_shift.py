@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.metrics.identification import SearchScores
 from retrieval.threshold.error_rates import Shift
 from retrieval.threshold.labelled_queries import QUANTILES, RESAMPLES, measure_shift
@@ -29,6 +30,12 @@ def test_a_shift_is_measured_and_applied_where_it_exceeds_its_error() -> None:
     assert Shift(-0.01, 0.02, 60).margin == pytest.approx(0.02)  # not applied, though users' photos may be nearer
     assert Shift(0.015, 0.02, 60).margin == Shift().margin == 0
     assert measure_shift(*moved(0.2, items=19)).applied == 0  # too few items tell nothing
+
+
+def test_a_shift_is_read_back_from_the_evidence_of_a_point() -> None:
+    for shift in (Shift(0.2, 0.03, 61), Shift(-0.01, 0.02, 23), Shift()):
+        assert Shift.of(OperatingPoint(0.5, "estimated", 0.1, {"shift": shift.to_dict()})) == shift
+    assert Shift.of(OperatingPoint(0.5, "estimated", 0.1, {})) == Shift()
 
 
 def test_only_items_on_both_sides_tell_of_a_shift() -> None:

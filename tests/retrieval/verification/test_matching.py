@@ -9,7 +9,7 @@ import pytest
 
 from retrieval.verification.detector import detect
 from retrieval.verification.features import UNIT, LocalFeatures
-from retrieval.verification.matching import inlier_pairs, tentative_pairs
+from retrieval.verification.matching import MOST_ZOOM, _plausible, inlier_pairs, tentative_pairs
 from retrieval.verification.settings import VerifierSettings
 
 from .pictures import photographed, picture
@@ -92,3 +92,42 @@ def test_photos_with_few_key_points_have_none(shown: list[LocalFeatures]) -> Non
         few = LocalFeatures(shown[0].descriptors[:count], shown[0].positions[:count], shown[0].words[:count], 480, 360)
         for pair in ((few, shown[0]), (shown[0], few), (few, few)):
             assert len(inlier_pairs(*pair, VerifierSettings())) <= count
+
+
+@pytest.mark.parametrize(("zoom", "agrees"), [(1 / 20, False), (1 / 5, True), (5, True), (20, False)])
+def test_a_photo_agrees_at_another_size_up_to_tenfold_alone(
+    shown: list[LocalFeatures], zoom: float, agrees: bool
+) -> None:
+    def scaled(by: float) -> LocalFeatures:
+        return replace(shown[0], positions=(shown[0].positions.astype(float) * by).astype(np.float16))
+
+    count = len(inlier_pairs(scaled(zoom**-0.5), scaled(zoom**0.5), VerifierSettings()))
+    assert (count >= 30) == agrees
+    assert agrees or count == 0
+
+
+PLACES = np.float32([[0, 0], [400, 0], [0, 300], [400, 300], [150, 80]])
+
+
+@pytest.mark.parametrize(
+    ("matrix", "plausible"),
+    [
+        (np.diag([1.0, 1.0, 1.0]), True),
+        (np.diag([MOST_ZOOM - 0.01, MOST_ZOOM - 0.01, 1.0]), True),
+        (np.diag([MOST_ZOOM + 0.01, MOST_ZOOM + 0.01, 1.0]), False),
+        (np.diag([1 / (MOST_ZOOM - 0.01), 1 / (MOST_ZOOM - 0.01), 1.0]), True),
+        (np.diag([1 / (MOST_ZOOM + 0.01), 1 / (MOST_ZOOM + 0.01), 1.0]), False),
+        (np.diag([1.0, 0.0, 1.0]), False),  # everything on a line
+        (np.array([[-1.0, 0, 400], [0, 1, 0], [0, 0, 1]]), False),  # mirrored
+        (np.array([[-1.0, 0, 400], [0, -1, 300], [0, 0, 1]]), True),  # upside down
+        (np.array([[1.0, 0, 0], [0, 1, 0], [-1 / 900, 0, 1]]), True),  # seen from the side
+        (np.array([[1.0, 0, 0], [0, 1, 0], [-1 / 350, 0, 1]]), False),  # some places lie behind the camera
+        (np.diag([-1.0, -1.0, -1.0]), False),  # and all of them
+        (np.array([[1.0, 0, 0], [0, 1, 0], [-1 / 440, 0, 1]]), False),  # blown up at one side, 11-fold in length
+    ],
+)
+def test_a_transformation_that_mirrors_folds_or_zooms_too_much_is_implausible(
+    matrix: np.ndarray, plausible: bool
+) -> None:
+    assert _plausible(matrix, PLACES) == plausible
+    assert not _plausible(matrix, PLACES[:0])

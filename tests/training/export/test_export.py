@@ -9,10 +9,12 @@ import torch
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
+from retrieval.catalogue.photos import Photo
 from retrieval.errors import BundleError, CalibrationError, RunError
 from training.data.reader import PhotoReader
 from training.evaluation.embedding import embed_photos
 from training.evaluation.report import evaluate_run, render
+from training.export import export as exporting
 from training.export import variants
 from training.export.export import export
 from training.loop.run import Run
@@ -64,6 +66,23 @@ def test_a_bundle_decides_by_the_item_distance_unless_it_is_told_otherwise(
     assert plain.threshold < bundle.threshold
     found = plain.operating_point.evidence["opis"]
     assert found["item_distance"] == found["nearest_photo"] == opis["nearest_photo"]
+
+
+def test_a_vocabulary_is_fitted_to_photos_of_training_items_alone(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[Photo] = []
+
+    def fit(photos: list[Photo], *_: object, catalogue_photos: int) -> None:
+        asked.extend(photos)
+        assert catalogue_photos == len(run.photos())
+
+    monkeypatch.setattr(exporting, "fit_verifier", fit)
+    exporting._verifier(variants.ModelExporter(run, tmp_path))
+    assert {photo.item_id for photo in asked} == set(run.splits.fit)
+    held_out = {*run.splits.validation, *run.splits.calibration, *run.splits.test}
+    assert held_out
+    assert not held_out & {photo.item_id for photo in asked}
 
 
 def test_a_threshold_names_the_least_items_of_its_galleries(bundle: Bundle, run: Run) -> None:

@@ -1,0 +1,142 @@
+"""What a gallery on Milvus asks for and answers, with a client in memory that is as inexact as Milvus may be."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from index.database import FORMAT
+from index.milvus import FACTS, FIRST_FETCH, MOST, SLACK, MilvusGallery
+from index.search.distance import plain_distance
+
+NAME, DIM = "shop", 8
+
+
+class MemoryClient:
+    """Holds rows as Milvus does, and searches them with an error of its cosines below the documented one."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]] = (), *, error: float = 0.0) -> None:
+        facts = {"format": FORMAT, "dim": DIM, "embedding_id": "e", "created": "", "version": 1}
+        facts |= {"state": 2, "photos": len(rows), "columns": {}, "kept": {}}
+        self.texts = {FACTS: {"key": FACTS, "value": json.dumps(facts)}}
+        self.rows = {str(row["photo_id"]): dict(row) for row in rows}
+        self.errors = np.random.default_rng(5).uniform(-error, error, len(rows))
+        self.asked: list[int] = []
+
+    def close(self) -> None:
+        pass
+
+    def get(self, collection: str, *, ids: Sequence[str], **_: object) -> list[dict[str, Any]]:
+        held = self.rows if collection == NAME else self.texts
+        return [held[key] for key in ids if key in held]
+
+    def upsert(self, collection: str, rows: Sequence[dict[str, Any]]) -> None:
+        held, key = (self.rows, "photo_id") if collection == NAME else (self.texts, "key")
+        held.update({row[key]: row for row in rows})
+
+    def query(self, collection: str, **_: object) -> list[dict[str, Any]]:
+        assert collection == NAME
+        return [{"count(*)": len(self.rows)}]
+
+    def search(self, collection: str, vectors: Sequence[Sequence[float]], *, limit: int, **_: object) -> list[Any]:
+        assert collection == NAME
+        assert limit <= MOST, "Milvus refuses to return more"
+        self.asked.append(limit)
+        rows = list(self.rows.values())
+        cosines = np.array(vectors) @ np.array([row["vector"] for row in rows]).T + self.errors
+        best = np.argsort(-cosines, axis=1, kind="stable")[:, :limit]
+        return [
+            [{"entity": rows[place], "distance": float(row[place])} for place in places]
+            for row, places in zip(cosines, best, strict=True)
+        ]
+
+
+def photo(name: str, item: str, vector: NDArray[np.float32]) -> dict[str, Any]:
+    return {"photo_id": name, "item_id": item, "metadata": {}, "thumbnail": "", "vector": vector.tolist()}
+
+
+def near(query: NDArray[np.float32], cosines: NDArray[np.float64], seed: int) -> NDArray[np.float32]:
+    """Return unit vectors (n, d) with these cosines (n,) to a query."""
+    aside = np.random.default_rng(seed).normal(size=(len(cosines), DIM))
+    aside -= (aside @ query)[:, None] * query
+    aside /= np.linalg.norm(aside, axis=1, keepdims=True)
+    vectors = cosines[:, None] * query + np.sqrt(1 - cosines**2)[:, None] * aside
+    return np.asarray(vectors, dtype=np.float32)
+
+
+QUERY = near(np.eye(DIM)[0], np.array([0.5]), 1)[0]
+
+
+def gallery_of(
+    vectors: NDArray[np.float32], items: Sequence[str], *, error: float = 0.0
+) -> tuple[MilvusGallery, MemoryClient]:
+    """Return a gallery with photos whose ids are in no order, and its client."""
+    names = np.random.default_rng(3).permutation(len(vectors)).astype(str)
+    rows = [photo(name, item, vector) for name, item, vector in zip(names, items, vectors, strict=True)]
+    client = MemoryClient(rows, error=error)
+    return MilvusGallery(client, NAME, "milvus+memory/shop"), client  # type: ignore[arg-type]
+
+
+def test_items_behind_thousands_of_photos_of_one_item_are_found() -> None:
+    cosines = np.r_[np.linspace(0.9999, 0.95, 3000), 0.9, 0.8]
+    found, client = gallery_of(near(QUERY, cosines, 2), [*["many"] * 3000, "second", "third"])
+    ((first, second, third),) = found.nearest(QUERY[None], 3, "")
+    assert [row["item_id"] for row, _ in (first, second, third)] == ["many", "second", "third"]
+    assert client.asked[0] == FIRST_FETCH + 12
+    assert client.asked == sorted(set(client.asked))
+    assert client.asked[-1] >= 3002
+
+
+def test_no_more_photos_are_asked_for_than_milvus_returns_and_what_lies_within_the_bound_is_answered() -> None:
+    count = MOST + 500
+    cosines = np.linspace(0.9999, 0.95, count)
+    found, client = gallery_of(near(QUERY, cosines, 2), [*["many"] * (count - 1), "beyond"])
+    ((only,),) = found.nearest(QUERY[None], 2, "")
+    assert only[0]["item_id"] == "many"
+    assert client.asked[-1] == MOST
+
+
+def test_answers_are_exact_although_the_cosines_of_milvus_are_not() -> None:
+    """Photos whose cosines differ by less than the error of Milvus come in the order of their exact distances."""
+    count = 400
+    cosines = 0.9 + np.random.default_rng(7).uniform(-1, 1, count) * SLACK
+    vectors = near(QUERY, cosines, 4)
+    found, _ = gallery_of(vectors, [f"i{place}" for place in range(count)], error=0.9 * SLACK)
+    exact = np.sort(plain_distance(QUERY[None], vectors))
+    for k in (1, 3):
+        (best,) = found.nearest(QUERY[None], k, "")
+        assert [distance for _, distance in best] == exact[:k].tolist()
+
+
+def test_of_photos_at_one_distance_the_first_id_comes_first() -> None:
+    vectors = np.repeat(near(QUERY, np.array([0.7]), 2), 5, axis=0)
+    found, _ = gallery_of(vectors, [f"i{place}" for place in range(5)])
+    (best,) = found.nearest(QUERY[None], 5, "")
+    assert [row["photo_id"] for row, _ in best] == ["0", "1", "2", "3", "4"]
+
+
+def test_an_update_keeps_thumbnail_and_vector() -> None:
+    vectors = near(QUERY, np.array([0.7, 0.6, 0.5]), 2)
+    found, client = gallery_of(vectors, ["c", "a", "b"])
+    ids = list(client.rows)
+    for name in ids:
+        client.rows[name]["thumbnail"] = base64.b64encode(f"jpeg {name}".encode()).decode()
+    assert found.update([ids[2], ids[0]], ["new", "newer"], [{"price": 3}, {}]) == 2
+    assert [found.thumbnail(name) for name in ids] == [f"jpeg {name}".encode() for name in ids]
+    assert [client.rows[name]["vector"] for name in ids] == vectors.tolist()
+    assert found.photo(ids[2]) == (ids[2], "new", {"price": 3})
+    assert found.photo(ids[0]) == (ids[0], "newer", {})
+
+
+def test_a_gallery_of_a_later_format_is_refused() -> None:
+    client = MemoryClient()
+    facts = json.loads(client.texts[FACTS]["value"])
+    client.texts[FACTS]["value"] = json.dumps({**facts, "format": FORMAT + 1})
+    with pytest.raises(Exception, match="later"):
+        MilvusGallery(client, NAME, "milvus+memory/shop")  # type: ignore[arg-type]
