@@ -209,25 +209,33 @@ class Service:
         finally:
             self._writing.release()
 
-    def put_photo(self, photo_id: str, item_id: str, image: bytes, metadata: dict[str, Any]) -> tuple[bool, int]:
-        """Add or replace a photo; return whether one was replaced, and the gallery version."""
+    async def put_photo(self, photo_id: str, item_id: str, image: bytes, metadata: dict[str, Any]) -> tuple[bool, int]:
+        """Add or replace a photo; return whether one was replaced, and the gallery version.
+
+        A photo is never written after its request was refused: once writing begins, the answer waits for its end.
+        """
         check_sent(image)
         retriever = self.retriever
         photo = UploadedPhoto(photo_id, Path(photo_id), item_id, metadata=metadata, content=image)
-        batch = embed_batch(retriever.embedder, [photo], {})
+        batch, _ = await self.pool.run(partial(embed_batch, retriever.embedder, [photo], {}))
         for _, error in batch.refused:
             raise error
-        with self.writer() as gallery:
-            if gallery.embedding_id != retriever.gallery.embedding_id:
-                raise Busy("the gallery is being replaced", remedy="Try again in a second")
-            if gallery.features_key != retriever.bundle.features_key:
-                raise GalleryMismatch(
-                    "the gallery keeps local features of its photos, which the served bundle does not compute",
-                    remedy="Serve the bundle that the photos were indexed with, or index them into a new gallery",
-                )
-            replaced = gallery.photo(photo_id) is not None
-            write_batch(gallery, batch, actor=CALLER.get().actor)
-            return replaced, gallery.version
+
+        def write() -> tuple[bool, int]:
+            with self.writer() as gallery:
+                if gallery.embedding_id != retriever.gallery.embedding_id:
+                    raise Busy("the gallery is being replaced", remedy="Try again in a second")
+                if gallery.features_key != retriever.bundle.features_key:
+                    raise GalleryMismatch(
+                        "the gallery keeps local features of its photos, which the served bundle does not compute",
+                        remedy="Serve the bundle that the photos were indexed with, or index them into a new gallery",
+                    )
+                replaced = gallery.photo(photo_id) is not None
+                write_batch(gallery, batch, actor=CALLER.get().actor)
+                return replaced, gallery.version
+
+        stored, _ = await self.pool.run(write, until_done=True)
+        return stored
 
     def remove(self, *, photo_ids: Sequence[str] = (), item_ids: Sequence[str] = ()) -> tuple[int, int]:
         """Remove photos, or all photos of items; return their number and the gallery version."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections import Counter
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -15,12 +16,14 @@ from retrieval.images import MAX_BYTES
 from serving.api.problems import problem, problem_response
 
 BATCH_BYTES = 64 * 2**20  # per batch of images
+CLIENT_BYTES, ALL_BYTES = 2 * BATCH_BYTES, 4 * BATCH_BYTES  # of bodies at once, per key or address and in all
 BODY_S = 15.0  # time limit for the arrival of a request body
 OVERHEAD = 64 * 1024  # allowance for multipart framing
 BATCH_PATHS = ("/v1/search/batch", "/v1/search/photos")
 VERDICT_PATH = "/v1/feedback"  # its body holds no photo
 LENGTH = re.compile(rb"[0-9]{1,19}")  # Content-Length in bytes; int() rejects thousands of digits
 TRY_AGAIN = "Try again in a second"
+TOO_MANY = "the requests that are arriving have too many bytes together"
 CLOSE = {"Connection": "close"}  # the rest of the body is not read
 
 HEAD_S = 10.0  # time limit of a request head, from the connection or its first byte
@@ -41,23 +44,18 @@ class GalleryMismatch(RetrievalError):
 
 
 class BodyLimit:
-    """Middleware that refuses bodies that are too large, declared or not, or arrive too slowly."""
+    """Middleware that refuses bodies that are too large, declared or not, arrive too slowly, or too many at once."""
 
     def __init__(self, app: ASGIApp, *, max_bytes: int = MAX_BYTES, seconds: float = BODY_S) -> None:
         self._app, self._limit, self._seconds = app, max_bytes, seconds
+        self._taken: Counter[str] = Counter()  # bytes of the bodies that arrive or are worked on, by client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on and enforce the limits while its body arrives."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
-        limit = BATCH_BYTES if scope["path"] in BATCH_PATHS else self._limit
-        if b"json" in headers.get(b"content-type", b""):
-            limit = limit * 4 // 3  # base64
-        if scope["path"] == VERDICT_PATH:
-            limit = 0
-        limit += OVERHEAD
+        headers, limit = dict(scope["headers"]), self._limit_of(scope)
         declared = headers.get(b"content-length", b"0")
         if not LENGTH.fullmatch(declared):
             await problem(400, "the header Content-Length is not a number of bytes")(scope, receive, send)
@@ -65,10 +63,17 @@ class BodyLimit:
         if int(declared) > limit:
             await problem_response(_too_large(limit))(scope, receive, send)
             return
+        client, taken = scope["state"]["client"], int(declared)
+        if not self._has_room(client, taken):
+            refusal = problem_response(Busy(TOO_MANY, remedy=TRY_AGAIN))
+            refusal.headers.update(CLOSE)
+            await refusal(scope, receive, send)
+            return
+        self._taken[client] += taken
         received, complete, end = 0, False, time.monotonic() + self._seconds
 
         async def counted() -> Message:
-            nonlocal received, complete
+            nonlocal received, complete, taken
             if complete:  # the next message is the disconnect
                 return await receive()
             try:
@@ -82,9 +87,28 @@ class BodyLimit:
                 raise HTTPException(
                     413, _too_large(limit).message, CLOSE
                 )  # the only exception that every parser lets through
+            if (more := received - taken) > 0:  # of a body whose length was not declared
+                if not self._has_room(client, more):
+                    raise HTTPException(503, TOO_MANY, {**CLOSE, "Retry-After": "1"})
+                self._taken[client] += more
+                taken = received
             return message
 
-        await self._app(scope, counted, send)
+        try:
+            await self._app(scope, counted, send)
+        finally:
+            self._taken[client] -= taken
+            self._taken += Counter()  # drops zero counts
+
+    def _limit_of(self, scope: Scope) -> int:
+        """Return the most bytes that the body of a request may have."""
+        limit = BATCH_BYTES if scope["path"] in BATCH_PATHS else self._limit
+        if b"json" in dict(scope["headers"]).get(b"content-type", b""):
+            limit = limit * 4 // 3  # base64
+        return OVERHEAD + (0 if scope["path"] == VERDICT_PATH else limit)
+
+    def _has_room(self, client: str, size: int) -> bool:
+        return self._taken[client] + size <= CLIENT_BYTES and self._taken.total() + size <= ALL_BYTES
 
 
 def _too_large(limit: int) -> ImageTooLarge:

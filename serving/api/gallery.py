@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -116,8 +115,7 @@ def photo_routes(service: Service) -> APIRouter:
         if not item_id or len(photo_id) > LONGEST_ID:
             raise InvalidParameter("item_id", f"be given, and ids have at most {LONGEST_ID} characters", item_id)
         check_keys(metadata)
-        work = partial(service.put_photo, photo_id, item_id, image, metadata)
-        (replaced, version), _ = await service.pool.run(work)
+        replaced, version = await service.put_photo(photo_id, item_id, image, metadata)
         return JSONResponse(
             {"photo_id": photo_id, "item_id": item_id, "replaced": replaced, "gallery_version": version}
         )

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from anyio import to_thread
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from jinja2 import Environment, PackageLoader, Template
@@ -29,7 +29,7 @@ from serving.launch import watch_shutdown
 from serving.ops.drift import Drift, drift_warning
 from serving.service import Service
 
-from .bodies import broken_rule
+from .bodies import broken_rule, known_parameters
 from .gallery import item_routes, photo_routes, sync_routes
 from .problems import STATUS, answers, document, errors, problem, problem_response
 from .search import feedback_routes, ranking_routes, search_routes
@@ -64,7 +64,7 @@ def create_api(service: Service) -> FastAPI:
     _handle_errors(app)
     searches, gallery = (search_routes, ranking_routes, feedback_routes), (item_routes, photo_routes, sync_routes)
     for routes in (*searches, *gallery, state_routes, report_routes):
-        app.include_router(routes(service))
+        app.include_router(routes(service), dependencies=[Depends(known_parameters)])
     app.include_router(docs_route(app))
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     return app

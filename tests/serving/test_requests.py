@@ -141,7 +141,7 @@ def test_an_answer_holds_the_fields_that_were_asked_for(client: TestClient) -> N
         raw = client.post(f"/v1/search?explain=true{query}", content=STRANGER).json()
         body = {"image": encoded, "explain": True, "fields": fields}
         assert told(raw, client.post("/v1/search", json=body).json()) == [expected] * 4
-        batch = client.post(f"/v1/search/batch?x=1{query}", files=[("images", ("a", STRANGER))]).json()
+        batch = client.post(f"/v1/search/batch?top_k=9{query}", files=[("images", ("a", STRANGER))]).json()
         body = {"images": [encoded], "fields": fields}
         assert told(*batch["answers"], *client.post("/v1/search/batch", json=body).json()["answers"]) == [expected] * 4
     assert client.post("/v1/search?fields=" + "a" * 201, content=STRANGER).status_code == 422

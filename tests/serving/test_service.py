@@ -494,7 +494,8 @@ def test_a_failing_model_is_told_to_every_caller(world: Path, monkeypatch: pytes
 
 def test_settings_and_thresholds_are_no_parameters(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RETRIEVAL_THRESHOLD", "9")
-    told = client.post("/v1/search?threshold=9", content=STRANGER, headers={"X-Threshold": "9"}).json()
+    assert client.post("/v1/search?threshold=9", content=STRANGER).status_code == 422
+    told = client.post("/v1/search", content=STRANGER, headers={"X-Threshold": "9"}).json()
     assert (told["threshold"], told["decision"]) == (0.5, "no_match")
     body = {"image": base64.b64encode(STRANGER).decode(), "threshold": 9}
     assert client.post("/v1/search", json=body).status_code == 422

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def test_photos_added_over_http_are_found(tmp_path: Path) -> None:
     photos = read_catalogue(write_folder(tmp_path / "photos", items=range(24), photos=range(2)))
     index_catalogue(bundle, photos, address, progress=False)
     service = Service(Retriever.open(bundle.path, address), ServeSettings())
-    service.put_photo("new", "new", encode(draw(60, 1)), {})
+    asyncio.run(service.put_photo("new", "new", encode(draw(60, 1)), {}))
     service.remove(item_ids=["item-03"])
     assert service.retriever.search(encode(draw(60, 1))).matches[0].photo_id == "new"
     service.stop()
