@@ -123,7 +123,7 @@ def make_faults(module: str, source: bytes, tests: Sequence[str]) -> list[Fault]
 def _walk(node: ast.AST, where: str, first: int) -> Iterator[tuple[ast.AST, str, int]]:
     """Yield what may be changed below a node, with the function around it and the first line of its statement."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and child in (node.returns, *node.decorator_list):
+        if child in (getattr(node, "returns", None), *getattr(node, "decorator_list", ())):
             continue
         if isinstance(node, ast.AnnAssign) and child is node.annotation:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import zlib
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from index.errors import InvalidParameter
 from index.search.item_distance import (
+    CANDIDATES,
     CHANCE,
     MOST_PHOTOS,
     NEAREST_PHOTO,
@@ -20,6 +22,7 @@ from index.search.item_distance import (
     RIVALS,
     UNIT,
     ItemDistance,
+    Near,
     mean_photo,
 )
 
@@ -153,8 +156,41 @@ def test_mean_photo_does_not_depend_on_the_order(seed: int, count: int) -> None:
         np.testing.assert_allclose(mean, total / np.linalg.norm(total), atol=1e-6)
 
 
-def test_mean_photo_of_vectors_that_cancel_out_is_one_of_them() -> None:
-    vector = unit(1)[0]
-    mean: Any = mean_photo(np.stack([vector, -vector]))
-    assert mean.shape == (DIM,)
-    assert min(np.abs(mean - vector).max(), np.abs(mean + vector).max()) < 1e-6
+def test_mean_photo_of_vectors_that_cancel_out_is_the_smallest_of_them() -> None:
+    for vector in unit(6, 4):
+        for both in ([vector, -vector], [-vector, vector]):
+            mean: Any = mean_photo(np.stack(both))
+            assert mean.shape == (DIM,)
+            smallest = vector if vector[0] < 0 else -vector
+            np.testing.assert_allclose(mean, smallest, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [63, 64, 65, 94])
+def test_mean_photo_is_that_of_at_most_64_photos_with_the_smallest_checksums(count: int) -> None:
+    vectors = unit(count, count)
+    chosen = sorted(vectors, key=lambda vector: zlib.crc32(vector.tobytes()))[:64]
+    total = np.sum(chosen, axis=0, dtype=np.float64)
+    np.testing.assert_allclose(mean_photo(vectors), total / np.linalg.norm(total), atol=1e-7)
+
+
+def test_the_constants_are_those_of_the_documentation() -> None:
+    """A bundle keeps its own ones; those of a new bundle are told in docs/architecture.md."""
+    names = ("nearest", "mean", "rival", "rivals", "copy", "details")
+    constants = dict(zip(names, (0.35, 0.65, 0.40, 0.45, 0.02, 0.0), strict=True))
+    assert ItemDistance().to_dict() == ItemDistance.default().to_dict() == constants
+    assert ItemDistance.default(verified=False).details == 0
+    assert ItemDistance.default(verified=True).to_dict() == {**constants, "details": 0.4}
+    assert (CANDIDATES, RIVALS, ORTHOGONAL) == (24, 5, pytest.approx(1.41421356))
+    assert Near(3, 0.2, 0.2, 0.2) == (3, 0.2, 0.2, 0.2, None, 0)
+
+
+def test_own_distance_of_numbers_a_reader_can_check() -> None:
+    """A photo at half the distance of a copy gains half of 3; 8 and 14 local features that agree gain ln 2 and ln 4."""
+    near, mean, distance = np.array([0.01, 0.6, 0.6]), np.array([0.5, 0.8, 0.8]), ItemDistance(details=0.5)
+    plain = [0.0035 + 0.325 - 1.5, 0.21 + 0.52, 0.21 + 0.52]
+    assert distance.own(near, mean).tolist() == pytest.approx(plain)
+    assert DISTANCE.own(near, mean, np.array([8, 8, 14])).tolist() == pytest.approx(plain)
+    gains = [0, 0.5 * math.log(2), 0.5 * math.log(4)]
+    found = distance.own(near, mean, np.array([5, 8, 14]))
+    assert found.tolist() == pytest.approx([apart - gain for apart, gain in zip(plain, gains, strict=True)])
+    assert ItemDistance(copy=0).own(near, mean)[0] == pytest.approx(0.0035 + 0.325)
