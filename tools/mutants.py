@@ -240,11 +240,13 @@ class Runs:
             file.write_bytes(source)
 
 
-def try_modules(modules: Sequence[str], share: float | None, seconds: float) -> int:
-    """Try faults made by rules and record what came of them; return the number of unexplained survivors."""
+def try_modules(modules: Sequence[str], *, share: float | None, again: bool, seconds: float) -> int:
+    """Try faults made by rules and record what came of them; return the number of unexplained survivors.
+
+    These are faults that were not tried yet, or `again` the survivors without a reason.
+    """
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    known, waiting = read_modules(), {}
-    until = time.monotonic() + seconds
+    known, until = read_modules(), time.monotonic() + seconds
     for module in modules:
         source = (ROOT / module).read_bytes()
         faults = make_faults(module, source, known[module]["tests"])
@@ -253,15 +255,14 @@ def try_modules(modules: Sequence[str], share: float | None, seconds: float) -> 
             reasons = {name: why for name, why in entry["survivors"].items() if why}
             entry |= {"code": code_hash(source), "faults": len(faults), "tried": 0, "survivors": {}, "reasons": reasons}
         most = wanted(faults, known[module]["share"] if share is None else share)
-        if waiting_here := faults[entry["tried"] : most]:
-            waiting[module] = waiting_here
-    for module, faults in waiting.items():
-        if time.monotonic() > until:
-            break
-        entry = record[module]
+        unexplained = [fault for fault in faults if entry["survivors"].get(fault.name) == ""]
+        waiting = unexplained if again else faults[entry["tried"] : most]
+        if not waiting or time.monotonic() > until:
+            continue
         with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-            for fault, outcome in Runs(folder, faults, until).outcomes(faults):
-                entry["tried"] += 1
+            for fault, outcome in Runs(folder, waiting, until).outcomes(waiting):
+                entry["tried"] += 0 if again else 1
+                entry["survivors"].pop(fault.name, None)
                 if outcome != KILLED:
                     entry["survivors"][fault.name] = entry.get("reasons", {}).get(fault.name, "")
                 RECORD.write_text(json.dumps(dict(sorted(record.items())), indent=1) + "\n")
@@ -276,6 +277,7 @@ def main() -> int:
     )
     parser.add_argument("modules", nargs="*", help="Modules to change by the rules.")
     parser.add_argument("--share", type=float, help="Share of their faults to try. [default: as in modules.toml]")
+    parser.add_argument("--again", action="store_true", help="Try their survivors without a reason again.")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="Start no fault after this time.")
     parser.add_argument("--only", default="", help="Only faults made by hand whose name holds this text.")
     parser.add_argument("--check", action="store_true", help="Check the record and try nothing.")
@@ -285,7 +287,8 @@ def main() -> int:
         print("\n".join(found or ["The record is that of the code."]))
         return int(bool(found))
     if arguments.modules:
-        return int(bool(try_modules(arguments.modules, arguments.share, arguments.seconds)))
+        how = {"share": arguments.share, "again": arguments.again, "seconds": arguments.seconds}
+        return int(bool(try_modules(arguments.modules, **how)))
     faults = [fault for fault in read_faults() if arguments.only in fault.name]
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         runs = Runs(folder, faults, time.monotonic() + arguments.seconds)

@@ -67,6 +67,8 @@ def test_item_distance_of_numbers_a_reader_can_check() -> None:
     assert measured(own, [0, 1, 2])[0] == pytest.approx(0.8 + 0.4 * (ORTHOGONAL - 1.0) + 0.45 * missing)
     assert DISTANCE.own(np.array([0.6]), np.array([0.8])).tolist() == [pytest.approx(0.35 * 0.6 + 0.65 * 0.8)]
     assert measured([0.7], [0]) == [0.7]
+    assert measured(own, [0, 1, 2], ItemDistance(rivals=0))[0] == pytest.approx(0.8 + 0.4 * (ORTHOGONAL - 1.0))
+    assert measured(own, [0, 1, 2], ItemDistance(rival=0))[0] == pytest.approx(0.8 + 0.45 * missing)
 
 
 @given(seed=SEEDS, count=st.integers(2, 9), nearer=st.floats(0, 1))
@@ -180,7 +182,9 @@ def test_the_constants_are_those_of_the_documentation() -> None:
     assert ItemDistance().to_dict() == ItemDistance.default().to_dict() == constants
     assert ItemDistance.default(verified=False).details == 0
     assert ItemDistance.default(verified=True).to_dict() == {**constants, "details": 0.4}
-    assert (CANDIDATES, RIVALS, ORTHOGONAL) == (24, 5, pytest.approx(1.41421356))
+    assert CANDIDATES == 24
+    assert RIVALS == 5
+    assert pytest.approx(1.41421356) == ORTHOGONAL
     assert Near(3, 0.2, 0.2, 0.2) == (3, 0.2, 0.2, 0.2, None, 0)
 
 
