@@ -20,6 +20,7 @@ from .features import FeatureFormat, check_features
 from .search.filters import BOOLEAN, NUMBER, TEXT, kind_of
 
 MAX_METADATA = 64 * 1024  # bytes of JSON per photo; each search reads and returns the metadata of its matches
+MAX_DEPTH = 64  # levels of lists and objects in metadata; an answer may nest them deeper, up to the 255 of JSON writers
 LENGTH_TOLERANCE = 1e-3  # maximum deviation of a vector's length from one
 LONGEST_ACTOR = 200  # characters
 ROUNDING = 1e-6  # deviation due to float32 rounding alone; the `slack` of the candidates relies on it
@@ -81,7 +82,9 @@ def encode_metadata(metadata: Mapping[str, Any]) -> str:
     try:
         text = json.dumps(dict(metadata), sort_keys=True, ensure_ascii=False, allow_nan=False)
         size = len(text.encode())
-    except (TypeError, ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise _too_deep() from error
+    except (TypeError, ValueError) as error:
         raise InvalidParameter("metadata", f"hold JSON values ({error})", metadata) from error
     if size > MAX_METADATA:
         raise InvalidParameter(
@@ -90,7 +93,17 @@ def encode_metadata(metadata: Mapping[str, Any]) -> str:
             size,
             remedy="Keep long texts elsewhere, under the photo's id",
         )
+    level: list[Any] = [metadata]
+    for _ in range(MAX_DEPTH):
+        outer = [value.values() if isinstance(value, Mapping) else value for value in level]
+        level = [value for values in outer for value in values if isinstance(value, Mapping | list | tuple)]
+    if level:
+        raise _too_deep()
     return text
+
+
+def _too_deep() -> InvalidParameter:
+    return InvalidParameter("metadata", f"be nested at most {MAX_DEPTH} levels deep", "more")
 
 
 def check_stored(database: Database, name: str, kind: str) -> None:

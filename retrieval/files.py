@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 from index.files import naming, write_file
@@ -26,11 +27,14 @@ REMEDIES = {
 
 
 def read_stretch(path: str | Path, offset: int, size: int) -> bytes:
-    """Return up to `size` bytes of a file, starting at `offset`. Raises OSError.
+    """Return up to `size` bytes of a regular file, starting at `offset`. Raises OSError, for pipes and devices too.
 
     The file is opened and closed on each call, so the number of files is not limited by open descriptors.
     """
-    file = os.open(path, os.O_RDONLY)
+    mode = Path(path).stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a folder fails by itself
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe that was put there since does not wait for a writer
     try:
         part = max(1, min(size, os.fstat(file).st_size - offset + 1))  # a buffer of this size is made for each part
         data = os.pread(file, part, offset)

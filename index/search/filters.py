@@ -33,6 +33,7 @@ COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}\Z")
 WORDS = frozenset(("and", "or", "not", "in", "is", "null", "true", "false"))
 OPPOSITE = {"=": "!=", "!=": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 LONGEST, DEEPEST = 10_000, 40  # maximum characters and nested parentheses of a filter
+DIGITS = 20  # with a sign, of the integers of 64 bits
 TOKEN = re.compile(
     r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
     r"|(?P<operator><=|>=|!=|<|>|=)|(?P<mark>[(),])|(?P<word>[A-Za-z_][A-Za-z0-9_]*))"
@@ -104,6 +105,8 @@ def parse_where(text: str, columns: Mapping[str, str]) -> Where:
         raise InvalidParameter("where", "be a filter such as brand = 'x'", text)
     if len(text) > LONGEST:
         raise InvalidParameter("where", f"have at most {LONGEST} characters", len(text))
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise InvalidParameter("where", "be valid Unicode", text)
     return _Parser(text, columns).whole()
 
 
@@ -286,7 +289,10 @@ class _Parser:
         if kind == "text":
             value = text[1:-1].replace("''", "'")
         elif kind == "number":
-            value = float(text) if not text.lstrip("+-").isdecimal() else int(text)
+            whole = text.lstrip("+-").isdecimal() and len(text) <= DIGITS
+            value = int(text) if whole else float(text)
+            if not -(2**63) <= value < 2**63:  # SQLite has integers of 64 bits
+                raise InvalidParameter("where", "compare with numbers between -2^63 and 2^63", text)
         elif self._word() in ("true", "false"):
             value = self._word() == "true"
         else:

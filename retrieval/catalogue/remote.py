@@ -63,7 +63,7 @@ def check_allowed(url: str, line: int) -> None:
     """Raise DataError unless an address in a line of a table lies below a prefix that the operator named."""
     parts = unquote(url).replace("\\", "/").split("/")
     prefixes = [prefix.rstrip("/") + "/" for prefix in os.environ.get(ALLOWED, "").split()]
-    if ".." in parts or "::" in url or not url.startswith(tuple(prefixes)):
+    if ".." in parts or "::" in url or _has_options(url) or not url.startswith(tuple(prefixes)):
         raise DataError(
             f"line {line}: {shown(url)} is below no allowed prefix",
             remedy=f"If you trust it, allow its folder: retrieval --allow {posixpath.dirname(shown(url))}/ ...",
@@ -99,6 +99,12 @@ def shown(url: str) -> str:
     return f"{scheme}://{place.rpartition('@')[2]}{slash}{path}".partition("?")[0].partition("#")[0]
 
 
+def _has_options(url: str) -> bool:
+    """Return whether the place of an address, up to its first /, holds options, such as another endpoint."""
+    place = unquote(url.partition("://")[2].partition("/")[0])
+    return "?" in place or "#" in place
+
+
 def _problem(url: str, error: Exception) -> str:
     """Return a message without the user, the password and the query of an address."""
     text = (str(error) or type(error).__name__).replace(url, shown(url))
@@ -113,6 +119,8 @@ def _system(url: str) -> tuple[Any, str]:
         import fsspec
     except ImportError as error:
         raise MissingDependency.of_extra("fsspec", "sources") from error
+    if _has_options(url):
+        raise DataError(f"{shown(url)} has options before its first /", remedy="Leave them out")
     options: dict[str, Any] = {"allow_redirects": False} if url.startswith("https:") else {}
     try:
         system, path = fsspec.core.url_to_fs(url, **options)

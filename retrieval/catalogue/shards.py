@@ -52,7 +52,7 @@ def read_shard(path: Path, suffixes: frozenset[str]) -> Iterator[dict[str, Any]]
 def _values(text: str, path: Path, name: str) -> dict[str, Any]:
     try:
         values = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: {name} is not JSON: {error}") from error
     if not isinstance(values, dict):
         raise DataError(f"{path}: {name} is not a JSON object", remedy='Write {"item_id": ...}')

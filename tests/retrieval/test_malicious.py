@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-from index.errors import GalleryError
+from index.checks import MAX_DEPTH
+from index.errors import GalleryError, InvalidParameter
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle, write_bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import BundleError, RetrievalError
 from retrieval.images import Preprocessing
+from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
 
-from ..world import DIM, SIZE, make_bundle, write_model
+from ..world import DIM, SIZE, draw, encode, make_bundle, write_model
 
 FLIPS = int(os.environ.get("RETRIEVAL_FLIPS", "30"))  # of each artefact; 1,000 in `make reliability`
 
@@ -133,6 +138,48 @@ def test_names_never_become_paths(tmp_path: Path) -> None:
         assert {photo[0] for photo in gallery.photos()} >= {"../../evil", "/etc/evil"}
     assert {path.name for path in tmp_path.iterdir()} == outside | {"in"}
     assert {path.name for path in (tmp_path / "in").iterdir()} == {"g"}
+
+
+def test_rows_that_name_pipes_devices_and_sockets_are_refused_at_once(tmp_path: Path) -> None:
+    """A pipe hung, and /dev/zero was read on. Nothing is waited for: the pipe has no writer."""
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    (photos / "good.png").write_bytes(encode(draw(3, 0), "PNG"))
+    os.mkfifo(photos / "pipe.png")
+    (photos / "linked.png").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(photos / "socket.png"))
+        names = ["good.png", "pipe.png", "linked.png", "/dev/zero", "socket.png"]
+        (photos / "photos.csv").write_text("\n".join(["path,item_id", *(f"{name},x" for name in names)]))
+        catalogue = read_catalogue(photos / "photos.csv")
+        with ThreadPoolExecutor(1) as pool:
+            indexing = pool.submit(index_catalogue, make_bundle(tmp_path), catalogue, tmp_path / "g", progress=False)
+            try:
+                report = indexing.result(timeout=60)
+            except TimeoutError:
+                os.close(os.open(photos / "pipe.png", os.O_RDWR | os.O_NONBLOCK))  # lets the thread go on
+                pytest.fail("the pipe was waited for")
+    assert report.added == 1
+    assert sorted(photo_id for photo_id, _ in report.refused) == sorted(names[1:])
+    assert {message.rpartition(": ")[2] for _, message in report.refused} == {"it is not a regular file"}
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 250, 900, 100_000])
+def test_metadata_nested_too_deeply_is_refused_by_add(tmp_path: Path, depth: int) -> None:
+    """Deeper metadata was stored, and no answer over HTTP could hold it."""
+    nested: list[object] = []
+    for _ in range(depth - 2):
+        nested = [nested]
+    vector = np.eye(16, dtype=np.float32)[:1]
+    with Gallery.create(tmp_path / "g", dim=16, embedding_id="e") as gallery:
+        with pytest.raises(InvalidParameter, match=f"at most {MAX_DEPTH} levels"):
+            gallery.add(["deep"], ["i"], vector, metadata=[{"x": nested}])
+        assert len(gallery) == 0
+        just = {"x": 0}
+        for _ in range(MAX_DEPTH - 1):
+            just = {"x": just}  # type: ignore[dict-item]
+        gallery.add(["p"], ["i"], vector, metadata=[just])
+        assert gallery.photo("p") == ("p", "i", just)
 
 
 def test_builds_that_do_not_belong_together_are_refused(tmp_path: Path, world: Path) -> None:

@@ -106,6 +106,24 @@ def test_an_address_that_only_resembles_an_allowed_one_is_refused(url: str, monk
         check_allowed(url, 2)
 
 
+@pytest.mark.parametrize(
+    "url", ["gs://b?endpoint_override=evil.example/a.jpg", "gs://b%3Fscheme=http/a.jpg", "s3://b#x/a.jpg"]
+)
+def test_options_before_the_first_slash_are_refused_whatever_is_allowed(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An option for the endpoint sends the operator's credentials to any host."""
+    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda *_, **__: pytest.fail("the store was asked"))
+    monkeypatch.setenv(ALLOWED, "gs:// s3:// gs://b s3://b")
+    check_allowed("gs://b/a.jpg", 2)
+    with pytest.raises(DataError, match="no allowed prefix"):
+        check_allowed(url, 2)
+    with pytest.raises(ImageUnreadable, match="options before its first /"):
+        RemotePhoto("a", Path("a"), "item", url=url).read()
+    with pytest.raises(DataError, match="options before its first /"):
+        read_catalogue(url.removesuffix("/a.jpg"))
+
+
 def test_no_redirect_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A redirect could lead from an allowed host to any other, such as one in the operator's own network."""
     asked: list[dict[str, Any]] = []
