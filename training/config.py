@@ -18,6 +18,7 @@ from retrieval.errors import InvalidParameter
 SPLIT_SEED = 0  # of the class-disjoint splits, the same for every run
 AUTO = "auto"  # value of a setting that is chosen by the model, the data or the machine
 SMALL, LITE0 = "small", "efficientnet-lite0"  # backbones with names of their own
+DEFAULT_LOSS = "recall_at_k"
 SMALL_DIM = 128  # default length of an embedding of 'small'
 SIZE, SIZES = 160, {LITE0: 224}  # default side of the input in pixels, and exceptions by backbone
 NOT_NEGATIVE = (
@@ -61,10 +62,13 @@ class Settings:
         shown=f"width of a pretrained backbone, {SMALL_DIM} for 'small'",
     )
     pooling: str = setting("average", MODEL, "Pooling of the feature map: 'average' or 'gem' (generalised mean).")
-    loss: str = setting("smooth_ap", LOSS, "Base loss. `retrieval losses` lists them.")
+    loss: str = setting(DEFAULT_LOSS, LOSS, "Base loss. `retrieval losses` lists them.")
     loss_arguments: Mapping[str, float | int | bool | str] = setting(dict, LOSS, "Arguments of the base loss.")
     regularizer: str = setting(
-        "", LOSS, "Loss that is added to the base loss, or '' for none. 'tcm' makes distances consistent across items."
+        AUTO,
+        LOSS,
+        "Loss that is added to the base loss, or '' for none. 'tcm' makes distances consistent across items.",
+        shown=f"tcm beside {DEFAULT_LOSS}, none beside other losses",
     )
     regularizer_arguments: Mapping[str, float | int | bool | str] = setting(
         dict, LOSS, "Arguments of the regularizer, and its `weight`."
@@ -128,6 +132,8 @@ class Settings:
     loggers: str = setting("tensorboard", OUTPUT, "Comma-separated loggers of metrics: tensorboard, wandb, mlflow.")
 
     def __post_init__(self) -> None:
+        if self.regularizer == AUTO:
+            object.__setattr__(self, "regularizer", "tcm" if self.loss == DEFAULT_LOSS else "")
         _check(self)
 
     @property

@@ -35,7 +35,7 @@ START: dict[str, Any] = {"dim": 128, "head_start": "random"}  # of the embedding
 RECIPES: dict[str, dict[str, Any]] = {
     name + suffix: {"loss": loss, **extra}
     for name, loss in BASES.items()
-    for suffix, extra in (("", {}), (" + TCM", {"regularizer": "tcm"}))
+    for suffix, extra in (("", {"regularizer": ""}), (" + TCM", {"regularizer": "tcm"}))
 }
 RECIPES["EL-nivMF + ProxyAnchor"] = {
     "loss": "vmf_nca",

@@ -57,7 +57,7 @@ LOSS_CASES = (("birds", (36, 8)), ("cars", (36, 8)), ("grocery", (36, 8)), ("sym
 LOSSES: dict[str, dict[str, Any]] = {
     "smooth_ap": {"loss": "smooth_ap"},
     "smooth_ap + tcm": {"loss": "smooth_ap", "regularizer": "tcm"},
-    "recall_at_k": {"loss": "recall_at_k"},
+    "recall_at_k": {"loss": "recall_at_k", "regularizer": ""},
     "recall_at_k + tcm": {"loss": "recall_at_k", "regularizer": "tcm"},
     "recall_at_k + 0.2 tcm": {"loss": "recall_at_k", "regularizer": "tcm", "regularizer_arguments": {"weight": 0.2}},
     "proxy_anchor": {"loss": "proxy_anchor"},

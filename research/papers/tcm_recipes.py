@@ -27,7 +27,7 @@ COMMON = {
     **BATCH_384,
 }
 SAP = {"loss": "smooth_ap", "loss_arguments": {"temperature": 0.01}}
-RSK = {"loss": "recall_at_k"}
+RSK = {"loss": "recall_at_k", "regularizer": ""}
 PROXY_NCA = {"loss": "proxy_nca"}
 ARCFACE = {"loss": "arcface"}
 TCM: dict[str, Any] = {"regularizer": "tcm", "regularizer_arguments": {"positive_margin": 0.9, "negative_margin": 0.5}}
