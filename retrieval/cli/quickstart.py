@@ -57,6 +57,13 @@ CHECKED_WITH = 50  # labelled photos of users that the output suggests
 )
 @click.option("--serve/--no-serve", default=True, show_default=True, help="Serve the search page at the end.")
 @click.option("--port", type=click.IntRange(0, 65535), default=7860, show_default=True, help="Port of the page.")
+@click.option(
+    "--keep-photos/--no-keep-photos",
+    default=True,
+    show_default=True,
+    help="Keep the photos that people judge on the page, for `retrieval feedback export`. The page is on this machine "
+    "only.",
+)
 def quickstart(
     photos: Path,
     *,
@@ -67,6 +74,7 @@ def quickstart(
     queries: Path | None,
     serve: bool,
     port: int,
+    keep_photos: bool,
 ) -> None:
     """Build a search from a folder, CSV or parquet file of photos, without training, and serve it.
 
@@ -109,7 +117,11 @@ def quickstart(
     if can_train(catalogue) and _fit_gains(bundle) and not (output / "run").exists():
         click.echo(_about_training(photos, backbone, output))
     if serve:
-        _run("serve", output, "--port", port)
+        judged = output / "judged"
+        if keep_photos:
+            table = command("feedback", "export", f"{gallery}.feedback.jsonl", "--photos", judged, "-o", "judged.csv")
+            click.echo(f"Photos that are judged on the page are kept in {judged}. A labelled table of them: {table}")
+        _run("serve", output, "--port", port, *(["--feedback-photos", judged] if keep_photos else []))
     else:
         click.echo(f"Next: {command('serve', output)}")
 

@@ -186,7 +186,6 @@
   const linked = () => new URLSearchParams(location.hash.slice(1)).get("item");
   const openLinked = () => { if (linked()) open(linked()); };
   window.addEventListener("hashchange", openLinked);
-  window.addEventListener("load", openLinked);
 
   // --- verdicts on an answer: one for each
   document.addEventListener("click", async (event) => {
@@ -225,8 +224,9 @@
   });
 
   // --- after a change of the page
-  let last = null;
+  let last = null, greeted = false;
   function showAnswer() {
+    if (!greeted && find("#answer .r-empty")) { greeted = true; openLinked(); }
     const banner = find("#answer .r-banner");
     const now = banner && banner.textContent + document.querySelectorAll("#answer [data-box]").length;
     if (now === last) return;

@@ -34,7 +34,7 @@ from serving.ops.drift import drift_warning
 from serving.service import Service
 
 from .answers import WAITING, answer_html, example_label, header_html, labels_html, parts_html, refused_html
-from .routes import EVENT, events_of, page_routes
+from .routes import EVENT, Preview, events_of, page_routes
 from .uploads import Uploads
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ def load_page(service: Service, examples: Sequence[Path] = ()) -> Starlette:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["GRADIO_TEMP_DIR"] = folder  # read at import
     gradio = _gradio()
-    blocks = build_page(service, uploads, examples)
+    searches = PageSearch(service, uploads)
+    tokens = searches.add_examples(examples)
+    blocks = build_page(searches)
     blocks._queue.sleep_when_free = blocks._queue.progress_update_sleep_when_free = QUEUE_S
     system = ["ui-sans-serif", "system-ui", "sans-serif"]  # no web fonts
     theme = gradio.themes.Soft(primary_hue="teal", neutral_hue="slate", font=system, font_mono=["monospace"])
@@ -82,12 +84,13 @@ def load_page(service: Service, examples: Sequence[Path] = ()) -> Starlette:
         theme=theme,
         footer_links=[],
     )
-    return page_routes(gradio_app, events_of(blocks, uploads), uploads)
+    preview = Preview(TITLE, ABOUT, next(iter(tokens), ""))
+    return page_routes(gradio_app, events_of(blocks, uploads), uploads, preview)
 
 
-def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()) -> gradio.Blocks:
-    """Return the page of a service; its searches run in the service's pool."""
-    gradio, searches = _gradio(), PageSearch(service, uploads)
+def build_page(searches: PageSearch) -> gradio.Blocks:
+    """Return the page of some searches and their examples."""
+    gradio = _gradio()
     with gradio.Blocks(title=TITLE, analytics_enabled=False) as page:
         head = gradio.HTML()
         with gradio.Row(equal_height=False, elem_classes="r-main"):
@@ -96,7 +99,7 @@ def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()
                 gradio.HTML(TOOLS)
                 part = gradio.Textbox(elem_id="part", show_label=False, container=False)  # set by the page's script
                 parts = gradio.Button("Find all items in the photo", elem_id="parts", variant="primary")
-                _examples(photo, searches.add_examples(examples))
+                _examples(photo, searches.examples)
             with gradio.Column(scale=3, min_width=280):
                 answer = gradio.HTML(WAITING, elem_id="answer")
 
@@ -122,7 +125,7 @@ class PageSearch:
 
     def __init__(self, service: Service, uploads: Uploads) -> None:
         self._service, self._uploads = service, uploads
-        self._examples: dict[str, Example] = {}
+        self.examples: dict[str, Example] = {}  # by token in the upload store
 
     def add_examples(self, files: Sequence[Path]) -> dict[str, Example]:
         """Return the readable files, or photos of the gallery if there are none, by token in the upload store."""
@@ -133,8 +136,8 @@ class PageSearch:
             except ImageRefused as error:
                 log.warning("an example photo is left out: %s", error)
         found = found or gallery_examples(self._service.retriever)
-        self._examples = {self._uploads.store(None, example.image): example for example in found}
-        return self._examples
+        self.examples = {self._uploads.store(None, example.image): example for example in found}
+        return self.examples
 
     def header(self) -> str:
         """Return the header of the page."""
@@ -177,7 +180,7 @@ class PageSearch:
         return parts_html(await self._service.search_boxes(data, WINDOWS, top_k=1, left_out=left_out))
 
     def _left_out(self, token: str | None) -> tuple[str, ...]:
-        example = self._examples.get(token or "")
+        example = self.examples.get(token or "")
         return () if example is None else example.left_out
 
     async def _shown(self, token: str | None, search: Callable[[bytes], Awaitable[str]]) -> str:

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
@@ -41,10 +42,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("retrieval.serving")
 API = "/gradio_api"
 RUN_PATH = f"{API}/run/predict"
-SHOWN = ("/", "/config", "/theme.css", "/favicon.ico")
+SHOWN = ("/config", "/theme.css", "/favicon.ico")
 FILES = ("/assets", "/static")
 PLAIN_PATH = re.compile(r"/|(/(?!\.)[\w.-]{1,200}){1,8}", re.ASCII)  # no segment is empty, long or begins with a dot
 PART = re.compile(r"(?:(?:0\.\d{1,6}|[01])(?:,(?!$)|$)){4}|", re.ASCII)
+PREVIEW_TAG = re.compile(rb'<meta\s+(?:property="og:|name="twitter:)[^>]*>')
 EVENT_BYTES = 16 * 1024  # size limit of an event request, which holds tokens and numbers only
 MISLEADING = (b"x-forwarded-host", b"x-forwarded-prefix", b"x-direct-url", b"cookie", b"authorization", b"referer")
 SWEEP_S = 60.0
@@ -77,6 +79,15 @@ class EventRequest(BaseModel):
 
 
 @dataclass(frozen=True)
+class Preview:
+    """What a link to the page shows in a chat: texts, and the token of a photo, "" for none."""
+
+    title: str
+    description: str
+    picture: str = ""
+
+
+@dataclass(frozen=True)
 class Event:
     """A page event: its name in the log and a check for each input."""
 
@@ -99,7 +110,7 @@ def events_of(page: gradio.Blocks, uploads: Uploads) -> Mapping[int, Event]:
     }
 
 
-def page_routes(gradio_app: FastAPI, events: Mapping[int, Event], uploads: Uploads) -> Starlette:
+def page_routes(gradio_app: FastAPI, events: Mapping[int, Event], uploads: Uploads, preview: Preview) -> Starlette:
     """Return the page application: Gradio behind the allowed routes."""
     static, run, photos = _StaticFiles(gradio_app), _EventRunner(gradio_app, events), _Photos(uploads)
 
@@ -114,6 +125,7 @@ def page_routes(gradio_app: FastAPI, events: Mapping[int, Event], uploads: Uploa
 
     app = Starlette(
         routes=[
+            Route("/", _FrontPage(static, preview), methods=["GET"]),
             *(Route(path, static, methods=["GET"]) for path in SHOWN),
             *(Route(f"{folder}/{{path:path}}", static, methods=["GET"]) for folder in FILES),
             Route(RUN_PATH, run, methods=["POST"]),
@@ -143,6 +155,40 @@ class _StaticFiles:
         if not PLAIN_PATH.fullmatch(scope["path"]):
             raise HTTPException(404)
         await self._app(_plain(scope), receive, send)
+
+
+class _FrontPage:
+    """The page's HTML with the title, description and picture of link previews, in place of Gradio's."""
+
+    def __init__(self, app: ASGIApp, preview: Preview) -> None:
+        self._app, self._preview = app, preview
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started: Message = {}
+        parts: list[bytes] = []
+
+        async def collect(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                started.update(message)
+                return
+            parts.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                body = self._with_preview(b"".join(parts), Request(scope))
+                headers = [(name, value) for name, value in started["headers"] if name != b"content-length"]
+                length = (b"content-length", str(len(body)).encode())
+                await send({**started, "headers": [*headers, length]})
+                await send({"type": "http.response.body", "body": body})
+
+        plain = [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]
+        await self._app({**scope, "headers": plain}, receive, collect)
+
+    def _with_preview(self, html: bytes, request: Request) -> bytes:
+        told = {"og:type": "website", "og:title": self._preview.title, "og:description": self._preview.description}
+        if self._preview.picture:
+            told["og:image"] = f"{request.base_url}gradio_api/file={self._preview.picture}"
+        tags = [f'<meta property="{name}" content="{escape(text)}" />' for name, text in told.items()]
+        tags.append(f'<meta name="description" content="{escape(self._preview.description)}" />')
+        return PREVIEW_TAG.sub(b"", html).replace(b"</head>", "".join(tags).encode() + b"</head>", 1)
 
 
 class _EventRunner:

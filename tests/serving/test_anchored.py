@@ -23,7 +23,7 @@ from retrieval.retriever import Retriever
 from serving import measuring
 from serving.app import create_app
 from serving.measuring import Measuring
-from serving.page.answers import header_html
+from serving.page.answers import header_html, of_photos
 from serving.reloads import Places
 from serving.service import Service
 from serving.settings import ServeSettings
@@ -68,7 +68,7 @@ def test_answers_info_metrics_and_page_tell_of_the_gallerys_threshold(retriever:
     assert f"retrieval_fpir {info['in_gallery']['fpir']}" in metrics
     assert "retrieval_threshold_broken 0.0" in metrics
     page = header_html(retriever)
-    assert f"returns a match in <b>about {point.evidence['fpir_expected']:.1%}</b> of searches" in page
+    assert f"wrongly for about <b>{of_photos(point.evidence['fpir_expected'])}</b> photos" in page
     assert "not in this catalogue" not in page
 
 

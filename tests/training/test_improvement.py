@@ -66,7 +66,7 @@ def test_reviewed_photos_calibrate_a_gallery_and_train_the_next_model(trained: R
     judge(folder / "bundle", gallery, folder)
     table = folder / "reviewed.csv"
     told = cli("feedback", "export", folder / "feedback.jsonl", "--photos", folder / "judged", "-o", table)
-    assert "46 reviewed photos: 24 of 21 known items, 22 of unknown items." in told
+    assert "46 reviewed photos: 24 photos of 21 known items, 22 photos of unknown items." in told
 
     cli("calibrate", folder / "bundle", gallery, "--queries", table)
     with Gallery.open(gallery, read_only=True) as opened:

@@ -13,6 +13,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from index.gallery import Gallery
+from retrieval.cli import quickstart as quickstarting
 from retrieval.cli.main import group
 from retrieval.errors import DataError
 from retrieval.images import Preprocessing
@@ -131,6 +132,23 @@ def test_a_taken_port_is_found_before_anything_is_written(tmp_path: Path) -> Non
         done = CliRunner().invoke(group, ["quickstart", str(photos), "-o", str(tmp_path / "q"), "--port", str(port)])
     assert "--port must be free" in str(done.exception)
     assert not (tmp_path / "q").exists()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_page_keeps_judged_photos_unless_told_not_to(
+    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    photos, ran = write_folder(tmp_path / "photos", items=range(22), photos=range(2)), []
+    monkeypatch.setattr(quickstarting, "_run", lambda *words: ran.append([str(word) for word in words]))
+    run(photos, output)  # a gallery to continue with
+    monkeypatch.setattr(quickstarting, "_threshold", lambda *_: (True, 0.05))
+    ran.clear()
+    words = ["quickstart", str(photos), "-o", str(output), "--backbone", "tiny", "--port", "0"]
+    done = CliRunner().invoke(group, words if kept else [*words, "--no-keep-photos"])
+    assert done.exit_code == 0, done.output
+    judged = ["--feedback-photos", str(output / "judged")]
+    assert ran[-1] == ["serve", str(output), "--port", "0", *(judged if kept else [])]
+    assert ("Photos that are judged on the page are kept" in done.output) == kept
 
 
 def test_photos_of_another_catalogue_are_refused(output: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse
 from fastapi.testclient import TestClient
 
 from serving.access.guard import Guard
@@ -17,7 +18,7 @@ from serving.access.keys import KeyRing, add_key
 from serving.access.limits import BodyLimit
 from serving.api.problems import MEDIA_TYPE
 from serving.ops.metrics import Metrics
-from serving.page.routes import EVENT, EVENT_BYTES, Event, page_routes, photo_check
+from serving.page.routes import EVENT, EVENT_BYTES, Event, Preview, page_routes, photo_check
 from serving.page.uploads import Uploads
 
 from .page_client import META, RUN, UPLOAD, run, upload
@@ -25,6 +26,11 @@ from .page_client import META, RUN, UPLOAD, run, upload
 MB = 2**20
 ADDRESS = "http://127.0.0.1:7860"
 SEARCH, PEEK = 0, 1  # events
+GRADIO_HTML = """<head><meta charset="utf-8" /><meta property="og:title" content="Gradio" />
+<meta
+    property="og:image"
+    content="https://example.com/x.jpg"
+/><meta name="twitter:creator" content="@Gradio" /><title>T</title></head><body>"""
 PHOTO = b"\xff\xd8\xff photo"
 Make = Callable[..., TestClient]
 
@@ -55,13 +61,17 @@ def make(uploads: Uploads, received: list[dict[str, Any]]) -> Iterator[Make]:
                 EVENT.get().status = 415
             return {"data": ["answer"]}
 
+        @behind.get("/")
+        async def front() -> HTMLResponse:
+            return HTMLResponse(GRADIO_HTML)
+
         @behind.get("/{path:path}")
         async def shown(request: Request) -> dict[str, Any]:
             names = sorted({*request.headers} - {"accept", "accept-encoding", "connection", "user-agent"})
             return {"path": request.url.path, "query": request.url.query, "headers": names}
 
         events = {SEARCH: Event("search", (photo_check(uploads),)), PEEK: Event("peek", ())}
-        page = page_routes(behind, events, uploads)
+        page = page_routes(behind, events, uploads, Preview('A "title"', "Words.", "abc"))
         limited = BodyLimit(page, max_bytes=MB, seconds=5)
         ring = None if keys is None else KeyRing(keys)
         guard = Guard(limited, metrics=Metrics(), keys=ring, local=True)
@@ -217,3 +227,15 @@ def test_only_this_page_may_have_an_event_run(make: Make, received: list[dict[st
 def run_from(page: TestClient, origin: str) -> int:
     body = {"data": [], "fn_index": PEEK, "session_hash": "a"}
     return page.post(RUN, json=body, headers={"origin": origin}).status_code
+
+
+def test_a_link_to_the_page_is_previewed_with_its_own_title_words_and_picture(make: Make) -> None:
+    html = make().get("/").text
+    assert html.startswith('<head><meta charset="utf-8" />')
+    assert html.endswith("</head><body>")
+    assert "Gradio" not in html
+    assert "example.com" not in html
+    assert html.count("og:title") == html.count("og:image") == 1
+    assert 'property="og:title" content="A &quot;title&quot;"' in html
+    assert f'property="og:image" content="{ADDRESS}/gradio_api/file=abc"' in html
+    assert 'name="description" content="Words."' in html
