@@ -114,13 +114,18 @@ def onnx_written_once(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with `photos` (10 items, 3 photos each), `bundle` and `gallery` of the tiny model."""
+    """Return a folder with `photos` (10 items, 1 to 5 photos each), `bundle` and `gallery` of the tiny model.
+
+    The gallery got the photos in an order of their own, so that neither ids nor items ascend in it.
+    """
     from retrieval.catalogue.read import read_catalogue
     from retrieval.indexing.pipeline import index_catalogue
 
-    from .world import make_bundle, write_folder
+    from .world import WORLD, make_bundle, shuffled, write_folder
 
     folder = tmp_path_factory.mktemp("world")
-    photos = read_catalogue(write_folder(folder / "photos"))
+    for item, count in enumerate(WORLD):
+        write_folder(folder / "photos", items=range(item, item + 1), photos=range(count))
+    photos = shuffled(read_catalogue(folder / "photos"))
     index_catalogue(make_bundle(folder), photos, folder / "gallery", progress=False)
     return folder

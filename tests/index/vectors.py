@@ -8,6 +8,8 @@ import numpy as np
 
 from index.gallery import Gallery
 
+from ..world import shuffled
+
 DIM = 8
 
 
@@ -26,13 +28,18 @@ def with_features(path: Path, count: int = 40, items: int = 10) -> Gallery:
     """Return the gallery of `filled`, with features."""
     gallery = Gallery.create(path, dim=DIM, embedding_id="e", features_key="f")
     vectors = unit(count)
-    ids, labels = [f"p{i}" for i in range(count)], [f"i{i % items}" for i in range(count)]
-    gallery.add(ids, labels, vectors, features=features_of(vectors))
+    order = shuffled(range(count))
+    ids, labels = [f"p{i}" for i in order], [f"i{i % items}" for i in order]
+    gallery.add(ids, labels, vectors[order], features=features_of(vectors[order]))
     return gallery
 
 
 def filled(path: Path, count: int = 40, items: int = 10) -> Gallery:
-    """Return a gallery of photos p0, p1, ... whose vectors are `unit(count)`, dealt out to items i0, i1, ..."""
+    """Return a gallery of photos p0, p1, ... whose vectors are `unit(count)`, dealt out to items i0, i1, ...
+
+    They are added in another order.
+    """
     gallery = Gallery.create(path, dim=DIM, embedding_id="e")
-    gallery.add([f"p{i}" for i in range(count)], [f"i{i % items}" for i in range(count)], unit(count))
+    order = shuffled(range(count))
+    gallery.add([f"p{i}" for i in order], [f"i{i % items}" for i in order], unit(count)[order])
     return gallery

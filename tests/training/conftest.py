@@ -14,21 +14,20 @@ from training.loop.run import Run
 from training.loop.train import train
 from training.loop.trainer import Trainer
 
-from ..world import ITEMS, PHOTOS, draw
+from ..world import ITEMS, PHOTOS, draw, shuffled
 
 
 @pytest.fixture(scope="session")
 def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a CSV of 20 items in 10 groups, 8 photos each, from two sources; no partition is given."""
+    """Return a CSV of 20 items in 10 groups, 8 photos each, from two sources, in no order; no partition is given."""
     folder = tmp_path_factory.mktemp("catalogue")
     with (folder / "photos.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["path", "item_id", "group", "source"])
-        for item in range(ITEMS):
-            for number in range(PHOTOS):
-                name = f"{item:02d}_{number}.png"
-                draw(item, number).save(folder / name)
-                writer.writerow([name, f"item-{item:02d}", f"group-{item // 2}", "ab"[number % 2]])
+        for item, number in shuffled([(item, number) for item in range(ITEMS) for number in range(PHOTOS)]):
+            name = f"{item:02d}_{number}.png"
+            draw(item, number).save(folder / name)
+            writer.writerow([name, f"item-{item:02d}", f"group-{item // 2}", "ab"[number % 2]])
     return folder / "photos.csv"
 
 
