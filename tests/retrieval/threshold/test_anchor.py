@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from index.search.leave_one_out import NOBODY, OWN, Draws, KeptDraws
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.errors import CalibrationError, InvalidParameter
-from retrieval.threshold.anchor import anchor, precision
+from retrieval.threshold.anchor import _stricter, anchor, precision
 from retrieval.threshold.error_rates import (
     LABELLED,
     PROBE,
@@ -55,7 +56,8 @@ def test_items_count_alike_however_many_photos_they_have() -> None:
 def test_duplicates_are_counted_and_left_out() -> None:
     far, copied = np.linspace(0.5, 0.9, 30), np.arange(30) < 3
     some = draws(np.where(copied, 0.0, far), np.arange(30))
-    point = anchor({OWN: replace(some, duplicates=np.where(copied, 7, NOBODY))}, 0.1, gallery_items=30)
+    copies = np.where(copied, np.arange(30), NOBODY)  # the first photo of the gallery is one of them
+    point = anchor({OWN: replace(some, duplicates=copies)}, 0.1, gallery_items=30)
     assert point.evidence["duplicates"] == 3
     assert point.evidence["sources"] == {OWN: 30}
     assert point.evidence["items_drawn"] == 27
@@ -251,12 +253,52 @@ def test_too_few_items_and_a_model_that_finds_nothing_are_refused() -> None:
     lost = draws(np.linspace(0.1, 0.5, 40), np.arange(40), own=np.full(40, 1.0))
     with pytest.raises(CalibrationError, match="TPIR 0"):
         anchor({OWN: lost}, 0.05, gallery_items=40)
-    with pytest.raises(InvalidParameter):
-        anchor({OWN: lost}, 1.0, gallery_items=40)
+    for target in (-0.1, 0.0, 1.0):
+        with pytest.raises(InvalidParameter, match="target_fpir must lie between 0 and 1"):
+            anchor({OWN: lost}, target, gallery_items=40)
     with pytest.raises(
         CalibrationError, match=r"40 items cannot certify an FPIR of 0\.05: they count as 40 .*and 59 are needed"
     ):
         anchor({OWN: draws(np.linspace(0.1, 0.5, 40), np.arange(40))}, 0.05, gallery_items=40, certify=True)
+    in_pairs = draws(np.repeat(np.linspace(0.1, 0.5, 20), 2), np.arange(40), nearest=np.arange(40) ^ 1)
+    with pytest.raises(CalibrationError, match=r"40 items cannot certify .* they count as 20 independent ones"):
+        anchor({OWN: in_pairs}, 0.05, gallery_items=40, certify=True)
+
+
+def test_a_threshold_of_0_finds_copies() -> None:
+    copies = draws(np.linspace(0.3, 0.9, 40), np.arange(40), own=np.zeros(40))
+    assert anchor({OWN: copies}, 0.1, gallery_items=40, cap=0.0).threshold == 0
+    twice = draws(np.r_[np.zeros(8), np.linspace(0.3, 0.9, 32)], np.arange(40), own=np.zeros(40))
+    with pytest.raises(CalibrationError, match=r"more than 0.1 of the draws are at distance 0 from another item"):
+        anchor({OWN: twice}, 0.1, gallery_items=40)
+
+
+def slow_perhaps(mated: Draws, drawn: DrawnDistances, threshold: float) -> dict[str, float | int | None]:
+    """Try the distance of each first item in turn."""
+    right = np.isfinite(mated.own) & np.isinf(mated.wrong)
+    first = np.where(right, mated.own, mated.wrong)
+    within = max(threshold, drawn.perhaps(threshold)["within"])
+    for distance in first[(first > threshold) & np.isfinite(first)]:
+        added = (first > threshold) & (first <= distance)
+        gained = (np.count_nonzero(added & right) - np.count_nonzero(added & ~right)) / len(first)
+        if gained >= drawn.fpir(distance) - drawn.fpir(threshold):
+            within = max(within, float(distance))
+    asked = right[(first > threshold) & (first <= within)]
+    return {"within": within, "right": asked.mean() if len(asked) else None, "searches": len(asked)}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_perhaps_reaches_as_far_as_the_first_item_is_right_in_most_searches(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    items = np.repeat(np.arange(60), generator.integers(1, 5, 60))
+    own = generator.normal(0.7 + 0.1 * (seed % 4), 0.3, len(items)).clip(0.01)
+    own[generator.random(len(own)) < 0.1] = np.inf  # items with a single photo
+    source = draws(generator.normal(1.2, 0.2, len(items)).clip(0.01), items, own=own)
+    at_a_draw = float(np.sort(own)[3 + seed])
+    for cap in (np.inf, at_a_draw):
+        point = anchor({OWN: source}, 0.1, gallery_items=60, cap=cap)
+        mated = source.where(np.isfinite(own))
+        assert point.evidence["perhaps"] == pytest.approx(slow_perhaps(mated, drawn_from(source), point.threshold))
 
 
 def test_a_threshold_stays_if_the_few_labelled_photos_find_nothing_but_own_draws_do() -> None:
@@ -279,7 +321,37 @@ def test_labelled_queries_for_fitted_items_tell_the_tpir_and_set_no_threshold() 
 
 def test_precision_counts_misidentified_and_unknown_items() -> None:
     assert precision(0.6, 0.1, 0.05, unknown=0.5) == pytest.approx(0.3 / (0.3 + 0.05 + 0.025))
+    assert precision(0.2, 0.2, 0.0, unknown=0.5) == 0.5
     assert precision(0.0, 0.0, 0.0, unknown=0.5) is None
+
+
+def tightened(before: OperatingPoint, drawn: Draws) -> OperatingPoint | None:
+    kept = KeptDraws("model", {OWN: drawn}, frozenset())
+    return _stricter(SimpleNamespace(items=100), kept, before)  # type: ignore[arg-type]
+
+
+def test_a_point_that_misses_its_target_is_replaced_by_one_of_its_status_that_keeps_it() -> None:
+    """With 100 items, a target of 10 % is certified where it was before, and else it is not."""
+    generator = np.random.default_rng(3)
+    source = draws(generator.permutation(np.linspace(0.3, 0.9, 100)), np.arange(100), own=np.full(100, 0.1))
+    rates = GalleryRates(drawn_from(source))
+    for status, certify in ((CERTIFIED, True), (ESTIMATED, False)):
+        kept = anchor({OWN: source}, 0.1, gallery_items=100, certify=certify)
+        assert kept.status == status
+        assert tightened(kept, source) is None
+        found = tightened(replace(kept, threshold=kept.threshold + 0.1), source)
+        assert found is not None
+        assert (found.status, found.target_fpir) == (status, 0.1)
+        assert found.threshold == pytest.approx(kept.threshold)
+        assert rates.keeps_target(found)
+    certain = OperatingPoint(0.5, CERTIFIED, 0.02, {})  # 100 items certify no such target, but estimate it
+    found = tightened(certain, source)
+    assert found is not None
+    assert (found.status, found.target_fpir) == (ESTIMATED, 0.02)
+    lowest = tightened(OperatingPoint(0.5, ESTIMATED, 0.001, {}), source)  # and below the smallest that they support
+    assert lowest is not None
+    assert (lowest.status, lowest.target_fpir) == (ESTIMATED, 0.001)
+    assert rates.fpir(lowest.threshold) == 0
 
 
 def test_the_shift_of_own_draws_moves_threshold_and_p_values() -> None:
