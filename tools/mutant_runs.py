@@ -40,6 +40,7 @@ class Ran:
     seconds: dict[str, float] = field(default_factory=dict)  # that each test took
     tests: dict[str, dict[str, list[str]]] = field(default_factory=dict)  # of a line of a file
     shared: dict[str, list[str]] = field(default_factory=dict)  # lines of a file that imports or fixtures ran
+    marks: str = MARKS  # which tests were run
 
     def chosen(self, module: str, lines: Iterable[int]) -> list[str]:
         """Return the tests that could notice a fault in some lines of a module, in the order to try them."""
@@ -53,8 +54,8 @@ class Ran:
 class _Recorder:
     """A plugin of pytest that notes which tests run which lines."""
 
-    def __init__(self, tree: Path, modules: Sequence[str]) -> None:
-        self.tree, self.modules, self.ran = tree, modules, Ran()
+    def __init__(self, tree: Path, modules: Sequence[str], marks: str) -> None:
+        self.tree, self.modules, self.ran = tree, modules, Ran(marks=marks)
         self.coverage = coverage.Coverage(data_file=None, include=[str(tree / module) for module in modules])
         self.coverage.start()
 
@@ -119,12 +120,12 @@ def import_packages() -> None:
             importlib.import_module(name)
 
 
-def first_run(tree: Path, modules: Sequence[str], tests: Sequence[str]) -> Ran:
+def first_run(tree: Path, modules: Sequence[str], tests: Sequence[str], marks: str) -> Ran:
     """Run tests without any fault; raise SystemExit if they fail."""
 
     def run() -> int:
-        recorder = _Recorder(tree, modules)
-        status = _pytest(["-x", *tests], [recorder])
+        recorder = _Recorder(tree, modules, marks)
+        status = _pytest(["-x", "-m", marks, *tests], [recorder])
         recorder.write()
         return status
 
@@ -139,11 +140,11 @@ def run_tests(tree: Path, ran: Ran, tests: Sequence[str]) -> str:
         return SURVIVED
     files = sorted({test.partition("::")[0] for test in tests})
     limit_s = LEAST_S + 10 * int(sum(ran.seconds[test] for test in tests))
-    return _forked(tree, lambda: _pytest(["-x", *files], [_Order(tests)]), limit_s=limit_s)
+    return _forked(tree, lambda: _pytest(["-x", "-m", ran.marks, *files], [_Order(tests)]), limit_s=limit_s)
 
 
 def _pytest(arguments: Sequence[str], plugins: list[Any]) -> int:
-    fixed = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", MARKS]
+    fixed = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
     quiet = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # for what is imported before
     return int(pytest.main([*fixed, *quiet, *arguments], plugins=plugins))
 

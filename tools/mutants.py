@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools.mutant_runs import KILLED, ROOT, Ran, copy_tree, first_run, import_packages, run_tests
+from tools.mutant_runs import KILLED, MARKS, ROOT, Ran, copy_tree, first_run, import_packages, run_tests
 
 FAULTS = ROOT / "tests" / "mutants" / "faults.toml"
 MODULES = FAULTS.with_name("modules.toml")
@@ -176,11 +176,12 @@ def code_hash(source: bytes) -> str:
 
 
 def read_modules(root: Path = ROOT) -> dict[str, dict[str, Any]]:
-    """Return the modules that decide, by path, with the share of faults to try and the paths of their tests."""
+    """Return the modules that decide, by path: the share of faults to try, the paths of their tests, and marks."""
     modules = {}
     for entry in tomllib.loads(MODULES.read_text())["module"]:
         tests = [find_test(test, entry["path"], root) for test in entry["tests"]]
-        modules[entry["path"]] = {"share": entry.get("share", SHARE), "tests": tests}
+        marks = "" if entry.get("slow") else MARKS
+        modules[entry["path"]] = {"share": entry.get("share", SHARE), "tests": tests, "marks": marks}
     return modules
 
 
@@ -211,12 +212,12 @@ def complaints(record: dict[str, dict[str, Any]], root: Path = ROOT) -> list[str
 class Runs:
     """Tries faults in a copy of the tree, until the time is over."""
 
-    def __init__(self, folder: str, faults: Sequence[Fault], until: float) -> None:
+    def __init__(self, folder: str, faults: Sequence[Fault], until: float, marks: str = MARKS) -> None:
         self.tree, self.until = copy_tree(Path(folder)), until
         import_packages()
         self.sources = {fault.module: (self.tree / fault.module).read_bytes() for fault in faults}
         tests = sorted({test for fault in faults for test in fault.tests})
-        self.ran = first_run(self.tree, sorted(self.sources), tests) if faults else Ran()
+        self.ran = first_run(self.tree, sorted(self.sources), tests, marks) if faults else Ran()
 
     def outcomes(self, faults: Sequence[Fault]) -> Iterator[tuple[Fault, str]]:
         """Yield faults and what came of each: KILLED, SURVIVED or BROKEN."""
@@ -260,7 +261,7 @@ def try_modules(modules: Sequence[str], *, share: float | None, again: bool, sec
         if not waiting or time.monotonic() > until:
             continue
         with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-            for fault, outcome in Runs(folder, waiting, until).outcomes(waiting):
+            for fault, outcome in Runs(folder, waiting, until, known[module]["marks"]).outcomes(waiting):
                 entry["tried"] += 0 if again else 1
                 entry["survivors"].pop(fault.name, None)
                 if outcome != KILLED:
