@@ -8,6 +8,8 @@ import io
 import os
 import threading
 import uuid
+import zipfile
+import zlib
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 
 from .errors import GalleryError, GalleryLocked
 
+SMALL, RATIO = 2**26, 50  # bytes that a .npz file may always unpack to, and how many times its size beyond
 _HEADER = threading.Lock()  # CPython 3.11 can raise SystemError if threads parse the headers of arrays at once
 
 
@@ -116,6 +119,13 @@ def load_array(file: Path | BinaryIO, *, mapped: bool = False) -> NDArray[Any]:
 
 
 def load_arrays(data: bytes) -> dict[str, NDArray[Any]]:
-    """Read the arrays of a .npz file by name."""
-    with _HEADER, np.load(io.BytesIO(data), allow_pickle=False) as file:
-        return dict(file)
+    """Read the arrays of a .npz file by name; raise ValueError if it is none, or would unpack to far more bytes."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > max(SMALL, RATIO * len(data)):
+            raise ValueError(f"it would unpack from {len(data):,} to {size:,} bytes")
+        with _HEADER, np.load(io.BytesIO(data), allow_pickle=False) as file:
+            return dict(file)
+    except (EOFError, MemoryError, NotImplementedError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"the arrays cannot be read: {error}") from error

@@ -15,7 +15,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,12 +161,13 @@ class Windows:
 
     @classmethod
     def read(cls, gallery: AnyGallery) -> Windows | None:
-        """Return the windows that a gallery keeps, None if there are none."""
+        """Return the windows that a gallery keeps, None if there are none or they are damaged."""
         content = gallery.kept(WINDOWS)
-        if content is None:
+        try:
+            arrays = {} if content is None else load_arrays(content)
+            return cls(arrays["seqs"], arrays["vectors"])
+        except (ValueError, KeyError):
             return None
-        arrays = load_arrays(content)
-        return cls(arrays["seqs"], arrays["vectors"])
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class FoldVectors:
         try:
             arrays = load_arrays((gallery.path / FOLDS_FILE).read_bytes())
             kept = cls(str(arrays["key"]), arrays["seqs"], arrays["vectors"])
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # missing or damaged: `index` makes it anew
+        except (OSError, ValueError, KeyError):  # missing or damaged: `index` makes it anew
             return None
         return kept if kept.key == (key or kept.key) else None
 
@@ -266,7 +266,7 @@ class KeptDraws:
         try:
             content = gallery.kept(DRAWS)
             return None if content is None else cls._unpacked(load_arrays(content))
-        except (GalleryCorrupt, ValueError, KeyError, TypeError, EOFError, BadZipFile):
+        except (GalleryCorrupt, ValueError, KeyError, TypeError):
             return None
 
     @classmethod

@@ -20,13 +20,16 @@ covers the whole manifest. Bundles are written to a temporary directory, synced,
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
 import os
 import shutil
+import stat
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -66,6 +69,8 @@ class Bundle:
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
         self.path = path
         self.manifest = manifest
+        if not isinstance(manifest["files"], dict):
+            raise TypeError("its files are no object")
         self.bundle_id = str(manifest["bundle_id"])
         self.embedding_id = str(manifest["embedding_id"])
         self.dim = int(manifest["dim"])
@@ -86,20 +91,22 @@ class Bundle:
         """
         path = Path(path).resolve()  # a symbolic link may be redirected later
         manifest = _read_manifest(path)
-        bundle = cls(path, manifest)
+        with _intact(path / MANIFEST):
+            bundle = cls(path, manifest)
         for name in manifest["files"] if verify else ():
             bundle.read(name)
         return bundle
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file in the bundle; raise BundleCorrupt if it was changed."""
+        """Return the content of a file in the bundle; raise BundleCorrupt if it was changed or is not a plain file."""
         try:
+            if Path(name).name != name or not stat.S_ISREG((self.path / name).lstat().st_mode):
+                raise OSError(errno.EINVAL, "it is not a regular file in the bundle")
             data = (self.path / name).read_bytes()
-        except OSError as error:
-            raise BundleCorrupt(
-                f"{self.path / name} cannot be read: {error.strerror}", remedy="Export it again"
-            ) from error
-        if _hash(data) != self.manifest["files"][name]:
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            reason = getattr(error, "strerror", None) or error
+            raise BundleCorrupt(f"{self.path / name} cannot be read: {reason}", remedy="Export it again") from error
+        if _hash(data) != self.manifest["files"].get(name):
             raise BundleCorrupt(
                 f"{self.path / name} is not the file that was written", remedy="Export the bundle again"
             )
@@ -124,17 +131,20 @@ class Bundle:
     def calibration_features(self) -> dict[str, bytes]:
         """The local features of the calibration photos by photo id, empty if the bundle does not verify matches."""
         stored = CALIBRATION_FEATURES in self.manifest["files"]
-        return unpack_features(self.read(CALIBRATION_FEATURES)) if stored else {}
+        with _intact(self.path / CALIBRATION_FEATURES):
+            return unpack_features(self.read(CALIBRATION_FEATURES)) if stored else {}
 
     @cached_property
     def calibration(self) -> CalibrationSet | None:
         """The searches that the threshold was chosen on, None if the bundle stores none."""
-        return CalibrationSet.unpack(self.read(CALIBRATION)) if CALIBRATION in self.manifest["files"] else None
+        with _intact(self.path / CALIBRATION):
+            return CalibrationSet.unpack(self.read(CALIBRATION)) if CALIBRATION in self.manifest["files"] else None
 
     @cached_property
     def fitted(self) -> Fitted | None:
         """Return what the model was fitted on, None if the bundle does not record it."""
-        return Fitted.unpack(self.read(FITTED)) if FITTED in self.manifest["files"] else None
+        with _intact(self.path / FITTED):
+            return Fitted.unpack(self.read(FITTED)) if FITTED in self.manifest["files"] else None
 
     @cached_property
     def draws_id(self) -> str:
@@ -170,9 +180,24 @@ class Bundle:
             precision=self.precision,
             describer=self.verifier,
         )
+        if embedder.dim != self.dim:
+            raise BundleCorrupt(
+                f"the model of {self.path} gives {embedder.dim} numbers, its manifest says {self.dim}",
+                remedy="Export the bundle again",
+            )
         if GOLDEN in self.manifest["files"]:
-            check_golden(embedder, self.read(GOLDEN))
+            with _intact(self.path / GOLDEN):
+                check_golden(embedder, self.read(GOLDEN))
         return embedder
+
+
+@contextmanager
+def _intact(file: Path) -> Iterator[None]:
+    """Turn the errors of reading what a file of a bundle holds into BundleCorrupt."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise BundleCorrupt(f"{file} is damaged: {error!r}", remedy="Export the bundle again") from error
 
 
 def write_bundle(
@@ -277,7 +302,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads((path / MANIFEST).read_bytes())
         version = manifest["format_version"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BundleCorrupt(f"{path / MANIFEST} is damaged: {error!r}", remedy="Export the bundle again") from error
     check_format(version, FORMAT, path, BundleError, remedy="Export it again")
     rest = {key: value for key, value in manifest.items() if key != SEAL}
@@ -336,6 +361,10 @@ class CalibrationSet:
             file["item_id"], file["own"], file["impostor"], int(file["gallery_items"]), wrong=file["wrong"]
         )
         gallery = Probes(file["gallery_vector"], file["gallery_photo"].tolist(), file["gallery_item"].tolist())
+        queries = (scores.own, scores.impostor, scores.misled, file["photo_id"], file["certainty"], file["vector"])
+        lengths = {len(scores.labels), *map(len, queries), len(file["appearance"])}
+        if len(lengths) > 1 or len({len(gallery.vectors), len(gallery.ids), len(gallery.items)}) > 1:
+            raise ValueError("its arrays differ in length")
         return cls(scores, file["photo_id"], file["certainty"], file["vector"], file["appearance"], gallery)
 
 

@@ -82,7 +82,10 @@ class Embedder:
                 f"the model maps {', '.join(inputs)} to {', '.join(outputs)}",
                 remedy="It needs the input pixels and the outputs embedding and certainty: export it again",
             )
-        self.dim = int(outputs["embedding"].shape[1])
+        shape = outputs["embedding"].shape
+        if len(shape) != 2 or not isinstance(shape[1], int):
+            raise BundleError(f"the model's embedding has the shape {shape}", remedy="It needs (n, d): export it again")
+        self.dim = shape[1]
         self._alone = ALONE in self._session.get_modelmeta().custom_metadata_map
 
     @property

@@ -82,10 +82,13 @@ class OperatingPoint:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> OperatingPoint:
-        """Create an OperatingPoint from the output of `to_dict`."""
-        return cls(
-            NOTHING if values["threshold"] is None else float(values["threshold"]),
-            str(values["status"]),
-            float(values["target_fpir"]),
-            dict(values["evidence"]),
-        )
+        """Create an OperatingPoint from the output of `to_dict`. Raises InvalidParameter for a point that is none."""
+        threshold, status, target = values["threshold"], str(values["status"]), float(values["target_fpir"])
+        decides = status in (CERTIFIED, ESTIMATED)
+        if not decides and (status != UNCALIBRATED or threshold is not None):
+            raise InvalidParameter("status", f"be {CERTIFIED} or {ESTIMATED} where there is a threshold", status)
+        if decides and not 0 <= float(threshold) < math.inf:
+            raise InvalidParameter("threshold", "be a distance of at least 0", threshold)
+        if not 0 < target < 1:
+            raise InvalidParameter("target_fpir", "lie between 0 and 1", target)
+        return cls(float(threshold) if decides else NOTHING, status, target, dict(values["evidence"]))

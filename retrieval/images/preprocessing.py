@@ -53,8 +53,8 @@ class Preprocessing:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Preprocessing:
         """Create a Preprocessing from the output of `to_dict`."""
-        red, green, blue = values["mean"]
-        spread_red, spread_green, spread_blue = values["std"]
+        red, green, blue = map(float, values["mean"])
+        spread_red, spread_green, spread_blue = map(float, values["std"])
         mean, std = (red, green, blue), (spread_red, spread_green, spread_blue)
         return cls(int(values["size"]), float(values["view"]), mean, std, bool(values.get("squash", False)))
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,7 +133,7 @@ class GeometricVerifier:
             return cls(Vocabulary(arrays["centres"], arrays["weights"]), VerifierSettings.from_dict(values))
         except BundleCorrupt:
             raise
-        except (RetrievalError, KeyError, ValueError, TypeError, OSError, EOFError, BadZipFile) as error:
+        except (RetrievalError, KeyError, ValueError, TypeError) as error:
             raise BundleCorrupt(
                 f"the verification cannot be read: {error}", remedy="Export the bundle again"
             ) from error

@@ -1,0 +1,184 @@
+"""Bundles that somebody made to do harm, with right hashes: one typed error, and no file of others is read."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from index.files import load_arrays
+from retrieval.bundle import bundle as bundles
+from retrieval.bundle.bundle import CALIBRATION, FITTED, GOLDEN, MANIFEST, MODEL, VERIFICATION, Bundle
+from retrieval.errors import BundleCorrupt, BundleError
+
+from ...world import make_bundle, write_model
+
+NAN, INFINITY = float("nan"), float("inf")
+
+
+def reseal(bundle: Bundle, change: Callable[[dict[str, Any]], object]) -> Path:
+    """Change the manifest of a bundle as its author could: with the hashes that belong to it."""
+    manifest = json.loads((bundle.path / MANIFEST).read_text())
+    change(manifest)
+    del manifest[bundles.SEAL]
+    manifest[bundles.SEAL] = bundles._hash(bundles._canonical(manifest))
+    (bundle.path / MANIFEST).write_text(json.dumps(manifest))
+    return bundle.path
+
+
+def put(bundle: Bundle, name: str, content: bytes) -> Path:
+    """Replace or add a file of a bundle, with its hash."""
+    (bundle.path / name).write_bytes(content)
+    return reseal(bundle, lambda manifest: manifest["files"].update({name: bundles._hash(content)}))
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    return make_bundle(tmp_path)
+
+
+def used(path: Path) -> None:
+    """Open a bundle and touch all that it holds."""
+    opened = Bundle.open(path)
+    opened.embedder()
+    assert (opened.calibration, opened.fitted, opened.calibration_features) is not None
+
+
+def test_a_bundle_whose_manifest_was_sealed_again_opens(bundle: Bundle) -> None:
+    """Otherwise the tests below would fail for the seal."""
+    used(reseal(bundle, lambda manifest: manifest["evidence"].update(note="x")))
+
+
+@pytest.mark.parametrize("name", ["../secret", "{outside}", "sub/file", "..", ".", "", "link", "pipe", "folder", "\0"])
+def test_files_of_a_manifest_lie_in_it_and_are_regular(bundle: Bundle, tmp_path: Path, name: str) -> None:
+    outside = tmp_path / "secret"
+    outside.write_bytes(b"secret")
+    (bundle.path / "sub").mkdir()
+    (bundle.path / "sub" / "file").write_bytes(b"secret")
+    (bundle.path / "link").symlink_to(outside)
+    (bundle.path / "folder").mkdir()
+    os.mkfifo(bundle.path / "pipe")
+    named = name.format(outside=outside)
+    path = reseal(bundle, lambda manifest: manifest["files"].update({named: bundles._hash(b"secret")}))
+    with pytest.raises(BundleCorrupt):
+        Bundle.open(path)
+
+
+def _set(*keys: str, value: object) -> Callable[[dict[str, Any]], object]:
+    def change(manifest: dict[str, Any]) -> None:
+        for key in keys[:-1]:
+            manifest = manifest[key]
+        manifest[keys[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(_set("operating_point", "threshold", value=value) for value in (NAN, INFINITY, -1, "x", [], None)),
+        *(_set("operating_point", "target_fpir", value=value) for value in (NAN, 0, 1, None)),
+        *(_set("operating_point", "status", value=value) for value in ("great", "uncalibrated", 3)),
+        *(_set("operating_point", "evidence", value=value) for value in (None, 1, "x")),
+        *(_set("item_distance", "rival", value=value) for value in (NAN, -1, INFINITY, "x", None, {})),
+        *(_set("preprocessing", "size", value=value) for value in (NAN, 10**9, -1, None, [1])),
+        *(_set("preprocessing", "mean", value=value) for value in (None, [1], "abc", [None] * 3)),
+        *(_set("dim", value=value) for value in (47, 0, "x", None, NAN)),
+        *(_set("files", value=value) for value in (None, [], {}, "x")),
+        *(_set(key, value=[]) for key in ("operating_point", "item_distance", "preprocessing", "files")),
+        lambda manifest: manifest.pop("bundle_id"),
+        lambda manifest: manifest["item_distance"].update(other=1),
+    ],
+)
+def test_a_manifest_of_any_other_shape_is_one_typed_error(bundle: Bundle, change: Callable[..., object]) -> None:
+    with pytest.raises(BundleError):
+        used(reseal(bundle, change))
+
+
+@pytest.mark.parametrize("text", ["[]", "3", '"x"', "null", "{}", "[" * 100_000, "\xff", '{"format_version": []}'])
+def test_a_manifest_that_is_no_object_is_one_typed_error(bundle: Bundle, text: str) -> None:
+    (bundle.path / MANIFEST).write_bytes(text.encode("latin-1"))
+    with pytest.raises(BundleError):
+        Bundle.open(bundle.path)
+
+
+def npz(**arrays: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def bomb() -> bytes:
+    """Return an npz of 1 MB that would unpack to 1 GB."""
+    file = io.BytesIO()
+    with (
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("own.npy", "w", force_zip64=True) as out,
+    ):
+        np.lib.format.write_array_header_1_0(out, {"descr": "<f8", "fortran_order": False, "shape": (2**28,)})
+        for _ in range(128):
+            out.write(bytes(2**24))
+    return file.getvalue()
+
+
+def lying() -> bytes:
+    """Return an npz whose array says to have 2^55 bytes."""
+    file, array = io.BytesIO(), io.BytesIO()
+    np.lib.format.write_array_header_1_0(array, {"descr": "<f8", "fortran_order": False, "shape": (2**52,)})
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("own.npy", array.getvalue() + bytes(100))
+    return file.getvalue()
+
+
+def test_an_npz_that_unpacks_to_far_more_is_refused_and_costs_no_memory() -> None:
+    content = bomb()
+    assert len(content) < 2**22
+    with pytest.raises(ValueError, match="would unpack"):
+        load_arrays(content)
+    assert load_arrays(npz(x=np.zeros(3)))["x"].tolist() == [0, 0, 0]
+
+
+CONTENTS = {
+    "no file": b"",
+    "no zip": b"PK\x03\x04" + bytes(50),
+    "other arrays": npz(x=np.zeros(3)),
+    "objects": npz(own=np.zeros(3), photos=np.zeros(3)) + b"x",
+    "lying": lying(),
+}
+
+
+@pytest.mark.parametrize("name", [CALIBRATION, FITTED, GOLDEN, VERIFICATION, "calibration_features.npz", MODEL])
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS.keys())
+def test_a_file_that_holds_something_else_is_one_typed_error(bundle: Bundle, name: str, content: bytes) -> None:
+    if name == VERIFICATION:
+        pytest.importorskip("cv2")
+    with pytest.raises(BundleError):
+        used(put(bundle, name, content))
+
+
+def test_calibrations_whose_arrays_differ_in_length_are_one_typed_error(bundle: Bundle) -> None:
+    names = ("own", "impostor", "wrong", "certainty")
+    arrays: dict[str, Any] = {name: np.zeros(3) for name in names} | {"item_id": np.array(["a", "b", "c"])}
+    arrays |= {"photo_id": np.array(["1", "2", "3"]), "vector": np.zeros((3, 48)), "appearance": np.zeros((3, 3))}
+    arrays |= {"gallery_items": np.array(3), "gallery_vector": np.zeros((2, 48))}
+    arrays |= {"gallery_item": np.array(["a", "b"]), "gallery_photo": np.array(["4", "5"])}
+    used(put(bundle, CALIBRATION, npz(**arrays)))
+    for name in ("own", "vector", "appearance", "gallery_item"):
+        with pytest.raises(BundleCorrupt, match="differ in length"):
+            used(put(bundle, CALIBRATION, npz(**{**arrays, name: arrays[name][:1]})))
+
+
+@pytest.mark.parametrize("shape", [["n"], [], ["n", 48, 1]])
+def test_a_model_of_another_shape_is_one_typed_error(bundle: Bundle, tmp_path: Path, shape: list[object]) -> None:
+    model = onnx.load(write_model(tmp_path / "m.onnx"))
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("embedding", onnx.TensorProto.FLOAT, shape))
+    with pytest.raises(BundleError):
+        used(put(bundle, MODEL, model.SerializeToString()))
