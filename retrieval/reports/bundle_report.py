@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from retrieval.metrics.identification import SearchScores, det_curve
 from retrieval.reports import number, render
 
 from .charts import Chart, Line, histogram
+
+if TYPE_CHECKING:
+    from retrieval.bundle.bundle import Bundle
 
 WORST = 6  # number of items shown with photos
 MOST_CURVES, POINTS = 100, 100  # curves of items in a chart, and thresholds of each
@@ -29,6 +32,14 @@ class ReportData:
     pair_opis: Mapping[tuple[float, float], Opis] = field(default_factory=dict)  # by FAR range, the default range first
     photos: Callable[[str], Sequence[bytes]] = lambda _: ()  # returns a few JPEGs of an item
     beside_fp32: Sequence[Mapping[str, Any]] = ()  # metrics of fp32 on the CPU and of the exported model
+
+
+def report_data(bundle: Bundle) -> ReportData | None:
+    """Return the data of a report that a bundle itself holds, which has no photos; None if it holds none."""
+    point, calibration = bundle.operating_point, bundle.calibration
+    if calibration is None or "items_needed" not in point.evidence:  # the rule has set no threshold
+        return None
+    return ReportData(point, calibration.scores)
 
 
 def render_report(data: ReportData) -> str:

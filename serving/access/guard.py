@@ -46,7 +46,7 @@ PAGE_CSP = (  # Gradio uses inline scripts and styles
 SECURITY_HEADERS = {  # security headers of the page and of the endpoint
     endpoint: [
         *((name.lower().encode(), value.encode()) for name, value in COMMON_HEADERS.items()),
-        (b"content-security-policy", csp.encode()),
+        (b"content-security-policy", csp.encode()),  # the last, which a response may replace
     ]
     for endpoint, csp in ((False, PAGE_CSP), (True, ENDPOINT_CSP))
 }
@@ -185,7 +185,8 @@ def _with_headers(headers: Sequence[tuple[bytes, bytes]], request: _Request) -> 
     """Return the response headers with security headers and without CORS headers, which Gradio sets."""
     kept = [header for header in headers if not header[0].startswith(b"access-control-")]
     endpoint = request.path in PROBES or request.path.startswith(ENDPOINT)
-    kept += SECURITY_HEADERS[endpoint and request.path not in PAGES]
+    has_policy = endpoint and any(name == b"content-security-policy" for name, _ in headers)
+    kept += SECURITY_HEADERS[endpoint][: -1 if has_policy else None]
     kept.append((b"x-request-id", request.request_id.encode()))
     if endpoint and not any(name == b"cache-control" for name, _ in headers):
         kept.append((b"cache-control", b"no-store"))

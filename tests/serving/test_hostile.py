@@ -24,15 +24,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from retrieval.bundle.bundle import REPORT
 from retrieval.images import MAX_BYTES
 from serving.access.guard import PROBES
 from serving.api.problems import MEDIA_TYPE
 
 from ..conftest import ROOT
-from ..world import draw, encode, make_bundle
+from ..world import draw, encode
 from .conftest import ENCRYPTION, Served, connected, received, start, stop
 from .corpus import Case, corpus, picture, png_chunks, png_of, saved
+from .test_reports import bundle_with_report
 
 pytestmark = pytest.mark.slow  # these tests start a server of their own
 
@@ -584,7 +584,7 @@ def test_no_address_is_ever_fetched(client: httpx.Client) -> None:
 def documented(tmp_path_factory: pytest.TempPathFactory, world: Path) -> Iterator[Served]:
     """Return a server whose gallery may be changed, and whose bundle has a report."""
     folder = tmp_path_factory.mktemp("documented")
-    make_bundle(folder, files={REPORT: b"<!doctype html><p>A report."})
+    bundle_with_report(folder).path.rename(folder / "bundle")
     shutil.copytree(world / "gallery", folder / "gallery")
     running = start(folder, folder, "--no-page")
     yield running
