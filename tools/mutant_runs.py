@@ -183,6 +183,7 @@ def _enter(tree: Path) -> None:
         os.dup2(log.fileno(), 2)
     os.chdir(tree)
     os.environ["PYTHONPATH"] = str(tree)
+    os.environ.setdefault("RETRIEVAL_TEST_DATA", str(ROOT.parent / "shared"))
     sys.path[:] = [str(tree), *(path for path in sys.path if path not in ("", str(ROOT)))]
     for name in [name for name in sys.modules if name.partition(".")[0] == "tools"]:
         del sys.modules[name]

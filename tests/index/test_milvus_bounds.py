@@ -12,10 +12,24 @@ import pytest
 from numpy.typing import NDArray
 
 from index.database import FORMAT
+from index.errors import InvalidParameter
 from index.milvus import FACTS, FIRST_FETCH, MOST, SLACK, MilvusGallery
 from index.search.distance import plain_distance
 
 NAME, DIM = "shop", 8
+
+
+class Pages:
+    """Yields rows in pages, of which an empty one is the last."""
+
+    def __init__(self, pages: list[list[dict[str, Any]]]) -> None:
+        self.pages = iter([page for page in pages if page])
+
+    def next(self) -> list[dict[str, Any]]:
+        return next(self.pages, [])
+
+    def close(self) -> None:
+        pass
 
 
 class MemoryClient:
@@ -43,6 +57,10 @@ class MemoryClient:
     def query(self, collection: str, **_: object) -> list[dict[str, Any]]:
         assert collection == NAME
         return [{"count(*)": len(self.rows)}]
+
+    def query_iterator(self, collection: str, **_: object) -> Pages:
+        assert collection == NAME
+        return Pages([[*self.rows.values()][:4], [*self.rows.values()][4:]])
 
     def search(self, collection: str, vectors: Sequence[Sequence[float]], *, limit: int, **_: object) -> list[Any]:
         assert collection == NAME
@@ -140,3 +158,31 @@ def test_a_gallery_of_a_later_format_is_refused() -> None:
     client.texts[FACTS]["value"] = json.dumps({**facts, "format": FORMAT + 1})
     with pytest.raises(Exception, match="later"):
         MilvusGallery(client, NAME, "milvus+memory/shop")  # type: ignore[arg-type]
+
+
+def test_thumbnails_and_ids_have_at_most_the_length_that_milvus_holds() -> None:
+    found, client = gallery_of(near(QUERY, np.array([0.7]), 2), ["c"])
+    largest = 49_149  # bytes: base64 makes 65,532 characters of them, of 65,535
+    found.add(["é" * 256], ["x" * 512], QUERY[None], thumbnails=[bytes(largest)])
+    assert found.thumbnail("é" * 256) == bytes(largest)
+    with pytest.raises(InvalidParameter, match="thumbnail of new must have at most 49,149 bytes in Milvus"):
+        found.add(["new"], ["x"], QUERY[None], thumbnails=[bytes(largest + 1)])
+    for photo_id, item_id in (("é" * 256 + "x", "x"), ("new", "x" * 513)):
+        with pytest.raises(InvalidParameter, match="ids must have at most 512 bytes in Milvus"):
+            found.add([photo_id], [item_id], QUERY[None])
+    assert len(client.rows) == 2
+
+
+def test_a_walk_yields_photos_by_id_with_thumbnails_where_they_are_asked_for() -> None:
+    found, client = gallery_of(near(QUERY, np.linspace(0.9, 0.1, 7), 2), ["a", "b", "a", "c", "b", "a", "a"])
+    for name, row in client.rows.items():
+        row["thumbnail"] = base64.b64encode(name.encode()).decode()
+    for count in (1, 3, 7, 9):
+        blocks = list(found.walk(count, whole=True))
+        assert [len(block) for block in blocks[:-1]] == [count] * (len(blocks) - 1)
+        photos = [photo for block in blocks for photo in block]
+        assert [photo.photo_id for photo in photos] == sorted(client.rows)
+        assert [photo.thumbnail for photo in photos] == [name.encode() for name in sorted(client.rows)]
+        assert [photo.item_id for photo in photos] == [client.rows[name]["item_id"] for name in sorted(client.rows)]
+        assert [photo.vector.tolist() for photo in photos] == [client.rows[n]["vector"] for n in sorted(client.rows)]
+    assert all(photo.thumbnail is None for block in found.walk(3) for photo in block)

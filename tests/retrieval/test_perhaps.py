@@ -135,6 +135,11 @@ def test_of_twins_both_are_for_review_where_the_first_is_near(
         assert "".join(match.item_id for match in others) == review
 
 
+def test_twins_are_for_review_where_the_first_alone_is_within_the_threshold() -> None:
+    found, others = served(None, ("b", "a")).divided(near(0.45, 0.6, 1.2), 0.0)
+    assert (found, [match.item_id for match in others]) == ((), ["a", "b"])
+
+
 def test_items_that_are_no_twins_match_and_are_for_review_by_their_p_value() -> None:
     found, others = served(0.7, ("a", "c")).divided(near(0.45, 0.55, 1.2), 0.25)
     assert ([match.item_id for match in found], [match.item_id for match in others]) == (["a"], ["b"])

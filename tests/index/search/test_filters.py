@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from index.errors import InvalidParameter
-from index.search.filters import Among, Compare, Missing, Negation, Several, Where, parse_where, to_sql
+from index.search.filters import Among, Compare, Missing, Negation, Several, Where, is_column, parse_where, to_sql
 
 COLUMNS = {"brand": "text", "price": "number", "sale": "boolean"}
 
@@ -152,3 +152,11 @@ def test_no_text_does_more_than_be_refused(text: str) -> None:
         parse_where(text, COLUMNS)
     except InvalidParameter:
         assert np.iterable(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "usable"),
+    [("price", True), ("_x9", True), ("9x", False), ("a b", False), ("", False), ("AND", False), ("null", False)],
+)
+def test_columns_have_names_that_filters_can_use(name: str, usable: bool) -> None:
+    assert is_column(name) == usable

@@ -74,8 +74,9 @@ def test_equals_a_slow_reference(seed: int, dim: int, items: int) -> None:
 
 def test_several_ranges_at_once_equal_each_on_its_own() -> None:
     generator = np.random.default_rng(2)
-    vectors, labels = generator.normal(size=(60, 8)), np.repeat(np.arange(12), 5)
+    vectors, labels = generator.normal(size=(120, 8)), generator.permutation(np.repeat(np.arange(24), 5))
     ranges = [(0.01, 0.1), (0.05, 0.3), (0.001, 0.05)]
+    assert opis(vectors, labels, epsilon=0.1) != opis(vectors, labels, epsilon=0.05)
     assert opis_of_ranges(vectors, labels, far_ranges=ranges) == [opis(vectors, labels, far_range=r) for r in ranges]
 
 
@@ -120,6 +121,38 @@ def test_search_opis_begins_at_a_tenth_of_the_target_and_at_five_errors_at_least
     assert found.value == pytest.approx(np.var(curves.utility, axis=0).mean())
 
 
+@given(seed=st.integers(0, 2**32 - 1), items=st.integers(1, 9))
+def test_search_curves_are_those_of_each_item_on_its_own(seed: int, items: int) -> None:
+    generator = np.random.default_rng(seed)
+    labels = np.r_[np.arange(items), generator.integers(0, items, 3 * items)]
+    own = np.where(generator.random(len(labels)) < 0.2, np.inf, generator.random(len(labels)))
+    scores = SearchScores(generator.permutation(labels), own, generator.random(len(labels)), items)
+    points = np.sort(generator.random(5))
+    curves = search_curves(scores, points)
+    mated = [item for item in range(items) if np.isfinite(own[scores.labels == item]).any()]
+    assert curves.classes.tolist() == mated
+    for row, item in enumerate(mated):
+        mine = scores.labels == item
+        asked = scores.correct[mine & np.isfinite(own)]
+        assert curves.specificity[row] == pytest.approx([(scores.impostor[mine] > p).mean() for p in points])
+        assert curves.sensitivity[row] == pytest.approx([(asked <= p).mean() for p in points])
+
+
+def test_the_worst_class_is_first_and_epsilon_opis_is_the_gap_between_both_ends() -> None:
+    """Searches of six items, each at one distance of its own: the utility of one is 0 or 1 at each of 5 thresholds."""
+    distances = np.array([0.3, 0.1, 0.5, 0.2, 0.6, 0.4])
+    scores = SearchScores(np.array([3, 1, 5, 2, 6, 4]), distances, np.full(6, 9.0), 6)
+    points = np.array([0.1, 0.2, 0.3, 0.4, 0.5])
+    found = consistency._opis_of(search_curves(scores, points), 0.34, 1.0, 0.1, 0.5)
+    assert list(found.per_class) == [6, 5, 4, 3, 2, 1]
+    assert list(found.per_class.values()) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
+    best = np.array([2 / 3, 1, 1, 1, 1])  # of items 1 and 2: half of them is found at first
+    worst = np.array([0, 0, 0, 0, 2 / 3])  # of items 5 and 6
+    assert found.epsilon_value == pytest.approx(((best - worst) ** 2).mean())
+    found_at = (np.sort(distances)[:, None] <= points).astype(float)
+    assert found.value == pytest.approx(found_at.var(axis=0).mean())
+
+
 def test_a_consistent_world_scores_zero() -> None:
     corners = np.repeat(np.eye(4), 3, axis=0)  # four classes, each in one point, all equally far apart
     got = opis(corners, np.repeat(np.arange(4), 3), distance_range=(0.5, 1.0))
@@ -140,6 +173,25 @@ def test_broken_rules_are_named(changes: dict, message: str) -> None:
     vectors = np.random.default_rng(0).normal(size=(8, 3))
     with pytest.raises(InvalidParameter, match=message):
         opis(vectors, np.repeat([0, 1], 4), **changes)
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2, 3], [7, 7, 7, 7]])
+def test_labels_without_two_classes_or_a_pair_are_refused(labels: list[int]) -> None:
+    with pytest.raises(InvalidParameter, match="two classes or more, one of them twice"):
+        opis(np.eye(4), labels)
+
+
+@pytest.mark.parametrize("distances", [[], [[0.1, 0.2]], [0.2, 0.1], 0.3])
+def test_distances_that_are_no_ascending_list_are_refused(distances: object) -> None:
+    with pytest.raises(InvalidParameter, match="a list in ascending order"):
+        utility_curves(np.eye(4), [0, 0, 1, 1], distances)  # type: ignore[arg-type]
+    assert utility_curves(np.eye(4), [0, 0, 1, 1], [0.2, 0.2]).distances.tolist() == [0.2, 0.2]
+
+
+def test_a_range_of_one_distance_is_that_distance() -> None:
+    vectors, labels = np.random.default_rng(4).normal(size=(12, 3)), np.repeat(np.arange(4), 3)
+    found = opis(vectors, labels, distance_range=(0.9, 0.9), grid=3)
+    assert found.value == pytest.approx(np.var(utility_curves(vectors, labels, [0.9]).utility))
 
 
 def test_nan_is_refused() -> None:

@@ -23,6 +23,7 @@ def components(nearest: list[int]) -> set[frozenset[int]]:
 
 def test_families_are_the_connected_components_of_the_links() -> None:
     assert linked(np.array([1, 0, 1, 4, 3, -1])).tolist() == [0, 0, 0, 1, 1, 2]
+    assert linked(np.array([-1, 2, 0, -1, 0])).tolist() == [0, 0, 0, 1, 0]
     for seed in range(40):
         generator = np.random.default_rng(seed)
         count = int(generator.integers(1, 40))

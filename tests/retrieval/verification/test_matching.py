@@ -123,7 +123,9 @@ PLACES = np.float32([[0, 0], [400, 0], [0, 300], [400, 300], [150, 80]])
         (np.array([[1.0, 0, 0], [0, 1, 0], [-1 / 900, 0, 1]]), True),  # seen from the side
         (np.array([[1.0, 0, 0], [0, 1, 0], [-1 / 350, 0, 1]]), False),  # some places lie behind the camera
         (np.diag([-1.0, -1.0, -1.0]), False),  # and all of them
-        (np.array([[1.0, 0, 0], [0, 1, 0], [-1 / 440, 0, 1]]), False),  # blown up at one side, 11-fold in length
+        (np.array([[1.0, 0, 0], [0, 1, 0], [-1 / 440, 0, 1]]), False),  # blown up at one side, 1,331-fold
+        (np.array([[1.0, 0, 0], [0, 1, 0], [-0.75 / 400, 0, 1]]), True),  # 64-fold
+        (np.array([[2.0, 0, 0], [0, 2, 0], [-0.7 / 400, 0, 1]]), False),  # 148-fold
     ],
 )
 def test_a_transformation_that_mirrors_folds_or_zooms_too_much_is_implausible(
