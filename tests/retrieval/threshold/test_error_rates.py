@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from index.search.leave_one_out import NOBODY, OWN, Draws
-from retrieval.bundle.operating_point import OperatingPoint
+from index.gallery import Gallery
+from index.search.leave_one_out import NOBODY, OWN, PHOTOS, Draws, KeptDraws
+from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.threshold.error_rates import TOLERANCE, DrawnDistances, GalleryRates
 
 
@@ -121,3 +123,38 @@ def test_an_estimated_point_keeps_its_target_by_the_expected_rate_and_a_certifie
             assert rates.keeps_target(point) == (target >= kept_from)
             assert rates.broken(point) == (target < broken_below)
             assert rates.to_dict(point)["broken"] == rates.broken(point)
+
+
+def own_draws(items: int) -> Draws:
+    """Return one draw of each of some items, at distances of 0.5 to 1 in no order."""
+    order = np.random.default_rng(items).permutation(items)
+    nobody, far = np.full(items, NOBODY, np.int64), np.full(items, np.inf)
+    names, apart = order.astype(str), np.linspace(0.5, 1, items)[order]
+    return Draws(names, names, nobody, apart, nobody, np.full(items, ""), apart, far, nobody, far, far, nobody)
+
+
+@pytest.mark.parametrize(("items", "status"), [(299, ESTIMATED), (300, CERTIFIED), (19, None), (20, ESTIMATED)])
+def test_other_kinds_of_query_are_certified_from_300_items_on_and_decide_from_20_on(
+    items: int, status: str | None
+) -> None:
+    kind = PHOTOS.format(2)
+    kept = KeptDraws("model", {OWN: own_draws(400), kind: own_draws(items)}, frozenset())
+    rates = GalleryRates.of(kept, OperatingPoint(0.5, CERTIFIED, 0.1, {}))
+    assert rates is not None
+    assert (rates.kinds[kind][1].status if kind in rates.kinds else None) == status
+    estimated = GalleryRates.of(kept, OperatingPoint(0.5, ESTIMATED, 0.1, {}))
+    assert estimated is not None
+    assert all(point.status == ESTIMATED for _, point in estimated.kinds.values())
+
+
+@pytest.mark.parametrize(("photos", "changed", "known"), [(1000, 0, True), (1000, 10, True), (1000, 11, False)])
+def test_rates_are_known_until_more_than_a_hundredth_of_the_photos_has_changed(
+    photos: int, changed: int, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = KeptDraws("model", {OWN: own_draws(400)}, frozenset(), fingerprint=(photos, 0))
+    monkeypatch.setattr(KeptDraws, "read", lambda _: kept)
+    monkeypatch.setattr(KeptDraws, "changed", lambda *_: changed)
+    point, gallery = OperatingPoint(0.5, ESTIMATED, 0.1, {"anchored": True}), cast(Gallery, None)
+    assert (GalleryRates.read(gallery, point, "model") is not None) == known
+    assert GalleryRates.read(gallery, point, "another model") is None
+    assert GalleryRates.read(gallery, OperatingPoint(0.5, ESTIMATED, 0.1, {}), "model") is None
