@@ -21,7 +21,7 @@ from typing import Any
 
 from index.ann.kinds import AUTO
 
-from .errors import GalleryCorrupt, GalleryError, check_format
+from .errors import DiskFull, GalleryCorrupt, GalleryError, check_format
 from .search.filters import column_sql
 
 DATABASE, SEGMENTS, INDEXES = "gallery.sqlite", "segments", "indexes"  # file and folders of a gallery
@@ -163,8 +163,8 @@ class Database:
         except sqlite3.OperationalError as error:
             if "malformed JSON" in str(error):
                 raise GalleryCorrupt(f"the database {path} holds metadata that is not JSON", remedy=RESTORE) from error
-            # locked, full, not readable
-            raise GalleryError(
+            full = "disk is full" in str(error)
+            raise (DiskFull if full else GalleryError)(  # full, or locked or not readable
                 f"the database {path} cannot be used: {error}",
                 remedy="Check disk space and permissions, and that no other program holds it; then try again",
             ) from error

@@ -6,6 +6,7 @@ RetrievalError
 ├── DataError                 a file, folder or column cannot be used
 └── GalleryError              a gallery is missing or refuses a change
     ├── GalleryCorrupt        a file or a row fails its check
+    ├── DiskFull              there is no room on the disk
     └── GalleryLocked         another process is writing
 
 `retrieval.errors` adds those of photos, bundles and training, and is the public name of all of them.
@@ -95,6 +96,10 @@ class GalleryError(RetrievalError):
 
 class GalleryCorrupt(GalleryError):
     """A file or a row fails its check."""
+
+
+class DiskFull(GalleryError):
+    """There is no room on the disk."""
 
 
 class GalleryLocked(GalleryError):

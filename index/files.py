@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import io
 import os
+import shutil
+import tempfile
 import threading
 import uuid
 import zipfile
 import zlib
 from collections.abc import Iterator, Set
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import GalleryError, GalleryLocked
+from .errors import DiskFull, GalleryError, GalleryLocked
 
 SMALL, RATIO = 2**26, 50  # bytes that a .npz file may always unpack to, and how many times its size beyond
+WORKING = ".partial"  # end of the names of folders that are worked in
 _HEADER = threading.Lock()  # CPython 3.11 can raise SystemError if threads parse the headers of arrays at once
 
 
@@ -30,7 +34,8 @@ def write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise GalleryError(
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise (DiskFull if full else GalleryError)(
             f"{path} cannot be written: {error.strerror or error}; nothing was changed",
             remedy="Check disk space and permissions, then try again",
         ) from error
@@ -85,6 +90,44 @@ def sync_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def working_folder(beside: Path | None = None) -> Iterator[Path]:
+    """Yield a new folder next to a path, or among the temporary ones, that is deleted at the end.
+
+    Folders of the same kind that killed processes have left are deleted, too: who works in a folder holds its lock.
+    """
+    parent = Path(tempfile.gettempdir()) if beside is None else beside.parent
+    prefix = "retrieval-" if beside is None else f".{beside.name}."
+    parent.mkdir(parents=True, exist_ok=True)
+    for left in parent.iterdir():
+        if left.name.startswith(prefix) and left.name.endswith(WORKING):
+            with suppress(OSError), _holding(left):
+                shutil.rmtree(left)
+    with ExitStack() as stack:
+        while True:  # another process may delete the folder before it is locked
+            folder = Path(tempfile.mkdtemp(prefix=prefix, suffix=WORKING, dir=parent))
+            with suppress(FileNotFoundError, BlockingIOError):
+                stack.enter_context(_holding(folder))
+                break
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _holding(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder; raise BlockingIOError if it is taken, FileNotFoundError if the folder was deleted."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.fstat(handle).st_nlink:
+            raise FileNotFoundError(folder)
+        yield
     finally:
         os.close(handle)
 

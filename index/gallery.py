@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import numpy as np
@@ -49,7 +48,7 @@ from .database import (
 )
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .features import FeatureFormat, check_size
-from .files import remove_unused, sync_folder, take_lock, write_errors
+from .files import remove_unused, sync_folder, take_lock, working_folder, write_errors
 from .maintenance import (
     INDEX_ENDINGS,
     MIN_RECALL,
@@ -758,10 +757,8 @@ def temporary_gallery(
     """
     ids = photo_ids or [str(row) for row in range(len(vectors))]
     with (
-        TemporaryDirectory() as folder,
-        Gallery.create(
-            Path(folder) / "gallery", dim=vectors.shape[1], embedding_id="-", features_key=features_key
-        ) as place,
+        working_folder() as folder,
+        Gallery.create(folder / "gallery", dim=vectors.shape[1], embedding_id="-", features_key=features_key) as place,
     ):
         for start in range(0, len(ids), TOGETHER):
             some = slice(start, start + TOGETHER)

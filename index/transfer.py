@@ -7,8 +7,8 @@ import csv
 import json
 import os
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from .database import FEATURES_KEY, POINT
-from .errors import DataError, GalleryError, InvalidParameter, check_format
+from .errors import DataError, GalleryError, InvalidParameter, RetrievalError, check_format
 from .features import FeatureFormat
-from .files import sync_folder, write_errors
+from .files import sync_folder, working_folder, write_errors
 from .gallery import Gallery
-from .location import AnyGallery, exists, open_or_create
+from .location import AnyGallery, exists, is_address, open_gallery, open_or_create
 from .search.leave_one_out import DRAWS, TRIES, WINDOWS, FoldVectors, KeptDraws, Windows
 
 BATCH = 5000  # photos written or read at a time
@@ -163,8 +163,29 @@ def import_photos(path: Path, place: Path | str, *, feature_format: FeatureForma
     """Add the photos of an exported file to the gallery at a path or an address, creating it if needed.
 
     A new gallery gets the exported contents, such as the operating point; draws only if it is a local one. An existing
-    gallery keeps its own. Photos whose features do not have the `feature_format` are refused.
+    gallery keeps its own. Photos whose features do not have the `feature_format` are refused. A failed import leaves
+    nothing behind: a file is first imported into a new gallery, which takes the place of one that does not exist.
     """
+    columns: Mapping[str, str] = {}
+    new = None if is_address(place) or exists(place) else Path(place)
+    if exists(place):
+        with open_gallery(place, read_only=True) as gallery:
+            columns = gallery.columns()
+    if new is not None and new.exists() and any(new.iterdir()):
+        raise GalleryError(f"{new} exists and is not empty", remedy="Choose another directory")
+    with _valid(path), working_folder(new) as folder:
+        done = _imported(path, folder / "gallery", feature_format, columns)
+        if new is not None:
+            with write_errors(new):
+                (folder / "gallery").replace(new)
+                sync_folder(new.parent)
+            return done
+    return _imported(path, place, feature_format, columns)
+
+
+def _imported(
+    path: Path, place: Path | str, feature_format: FeatureFormat | None, columns: Mapping[str, str]
+) -> Imported:
     facts, kept = _facts(path)
     key, is_new = facts[FEATURES_KEY], not exists(place)
     folds: list[bytes | None] = []
@@ -174,7 +195,7 @@ def import_photos(path: Path, place: Path | str, *, feature_format: FeatureForma
                 f"{place} holds vectors or features of another model than {path}", remedy="Import into a new gallery"
             )
         gallery.feature_format = feature_format
-        gallery.declare(facts["columns"])
+        gallery.declare({**columns, **facts["columns"]})
         count = 0
         for rows in _batches(path, _batch_size(key)):
             folds += rows[FOLDS].to_pylist() if facts[FOLDS] else []
@@ -188,6 +209,19 @@ def import_photos(path: Path, place: Path | str, *, feature_format: FeatureForma
         if isinstance(gallery, Gallery):
             gallery.rebuild_if_due()
     return Imported(count, frozenset(kept if is_new else ()))
+
+
+@contextmanager
+def _valid(path: Path) -> Iterator[None]:
+    """Turn errors that come from what an exported file holds into DataError."""
+    try:
+        yield
+    except RetrievalError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the system, not of the reader
+            raise
+        raise DataError(f"{path} holds something else than photos: {error!r}", remedy="Export it again") from error
 
 
 def _add(gallery: AnyGallery, rows: Any) -> int:

@@ -16,6 +16,7 @@ RetrievalError
 │   └── BundleMismatch        bundle and gallery do not belong together
 └── GalleryError              a gallery is missing or refuses a change
     ├── GalleryCorrupt        a file or a row fails its check
+    ├── DiskFull              there is no room on the disk
     ├── GalleryLocked         another process is writing
     └── PruneRefused          a synchronization would remove too many photos
 
@@ -26,6 +27,7 @@ import shlex
 
 from index.errors import (
     DataError,
+    DiskFull,
     GalleryCorrupt,
     GalleryError,
     GalleryLocked,
@@ -46,6 +48,7 @@ __all__ = [
     "CalibrationError",
     "DataError",
     "DetectorError",
+    "DiskFull",
     "GalleryCorrupt",
     "GalleryError",
     "GalleryLocked",

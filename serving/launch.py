@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from index.files import working_folder
 from retrieval.errors import photos_of_items
 from retrieval.process import bind, no_collection, port_of
 
@@ -119,8 +119,8 @@ def _serve_by_workers(plan: ServePlan, host: str, port: int) -> None:
         plan.announce(retriever)
     listeners = bind(host, port)
     os.environ[PLAN] = TypeAdapter(ServePlan).dump_json(plan).decode()
-    with tempfile.TemporaryDirectory(prefix="retrieval-metrics-") as folder:
-        os.environ[METRICS_FOLDER] = folder
+    with working_folder() as folder:
+        os.environ[METRICS_FOLDER] = str(folder)
         _announce_address(plan, host, listeners)
         log_to_stderr(as_json=plan.json_log)
         config: uvicorn.Config = server_config("serving.launch:worker_app", workers=plan.settings.workers, factory=True)

@@ -25,9 +25,7 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import stat
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.files import load_arrays, sync_folder
+from index.files import load_arrays, naming, sync_folder, working_folder
 from index.search.item_distance import ItemDistance
 from index.search.leave_one_out import Probes
 from retrieval.errors import BundleCorrupt, BundleError, BundleMismatch, check_format, command
@@ -252,9 +250,9 @@ def _bundle_id(manifest: Mapping[str, Any]) -> str:
 
 def _write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
     """Write files to a temporary directory, sync them and rename it."""
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
-    try:
-        aside.mkdir(parents=True)
+    with naming(path), working_folder(path) as folder:
+        aside = folder / "bundle"
+        aside.mkdir()
         for name, data in contents.items():
             with (aside / name).open("wb") as file:
                 file.write(data)
@@ -262,10 +260,6 @@ def _write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
                 os.fsync(file.fileno())
         aside.rename(path)
         sync_folder(path.parent)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def check_new(path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 
 from retrieval.errors import ImageUnreadable, InvalidParameter
 from retrieval.feedback import Verdict
@@ -249,12 +250,20 @@ async def image_of(request: Request) -> bytes:
 
 async def images_of(request: Request, field: str, *, most: int = MOST_IMAGES) -> list[bytes]:
     """Return the files of a form field; empty if the request is not a form."""
-    await request.body()  # first: the body is capped, and a truncated one leaves no temporary file
+    await request.body()  # first: the body is capped
     if not _is_form(request):
         return []
-    async with request.form(max_files=most, max_fields=4) as form:
+    parser = MultiPartParser(request.headers, request.stream(), max_files=most, max_fields=4)
+    parser.spool_max_size = 2**30  # in memory, as the body is: temporary files could fill the disk, or find it full
+    try:
+        form = await parser.parse()
+    except (MultiPartException, KeyError) as error:
+        raise ImageUnreadable(f"this is not a form with files: {error}", remedy=f"Send {field}=@photo.jpg") from error
+    try:
         parts = form.getlist(field)
         files = [await part.read() for part in parts if isinstance(part, UploadFile)]
+    finally:
+        await form.close()
     if not all(files) or len(files) < len(parts):
         raise ImageUnreadable(f"the field `{field}` contains an empty file or something that is not a file")
     return files

@@ -75,7 +75,7 @@ def item_routes(service: Service) -> APIRouter:
             raise NoSuchThing("no such item")
         return {"item_id": item_id, "photos": [_photo(photo) for photo in photos]}
 
-    @router.delete("/items/{item_id:any}", response_model=Removed, responses=errors(404, 422, 503))
+    @router.delete("/items/{item_id:any}", response_model=Removed, responses=errors(404, 422, 503, 507))
     def remove_item(item_id: str) -> dict[str, int]:
         """Remove all photos of an item."""
         photos, version = service.remove(item_ids=[item_id])
@@ -99,7 +99,7 @@ def photo_routes(service: Service) -> APIRouter:
     @router.put(
         "/photos/{photo_id:any}",
         response_model=Stored,
-        responses=errors(*IMAGE, 409, 503),
+        responses=errors(*IMAGE, 409, 503, 507),
         openapi_extra=body_of("PhotoRequest", "image"),
     )
     async def put_photo(
@@ -120,7 +120,7 @@ def photo_routes(service: Service) -> APIRouter:
             {"photo_id": photo_id, "item_id": item_id, "replaced": replaced, "gallery_version": version}
         )
 
-    @router.delete("/photos/{photo_id:any}", response_model=Removed, responses=errors(404, 422, 503))
+    @router.delete("/photos/{photo_id:any}", response_model=Removed, responses=errors(404, 422, 503, 507))
     def remove_photo(photo_id: str) -> dict[str, int]:
         """Remove a photo."""
         photos, version = service.remove(photo_ids=[photo_id])
@@ -146,7 +146,10 @@ def sync_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/admin", tags=["gallery"])
 
     @router.post(
-        "/sync", response_model=Synced, responses=errors(*BODY, 400, 409, 503), openapi_extra=body_of("SyncRequest")
+        "/sync",
+        response_model=Synced,
+        responses=errors(*BODY, 400, 409, 503, 507),
+        openapi_extra=body_of("SyncRequest"),
     )
     async def sync(request: Request) -> dict[str, Any]:
         """Update the items and metadata of the gallery's photos from a table, and list photos that are missing."""

@@ -25,6 +25,7 @@ STATUS = {
     "GalleryMismatch": HTTPStatus.CONFLICT,
     "PruneRefused": HTTPStatus.CONFLICT,
     # temporary conditions
+    "DiskFull": HTTPStatus.INSUFFICIENT_STORAGE,
     "Busy": HTTPStatus.SERVICE_UNAVAILABLE,
     "GalleryLocked": HTTPStatus.SERVICE_UNAVAILABLE,
     # server errors: details go to the log, not to the client
@@ -67,6 +68,8 @@ def problem_response(error: RetrievalError) -> ProblemResponse:
     status = STATUS.get(name, HTTPStatus.INTERNAL_SERVER_ERROR)
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         return problem(status, "the request failed", "The server's log says why.")
+    if status == HTTPStatus.INSUFFICIENT_STORAGE:
+        return problem(status, "the server's disk is full; nothing was changed", "Its operator must make room.")
     kind = "/problems/" + re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
     return problem(status, error.message, error.remedy, kind=kind)
 
@@ -90,6 +93,7 @@ MEANINGS = {
     415: f"The image is none of {NAMES}, or its mode or shape is not supported",
     422: "A parameter has a value that is not allowed",
     500: "The server failed; its log says why",
+    507: "The server's disk is full; nothing was changed",
     503: "The queue is full, the deadline has passed, or the server is not ready; try again after Retry-After seconds",
 }
 

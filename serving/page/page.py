@@ -10,9 +10,8 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import shutil
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 from starlette.applications import Starlette
 
+from index.files import working_folder
 from index.gallery import Gallery
 from index.search.leave_one_out import evenly_spaced
 from retrieval.errors import ImageRefused, ImageUnreadable, InvalidParameter, MissingDependency
@@ -61,9 +61,10 @@ UNQUEUED = {"queue": False, "api_visibility": "private"}  # events bypass the qu
 def load_page(service: Service, examples: Sequence[Path] = ()) -> Starlette:
     """Return the page as an ASGI application; raise MissingDependency without Gradio."""
     uploads = Uploads(client_bytes=CLIENT_PHOTOS * MAX_BYTES, total_bytes=PHOTOS * MAX_BYTES)
-    folder = tempfile.mkdtemp(prefix="retrieval-gradio-")  # private; the default is shared, and no photo is written
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.environ["GRADIO_TEMP_DIR"] = folder  # read at import
+    stack = ExitStack()
+    folder = stack.enter_context(working_folder())  # private; the default is shared, and no photo is written
+    atexit.register(stack.close)
+    os.environ["GRADIO_TEMP_DIR"] = str(folder)  # read at import
     gradio = _gradio()
     searches = PageSearch(service, uploads)
     tokens = searches.add_examples(examples)

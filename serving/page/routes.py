@@ -22,7 +22,6 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -31,7 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from retrieval.errors import ImageUnreadable, InvalidParameter, RetrievalError
 from retrieval.images import MAX_BYTES
 from retrieval.images.formats import format_of
-from serving.access.limits import OVERHEAD
+from serving.api.bodies import images_of
 from serving.api.problems import ProblemResponse, problem, problem_response
 
 from .uploads import Uploads
@@ -239,7 +238,10 @@ class _Photos:
         declared = request.headers.get("content-length", "")
         expected = int(declared) if declared.isdigit() else MAX_BYTES
         with self._uploads.arriving(client, min(expected, MAX_BYTES)):
-            return JSONResponse([self._uploads.store(client, await _file(request))])
+            files = await images_of(request, "files", most=1)
+            if not files:
+                raise ImageUnreadable("the form has no file in the field `files`", remedy="Send files=@photo.jpg")
+            return JSONResponse([self._uploads.store(client, files[0])])
 
     async def progress(self, _: Request) -> Response:
         """Report the upload as done; the page shows no progress."""
@@ -331,24 +333,6 @@ def _parsed(body: bytes) -> EventRequest:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         name = ".".join(str(part) for part in first["loc"]) or "body"
         raise InvalidParameter(name, "be as the page sends it", first["msg"], remedy=RELOAD) from None
-
-
-async def _file(request: Request) -> bytes:
-    """Return the one file of a form, parsed in memory."""
-    await request.body()  # first: the body is capped, and a truncated one leaves no temporary file
-    parser = MultiPartParser(request.headers, request.stream(), max_files=1, max_fields=4)
-    parser.spool_max_size = MAX_BYTES + OVERHEAD
-    try:
-        form = await parser.parse()
-    except (MultiPartException, KeyError) as error:
-        raise ImageUnreadable("this is not a form with one file", remedy="Send files=@photo.jpg") from error
-    try:
-        file = form.get("files")
-        if file is None or isinstance(file, str):
-            raise ImageUnreadable("the form has no file in the field `files`", remedy="Send files=@photo.jpg")
-        return await file.read()
-    finally:
-        await form.close()
 
 
 async def _sweep(uploads: Uploads) -> None:

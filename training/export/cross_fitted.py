@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
+from index.files import working_folder
 from index.search.item_distance import ItemDistance
 from retrieval.bundle.bundle import FITTED, FOLDS, GOLDEN, Bundle, write_bundle
 from retrieval.bundle.embedder import Embedder, pack_golden
@@ -32,8 +32,8 @@ def export_cross_fitted(
         raise InvalidParameter("--verify", "be left out for a run on all items", True)
     if variant.precision == INT8:
         raise InvalidParameter("precision", "be fp32 or fp16 for a run on all items", INT8)
-    with tempfile.TemporaryDirectory() as folder:
-        exporter, folds = ModelExporter(run, Path(folder)), Path(folder) / FOLDS
+    with working_folder() as folder:
+        exporter, folds = ModelExporter(run, folder), folder / FOLDS
         model, photos = exporter.make(variant), exporter.photos[:COMPARED]
         fold_models = FoldModels(
             [fold.best_model() for fold in run.folds], share_backbone=run.settings.precompute > 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from index.files import working_folder
 from index.search.item_distance import ItemDistance
 from retrieval.bundle.bundle import (
     CALIBRATION,
@@ -75,8 +75,8 @@ def export(
     distance = item_distance or ItemDistance.default(verified=verify)
     if run.folds:
         return export_cross_fitted(run, path, target_fpir=target_fpir, variant=variant, item_distance=distance)
-    with tempfile.TemporaryDirectory() as folder:
-        exporter = ModelExporter(run, Path(folder))
+    with working_folder() as folder:
+        exporter = ModelExporter(run, folder)
         verifier, model = _verifier(exporter) if verify else None, exporter.make(variant)
         items = CalibrationItems.embed(exporter, model, distance, verifier)
         parity = check_parity(items.vectors, items.raw, variant)

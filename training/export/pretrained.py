@@ -5,7 +5,6 @@ All items of a gallery count for its threshold, except those that the model was 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from index.files import working_folder
 from index.search.item_distance import ItemDistance
 from retrieval.bundle.bundle import FITTED, GOLDEN, VERIFICATION, Bundle, check_new, write_bundle
 from retrieval.bundle.embedder import golden_pixels, pack_golden
@@ -110,8 +110,8 @@ def export_pretrained(
     readable = _readable_sample(photos)
     verified = {} if pretrained.verifier is None else {VERIFICATION: pretrained.verifier.pack()}
     compared = _compared(readable, pretrained.preprocessing)
-    with tempfile.TemporaryDirectory() as folder:
-        onnx = Path(folder) / "model.onnx"
+    with working_folder() as folder:
+        onnx = folder / "model.onnx"
         method = write_variant(pretrained.model, onnx, variant, preprocessing=pretrained.preprocessing, photos=readable)
         embedder = variant.embedder(onnx, pretrained.preprocessing, threads=torch.get_num_threads())
         expected = pretrained.embed_pixels(compared)

@@ -8,7 +8,6 @@ embedding layer on stay in fp32.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from index.files import working_folder
 from retrieval.bundle.embedder import ALONE
+from retrieval.bundle.providers import import_onnxruntime
 from retrieval.errors import MissingDependency
 
 from .onnx_writer import quiet
@@ -66,8 +67,8 @@ def to_int8(source: Path, target: Path, batches: Batches) -> str:
     kept = _from_head(model)
     static = _weights(model, ("Conv",)) >= _weights(model, DYNAMIC_OPERATORS)
     model.graph.ClearField("value_info")  # inferred shapes, which quantization would contradict
-    with tempfile.TemporaryDirectory() as folder, quiet(""):
-        bare = Path(folder) / "model.onnx"
+    with working_folder() as folder, quiet(""):
+        bare = folder / "model.onnx"
         onnx.save(model, bare)
         if static:
             quantize_static(
@@ -127,6 +128,7 @@ def _weights(model: Any, kinds: Sequence[str]) -> int:
 
 
 def _import_onnx() -> Any:
+    import_onnxruntime()  # which its tools would import with telemetry
     try:
         import onnx
     except ImportError as error:

@@ -1,0 +1,164 @@
+"""Exported files that somebody made to do harm: one typed error, and nothing is left or changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from index.checks import MAX_DEPTH
+from index.errors import RetrievalError
+from index.gallery import Gallery
+from index.transfer import FACTS, export_photos, import_photos
+
+DIM, PHOTOS = 16, 40
+
+
+def write_gallery(path: Path, photos: int = PHOTOS) -> None:
+    vectors = np.random.default_rng(0).normal(size=(photos, DIM))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    names = [f"p{number}" for number in range(photos)]
+    with Gallery.create(path, dim=DIM, embedding_id="e", columns={"price": "number"}) as gallery:
+        gallery.add(names, [f"i{number // 3}" for number in range(photos)], vectors, metadata=[{"price": 1}] * photos)
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    """Return an exported gallery, written in batches of ten rows."""
+    (tmp_path / "of").mkdir()
+    write_gallery(tmp_path / "of" / "gallery")
+    with Gallery.open(tmp_path / "of" / "gallery", read_only=True) as gallery:
+        export_photos(gallery, tmp_path / "of" / "export.parquet")
+    return tmp_path / "of" / "export.parquet"
+
+
+def changed(exported: Path, column: str, value: Any, *, kind: Any = None) -> Path:
+    """Write the file with another value in its last row, which comes after several batches."""
+    table = pq.read_table(exported)
+    values = [*table[column].to_pylist()[:-1], value]
+    array = pa.array(values, type=kind or table.schema.field(column).type)
+    number = table.schema.get_field_index(column)
+    table = table.set_column(number, pa.field(column, array.type), array)
+    pq.write_table(table, exported)
+    return exported
+
+
+def with_facts(exported: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    table = pq.read_table(exported)
+    facts = json.loads(table.schema.metadata[FACTS])
+    change(facts)
+    pq.write_table(table.replace_schema_metadata({**table.schema.metadata, FACTS: json.dumps(facts)}), exported)
+    return exported
+
+
+def nested(depth: int) -> str:
+    return '{"x": ' + "[" * depth + "]" * depth + "}"
+
+
+def _texts(file: Path) -> Path:
+    table = pq.read_table(file)
+    texts = pa.array([["x"] * DIM] * len(table), type=pa.list_(pa.string()))
+    return _write(file, table.set_column(table.schema.get_field_index("vector"), "vector", texts))
+
+
+def _write(file: Path, table: pa.Table) -> Path:
+    pq.write_table(table, file)
+    return file
+
+
+def _cut(file: Path) -> Path:
+    content = file.read_bytes()
+    file.write_bytes(content[:200] + bytes(300) + content[500:])
+    return file
+
+
+VECTORS = pa.list_(pa.float32())
+HOSTILE: dict[str, Callable[[Path], Path]] = {
+    "NaN": lambda file: changed(file, "vector", [float("nan")] * DIM),
+    "long vector": lambda file: changed(file, "vector", [2.0] * DIM),
+    "short vector": lambda file: changed(file, "vector", [1.0], kind=VECTORS),
+    "huge vector": lambda file: changed(file, "vector", [1.0] * 10**6, kind=VECTORS),
+    "no vector": lambda file: changed(file, "vector", None),
+    "vectors of text": _texts,
+    "no id": lambda file: changed(file, "photo_id", None),
+    "empty id": lambda file: changed(file, "photo_id", ""),
+    "deep metadata": lambda file: changed(file, "metadata", nested(MAX_DEPTH + 1)),
+    "very deep metadata": lambda file: changed(file, "metadata", nested(100_000)),
+    "no JSON": lambda file: changed(file, "metadata", "{"),
+    "a list": lambda file: changed(file, "metadata", "[1]"),
+    "a number": lambda file: changed(file, "metadata", "3"),
+    "null": lambda file: changed(file, "metadata", "null"),
+    "no metadata": lambda file: changed(file, "metadata", None),
+    "NaN in metadata": lambda file: changed(file, "metadata", '{"price": NaN}'),
+    "half a surrogate": lambda file: changed(file, "metadata", '{"x": "\\ud800"}'),
+    "long metadata": lambda file: changed(file, "metadata", json.dumps({"x": "y" * 100_000})),
+    "text in a column of numbers": lambda file: changed(file, "metadata", '{"price": "x"}'),
+    "other columns": lambda file: _write(file, pq.read_table(file).drop_columns(["metadata"])),
+    "negative size": lambda file: with_facts(file, lambda facts: facts.update(dim=-1)),
+    "size of text": lambda file: with_facts(file, lambda facts: facts.update(dim="x")),
+    "huge size": lambda file: with_facts(file, lambda facts: facts.update(dim=2**62)),
+    "columns of numbers": lambda file: with_facts(file, lambda facts: facts.update(columns=[1])),
+    "column that injects": lambda file: with_facts(file, lambda facts: facts.update(columns={"x') --": "text"})),
+    "cut off": _cut,
+}
+
+
+@pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_failed_import_leaves_nothing(
+    exported: Path, tmp_path: Path, make: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("index.transfer.BATCH", 10)
+    file, place = make(exported), tmp_path / "shop" / "new"
+    with pytest.raises(RetrievalError):
+        import_photos(file, place)
+    assert not place.exists()
+    assert [*place.parent.glob("*")] == []
+
+
+@pytest.mark.parametrize("name", ["NaN", "empty id", "deep metadata", "no JSON", "text in a column of numbers"])
+def test_a_failed_import_into_a_gallery_changes_nothing(
+    exported: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("index.transfer.BATCH", 10)
+    write_gallery(tmp_path / "gallery", photos=3)
+    file = HOSTILE[name](exported)
+    with pytest.raises(RetrievalError):
+        import_photos(file, tmp_path / "gallery")
+    with Gallery.open(tmp_path / "gallery", read_only=True) as gallery:
+        assert (gallery.version, len(gallery)) == (2, 3)
+
+
+def test_a_value_that_only_the_other_gallery_refuses_changes_nothing(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("index.transfer.BATCH", 10)
+    write_gallery(tmp_path / "gallery", photos=3)
+    with Gallery.open(tmp_path / "gallery") as gallery:
+        gallery.declare({"brand": "text"})
+        version = gallery.version
+    with pytest.raises(RetrievalError, match="brand must be a text"):
+        import_photos(changed(exported, "metadata", '{"brand": 3}'), tmp_path / "gallery")
+    with Gallery.open(tmp_path / "gallery", read_only=True) as gallery:
+        assert (gallery.version, len(gallery)) == (version, 3)
+
+
+def test_a_good_import_takes_its_place_and_adds_to_a_gallery(exported: Path, tmp_path: Path) -> None:
+    for place in (tmp_path / "shop" / "new", tmp_path / "empty"):
+        if place.name == "empty":
+            place.mkdir()
+        for _ in range(2):
+            assert import_photos(exported, place).photos == PHOTOS
+        with Gallery.open(place, read_only=True) as gallery:
+            assert len(gallery) == PHOTOS
+            assert gallery.verify() == []
+    assert {path.name for path in (tmp_path / "shop").iterdir()} == {"new"}
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_text("x")
+    with pytest.raises(RetrievalError, match="not empty"):
+        import_photos(exported, tmp_path / "other")
