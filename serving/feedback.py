@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 
 from retrieval.errors import InvalidParameter
-from retrieval.feedback import FEEDBACK, Verdict, append_feedback
+from retrieval.feedback import FEEDBACK, Verdict, append_feedback, read_feedback
 from retrieval.files import explain, naming, write_file
 from retrieval.images.formats import format_of
 from retrieval.retriever import Retriever
@@ -45,6 +45,11 @@ FIND = """
 SELECT answers.key, answer, content FROM answers LEFT JOIN photos ON photos.number = answers.photo
 WHERE request_id = ? AND (answers.key = ? OR ?) ORDER BY answers.key = ? DESC LIMIT 1
 """
+RECENT = """
+SELECT request_id, answer FROM answers JOIN photos ON photos.number = answers.photo ORDER BY answers.number DESC LIMIT ?
+"""
+PHOTO_OF = "SELECT content FROM answers JOIN photos ON photos.number = answers.photo WHERE request_id = ? LIMIT 1"
+MOST_RECENT = 1000
 log = logging.getLogger("retrieval.serving")
 
 
@@ -123,6 +128,25 @@ class FeedbackRecorder:
         facts |= {"time": datetime.now(UTC).isoformat(timespec="seconds"), "asked_by": asked_by, "key": caller.key}
         facts["photo"] = "" if photo is None else self._write(photo)
         append_feedback(self._path, FEEDBACK.validate_json(json.dumps(facts)))
+
+    def recent(self) -> list[dict[str, str]]:
+        """Return the recent answers whose photos are kept, newest first, with the last verdict on each."""
+        with self._guard:
+            rows = self._database.execute(RECENT, (MOST_RECENT,)).fetchall()
+        verdicts = {line.request_id: line for line in read_feedback(self._path)} if self._path.exists() else {}
+        found = []
+        for request_id, answer in rows:
+            facts, line = json.loads(answer), verdicts.get(request_id)
+            judged = ("", "") if line is None else (line.verdict, line.right_item_id)
+            told = {"request_id": request_id, "decision": facts["decision"], "item_id": facts.get("item_id", "")}
+            found.append({**told, "verdict": judged[0], "right_item_id": judged[1]})
+        return found
+
+    def photo(self, request_id: str) -> bytes | None:
+        """Return the photo of a recent answer, None if it is not kept."""
+        with self._guard:
+            row = self._database.execute(PHOTO_OF, (request_id,)).fetchone()
+        return None if row is None else bytes(row[0])
 
     def _write(self, photo: bytes) -> str:
         """Write a photo to the folder and return its name; "" without room or after an error."""

@@ -340,8 +340,8 @@ class Proposal:
             f"FPIR{found} no longer kept the target of {self.before.target_fpir:.1%}."
         )
 
-    def write(self, gallery: AnyGallery) -> None:
-        """Keep the draws, the point and any new labelled queries as one change.
+    def write(self, gallery: AnyGallery, *, actor: str | None = None) -> None:
+        """Keep the draws, the point and any new labelled queries as one change, in the log by `actor`.
 
         If another point was set in the meantime, the draws are kept and the point is left alone.
         """
@@ -354,7 +354,7 @@ class Proposal:
             contents[POINT], action = pack_points(self.stored, self.bundle, self.point), self.action
         if self.labelled is not None:
             contents[QUERIES] = pack_queries(self.labelled, self.bundle.features_key)
-        gallery.keep(contents, action)
+        gallery.keep(contents, action, actor=actor)
 
 
 def propose(

@@ -25,7 +25,8 @@ from .keys import ADMIN, SEARCH, Key, KeyRing
 log = logging.getLogger("retrieval.access")
 PROBES = ("/healthz", "/readyz")  # open without a key: they reveal nothing
 REPORT_PATH, BUNDLE_REPORT_PATH, DOCS_PATH = PAGES = "/v1/report", "/v1/report/bundle", "/docs"  # for browsers
-ENDPOINT = ("/v1/", "/metrics", "/openapi.json", DOCS_PATH)
+MANAGE_PATH = "/manage"  # and its files, for admins
+ENDPOINT = ("/v1/", "/metrics", "/openapi.json", DOCS_PATH, MANAGE_PATH)
 LOCAL = ("localhost", "127.0.0.1", "::1")  # host names that a foreign DNS record cannot claim (DNS rebinding)
 READING = ("GET", "HEAD", "OPTIONS")
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")  # a client's request id that is accepted
@@ -208,7 +209,8 @@ class _RequestIds:
 
 def _missing_scope(request: _Request, key: Key) -> JSONResponse | None:
     """Return the refusal of a request that the key's scope does not cover, or None."""
-    scope = ADMIN if request.path.startswith("/v1/admin/") or request.method in ("PUT", "DELETE") else SEARCH
+    for_admins = request.path.startswith(("/v1/admin/", MANAGE_PATH)) or request.method in ("PUT", "DELETE")
+    scope = ADMIN if for_admins else SEARCH
     if key.may(scope):
         return None
     return problem(
@@ -220,7 +222,10 @@ def _missing_scope(request: _Request, key: Key) -> JSONResponse | None:
 
 def _missing_key(request: _Request) -> JSONResponse:
     response = problem(401, "an API key is required", "Send it as Authorization: Bearer KEY.")
-    page = not request.path.startswith(ENDPOINT) or request.path in PAGES  # browsers prompt for the key as a password
+    page = not request.path.startswith(ENDPOINT) or request.path in (
+        *PAGES,
+        MANAGE_PATH,
+    )  # browsers prompt for the key as a password
     response.headers["WWW-Authenticate"] = 'Basic realm="Retrieval", charset="UTF-8"' if page else "Bearer"
     return response
 

@@ -24,6 +24,7 @@ STATUS = {
     "NoSuchThing": HTTPStatus.NOT_FOUND,
     "GalleryMismatch": HTTPStatus.CONFLICT,
     "PruneRefused": HTTPStatus.CONFLICT,
+    "CalibrationError": HTTPStatus.CONFLICT,  # the gallery's photos set no threshold
     # temporary conditions
     "DiskFull": HTTPStatus.INSUFFICIENT_STORAGE,
     "Busy": HTTPStatus.SERVICE_UNAVAILABLE,
@@ -31,7 +32,6 @@ STATUS = {
     # server errors: details go to the log, not to the client
     "BundleCorrupt": HTTPStatus.INTERNAL_SERVER_ERROR,
     "BundleMismatch": HTTPStatus.INTERNAL_SERVER_ERROR,
-    "CalibrationError": HTTPStatus.INTERNAL_SERVER_ERROR,
     "DataError": HTTPStatus.INTERNAL_SERVER_ERROR,
     "DetectorError": HTTPStatus.INTERNAL_SERVER_ERROR,
     "GalleryCorrupt": HTTPStatus.INTERNAL_SERVER_ERROR,

@@ -29,6 +29,8 @@ from retrieval.retriever import Retriever
 from retrieval.threshold.gallery_points import threshold_status
 from serving.access.guard import BUNDLE_REPORT_PATH, DOCS_PATH, REPORT_PATH
 from serving.launch import watch_shutdown
+from serving.manage.routes import page_routes as manage_page
+from serving.manage.routes import tending_routes
 from serving.ops.drift import Drift, drift_warning
 from serving.service import Service
 
@@ -66,9 +68,10 @@ def create_api(service: Service) -> FastAPI:
     )
     _handle_errors(app)
     searches, gallery = (search_routes, ranking_routes, feedback_routes), (item_routes, photo_routes, sync_routes)
-    for routes in (*searches, *gallery, state_routes, report_routes):
+    for routes in (*searches, *gallery, tending_routes, state_routes, report_routes):
         app.include_router(routes(service), dependencies=[Depends(known_parameters)])
     app.include_router(docs_route(app))
+    app.include_router(manage_page())
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     return app
 

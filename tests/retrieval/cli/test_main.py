@@ -125,7 +125,7 @@ def test_the_whole_way_on_the_command_line(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.toml").write_text("backbone = 'small'\nsize = 32\ndim = 16\nitems_per_batch = 4\nflip = false\n")
     train = ["train", folder, "-o", "run", "--config", "run.toml", "--epochs", 1, "--learning-rate", 0.002]
-    assert call(monkeypatch, *train, "--loss.temperature", 0.05, "--regularizer", "tcm") == 0
+    assert call(monkeypatch, *train, "--loss", "smooth_ap", "--loss.temperature", 0.05, "--regularizer", "tcm") == 0
     assert "Next: retrieval evaluate run" in capsys.readouterr().out
     settings = json.loads((tmp_path / "run/settings.json").read_text())
     assert settings["loss_arguments"] == {"temperature": 0.05}

@@ -10,7 +10,7 @@ from training.tune.search_space import SearchSpace, parse_searches
 
 
 def settings(**changes: object) -> Settings:
-    return Settings.from_dict({"catalogue": "photos.csv", **changes})
+    return Settings.from_dict({"catalogue": "photos.csv", "loss": "smooth_ap", **changes})
 
 
 def space(*texts: str, base: Settings | None = None) -> SearchSpace:

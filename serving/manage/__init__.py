@@ -1,0 +1,1 @@
+"""The page /manage, for tending the catalogue in a browser, and its routes."""

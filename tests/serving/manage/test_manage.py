@@ -1,0 +1,212 @@
+"""The page /manage: who may open it, the routes that it adds, and a walk through it in a browser."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from playwright.sync_api import Page, expect, sync_playwright
+
+from index.database import POINT
+from index.gallery import Gallery
+from index.search.leave_one_out import DRAWS
+from retrieval.bundle.bundle import FITTED
+from retrieval.bundle.fitted import Fitted
+from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.catalogue.read import read_catalogue
+from retrieval.indexing.pipeline import index_catalogue
+from retrieval.retriever import Retriever
+from serving.access.keys import add_key
+from serving.app import create_app
+from serving.settings import ServeSettings
+from tests.serving.live_page import FLAGS
+
+from ...world import draw, encode, make_bundle, write_folder
+from ..conftest import start, stop
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+LOCAL = "http://127.0.0.1:7860"
+
+
+@pytest.fixture
+def shop(world: Path, tmp_path: Path) -> Path:
+    """Return a folder with a gallery of its own."""
+    for name in ("bundle", "gallery"):
+        shutil.copytree(world / name, tmp_path / "shop" / name)
+    return tmp_path / "shop"
+
+
+@pytest.fixture
+def anchored(tmp_path: Path) -> Path:
+    """Return a folder with a gallery whose own items can set its threshold, and a bundle that promises 0.2."""
+    point = OperatingPoint.uncalibrated(0.2)
+    bundle = make_bundle(tmp_path / "shop", point=point, files={FITTED: Fitted.of([], []).pack()})
+    photos = write_folder(tmp_path / "photos", items=range(24), photos=range(1))
+    index_catalogue(bundle, read_catalogue(photos), tmp_path / "shop" / "gallery", progress=False)
+    with Gallery.open(tmp_path / "shop" / "gallery") as gallery:
+        gallery.keep({POINT: None, DRAWS: None}, "forget the threshold")
+    return tmp_path / "shop"
+
+
+@contextmanager
+def server(shop: Path, **settings: Any) -> Iterator[TestClient]:
+    settings = {"feedback": shop / "feedback.jsonl", "feedback_photos": shop / "judged", **settings}
+    with Retriever.open(shop / "bundle", shop / "gallery") as retriever:
+        app = create_app(retriever, settings=ServeSettings(**settings), page=False)
+        with TestClient(app, LOCAL) as client:
+            yield client
+
+
+def ask(client: TestClient, item: int) -> dict[str, Any]:
+    answer: dict[str, Any] = client.post("/v1/search", content=encode(draw(item, 5))).json()
+    return answer
+
+
+@pytest.mark.parametrize("path", ["/manage", "/manage.js", "/manage.css", "/v1/admin/answers", "/v1/admin/look-alikes"])
+def test_only_admins_open_the_page_and_its_routes(shop: Path, tmp_path: Path, path: str) -> None:
+    keys = {scope: add_key(tmp_path / "keys.json", scope, scope) for scope in ("search", "admin")}
+    with server(shop, keys=tmp_path / "keys.json") as client:
+        refused = client.get(path)
+        assert refused.status_code == 401
+        prompts = refused.headers["www-authenticate"].startswith("Basic")
+        assert prompts == (path == "/manage")  # a browser asks for the key there
+        assert client.get(path, headers={"x-api-key": keys["search"]}).status_code == 403
+        assert client.get(path, headers={"x-api-key": keys["admin"]}).status_code == 200
+
+
+def test_no_other_site_can_calibrate_or_frame_the_page(shop: Path) -> None:
+    with server(shop) as client:
+        assert client.post("/v1/admin/calibrate", headers={"origin": "https://example.com"}).status_code == 403
+        policy = client.get("/manage").headers["content-security-policy"]
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+
+
+def test_look_alikes_are_pairs_of_items_and_copies_come_first(shop: Path) -> None:
+    with server(shop) as client:
+        assert client.put("/v1/photos/copy?item_id=item-77", content=encode(draw(5, 1))).status_code == 200
+        found = client.get("/v1/admin/look-alikes").json()
+    names = [{pair["item_id"], pair["other_item_id"]} for pair in found]
+    assert {"item-05", "item-77"} in names
+    assert all(names.count(pair) == 1 for pair in names)
+    assert found[names.index({"item-05", "item-77"})]["why"] != "close"
+
+
+def test_answers_are_listed_with_their_verdicts_and_photos_until_they_are_added(shop: Path) -> None:
+    with server(shop) as client:
+        first, second = ask(client, 3), ask(client, 77)
+        body = {"request_id": second["request_id"], "verdict": "wrong", "item_id": "item-04"}
+        assert client.post("/v1/feedback", json=body).status_code == 200
+        found = client.get("/v1/admin/answers").json()
+        assert [one["request_id"] for one in found] == [second["request_id"], first["request_id"]]
+        assert [(one["verdict"], one["right_item_id"]) for one in found] == [("wrong", "item-04"), ("", "")]
+        assert [one["decision"] for one in found] == ["no_match", "match"]
+        assert client.get("/v1/admin/answers?judged=true").json() == found[:1]
+        assert client.get("/v1/admin/answers?decision=match").json() == found[1:]
+        assert client.get("/v1/admin/answers?decision=none").status_code == 422
+        photo = client.get(f"/v1/admin/answers/{first['request_id']}/photo")
+        assert (photo.content, photo.headers["content-type"]) == (encode(draw(3, 5)), "image/jpeg")
+        assert client.get("/v1/admin/answers/nobody/photo").status_code == 404
+        name = f"answer-{first['request_id']}"
+        assert client.put(f"/v1/photos/{name}?item_id=item-03", content=photo.content).status_code == 200
+        assert client.get("/v1/admin/answers").json() == found[:1]
+
+
+def test_without_kept_photos_there_is_nothing_to_review(shop: Path) -> None:
+    with server(shop, feedback_photos=None) as client:
+        ask(client, 3)
+        assert client.get("/v1/admin/answers").json() == []
+
+
+def test_calibrating_says_what_was_and_what_is_and_is_in_the_log(anchored: Path) -> None:
+    with server(anchored) as client:
+        found = client.post("/v1/admin/calibrate")
+        assert found.status_code == 200, found.text
+        told = found.json()
+        assert told["after"]["status"] == "estimated"
+        assert told["before"]["status"] == "uncalibrated"
+        assert any("An unknown item" in line for line in told["told"])
+        info = client.get("/v1/info").json()
+    assert (info["threshold"], info["gallery"]["version"]) == (told["after"]["threshold"], told["gallery_version"])
+    with Retriever.open(anchored / "bundle", anchored / "gallery") as retriever:
+        assert retriever.gallery.changes()[0].action == "calibrate"
+
+
+def test_calibrating_too_few_items_is_a_conflict(shop: Path) -> None:
+    with server(shop) as client:
+        refused = client.post("/v1/admin/calibrate")
+        assert refused.status_code == 409
+        assert "items" in refused.json()["title"]
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt install chromium)")
+def test_a_shopkeeper_adds_moves_renames_merges_undoes_and_removes(shop: Path, tmp_path: Path) -> None:
+    served = start(shop, tmp_path)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page()
+        errors: list[str] = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.goto(f"{served.address}/manage")
+        walk(page, tmp_path)
+        browser.close()
+    stop(served)
+    assert errors == []
+    with Retriever.open(shop / "bundle", shop / "gallery") as retriever:
+        counts = {item: len(retriever.gallery.photos(item)) for item in ("item-02", "item-03", "item-04", "i<b>/é")}
+        assert counts == {"item-02": 3, "item-03": 4, "item-04": 0, "i<b>/é": 0}
+        assert {about["name"] for _, _, about in retriever.gallery.photos("item-02")} == {"A <b>name</b>"}
+
+
+def walk(page: Page, folder: Path) -> None:
+    """Tend the catalogue as a shopkeeper would."""
+    facts, done = page.locator("#facts"), page.locator("#done")
+    expect(facts).to_contain_text("10 items, 30 photos")
+    page.get_by_label("Name, id").fill("M-03")
+    page.get_by_role("button", name="Search").click()
+    expect(page.locator(".cards li")).to_have_count(1)
+
+    (folder / "new.jpg").write_bytes(encode(draw(50, 1)))
+    page.get_by_label("Id of the item").fill("i<b>/é")
+    page.get_by_label("Photos").set_input_files(folder / "new.jpg")
+    page.get_by_role("button", name="Add", exact=True).click()
+    expect(done).to_contain_text("Added 1 photo to i<b>/é")
+    expect(facts).to_contain_text("11 items, 31 photos")
+
+    page.get_by_role("link", name="item-03").click()
+    expect(page.locator(".cards li")).to_have_count(3)
+    page.locator(".cards input").first.fill("i<b>/é")
+    page.get_by_role("button", name="Move").first.click()
+    expect(page.locator(".cards li")).to_have_count(2)
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator(".cards li")).to_have_count(3)
+
+    page.goto(page.url.split("#")[0] + "#item=item-04")  # merged into another
+    expect(page.locator("h2")).to_have_text("item-04")
+    page.get_by_label("New id").fill("item-03")
+    page.get_by_role("button", name="Change the id").click()
+    expect(page.locator("h2")).to_have_text("item-03")
+    expect(page.locator(".cards li")).to_have_count(4)
+
+    page.goto(page.url.split("#")[0] + "#item=item-02")
+    expect(page.locator("h2")).to_have_text("item-02")
+    page.get_by_label("Name", exact=True).fill("A <b>name</b>")
+    page.get_by_role("button", name="Change the name").click()
+    expect(page.locator("h2")).to_have_text("A <b>name</b>")
+
+    page.goto(page.url.split("#")[0] + "#item=i%3Cb%3E%2F%C3%A9")
+    expect(page.locator("h2")).to_have_text("i<b>/é")
+    page.get_by_role("button", name="Remove the item").click()
+    expect(facts).to_contain_text("9 items, 30 photos")
+    for section in ("Look-alikes", "Answers", "Threshold and rates"):
+        page.get_by_role("link", name=section).click()
+        expect(page.get_by_role("link", name=section)).to_have_attribute("aria-current", "page")
+        expect(page.locator("#main > *").first).to_be_visible()
+    expect(page.locator("#wrong")).to_be_hidden()
