@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from index.database import FORMAT
-from index.errors import InvalidParameter
+from index.errors import InvalidParameter, MissingDependency
 from index.milvus import FACTS, FIRST_FETCH, MOST, SLACK, MilvusGallery
 from index.search.distance import plain_distance
 
@@ -186,3 +187,9 @@ def test_a_walk_yields_photos_by_id_with_thumbnails_where_they_are_asked_for() -
         assert [photo.item_id for photo in photos] == [client.rows[name]["item_id"] for name in sorted(client.rows)]
         assert [photo.vector.tolist() for photo in photos] == [client.rows[n]["vector"] for n in sorted(client.rows)]
     assert all(photo.thumbnail is None for block in found.walk(3) for photo in block)
+
+
+def test_without_its_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pymilvus", None)
+    with pytest.raises(MissingDependency, match="pymilvus"):
+        MilvusGallery.open("milvus+http://127.0.0.1:1/shop")

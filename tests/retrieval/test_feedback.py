@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
@@ -245,3 +246,23 @@ def test_an_output_of_another_kind_is_refused(kept: Path, tmp_path: Path) -> Non
     file = log(tmp_path / "feedback.jsonl", [said("right")])
     words = ["feedback", "export", str(file), "--photos", str(kept), "-o", str(tmp_path / "reviewed.xlsx")]
     assert "--output must end in .csv or .parquet" in str(CliRunner().invoke(group, words).exception)
+
+
+def test_the_facts_of_a_photo_are_those_of_the_newest_verdict_whoever_spoke_before(kept: Path) -> None:
+    times = [f"2026-01-02T03:04:0{second}+00:00" for second in range(3)]
+    spoken = [
+        replace(said("right", key=key), time=time) for key, time in zip(("web", "ann", "web"), times, strict=True)
+    ]
+    ((photo,), _) = labelled_photos(spoken, kept)
+    assert photo.metadata["time"] == times[2]
+    assert (photo.metadata["reviewed_by"], photo.metadata["reviews"]) == ("web", 2)
+
+
+def test_a_verdict_is_written_under_a_lock_and_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[object] = []
+    monkeypatch.setattr("retrieval.feedback.fcntl.flock", lambda _, kind: done.append(kind))
+    write = os.write
+    monkeypatch.setattr("retrieval.feedback.os.write", lambda *args: (done.append("write"), write(*args))[1])
+    monkeypatch.setattr("retrieval.feedback.os.fsync", lambda _: done.append("fsync"))
+    append_feedback(tmp_path / "feedback.jsonl", said("right"))
+    assert done == [fcntl.LOCK_EX, "write", "fsync"]

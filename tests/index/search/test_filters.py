@@ -160,3 +160,18 @@ def test_no_text_does_more_than_be_refused(text: str) -> None:
 )
 def test_columns_have_names_that_filters_can_use(name: str, usable: bool) -> None:
     assert is_column(name) == usable
+
+
+def test_whole_numbers_are_those_of_64_bits() -> None:
+    for number in (-(2**63), 2**63 - 1):
+        assert parse_where(f"price = {number}", COLUMNS) == Compare("price", "=", number)
+    for number in (-(2**63) - 1, 2**63, 10**30):
+        with pytest.raises(InvalidParameter, match="numbers between -2\\^63 and 2\\^63"):
+            parse_where(f"price > {number}", COLUMNS)
+
+
+def test_text_with_half_of_a_character_is_refused() -> None:
+    for text in ("brand = 'a\ud800b'", "brand = 'é\udfff'"):
+        with pytest.raises(InvalidParameter, match="be valid Unicode"):
+            parse_where(text, COLUMNS)
+    assert parse_where("brand = 'é\U0001f600'", COLUMNS) == Compare("brand", "=", "é\U0001f600")

@@ -22,6 +22,7 @@ from index.search.leave_one_out import (
     Draws,
     KeptDraws,
     Probes,
+    evenly_spaced,
     every_item_once,
     hashed,
     make_draws,
@@ -379,3 +380,45 @@ def test_all_photos_are_asked_whether_the_model_was_fitted_on_them(tmp_path: Pat
         assert set(asked) == {("a", "a0"), ("a", "a1"), ("b", "b0"), ("c", "c0"), ("d", "d0")}
         gallery.remove(item_ids=["b"])
         assert kept(gallery, is_fitted=is_fitted).fitted == set()
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 7, 36, 37, 100])
+def test_photos_that_are_evenly_spaced_lie_in_the_middles_of_equal_parts(tmp_path: Path, count: int) -> None:
+    with filled(tmp_path / "g") as gallery:
+        gallery.remove(photo_ids=["p3", "p17", "p30"])
+        now = gallery.snapshot()
+    live, parts = np.flatnonzero(now.live), min(count, 37)
+    assert evenly_spaced(now, count).tolist() == [int(live[int((part + 0.5) * 37 / parts)]) for part in range(parts)]
+
+
+def test_no_photos_of_an_empty_gallery_are_evenly_spaced(tmp_path: Path) -> None:
+    with Gallery.create(tmp_path / "g", dim=2, embedding_id="e") as gallery:
+        assert evenly_spaced(gallery.snapshot(), 3).tolist() == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_item_comes_once_before_any_comes_twice(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    items, keys = generator.integers(0, 9, 40), generator.permutation(40)
+    left = {item: sorted(keys[items == item].tolist()) for item in set(items.tolist())}
+    expected: list[int] = []
+    while any(left.values()):
+        expected += sorted(of_item.pop(0) for of_item in left.values() if of_item)
+    assert keys[every_item_once(items, keys)].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("found", "before", "suspected"), [(6, 3, True), (8, 3, True), (5, 5, False), (6, 2, False), (8, 8, True)]
+)
+def test_two_items_are_suspected_by_three_quarters_and_three_tenths_of_their_draws(
+    found: int, before: int, suspected: bool
+) -> None:
+    """Of four draws of `b` and four of `a`, some find the other item, and some of these before their own one."""
+    order = np.random.default_rng(found).permutation(8)
+    items = np.array(["b", "a"] * 4)
+    other = np.where(np.arange(8) < found, np.array(["a", "b"] * 4), [f"x{i}" for i in range(8)])
+    wrong = np.where(np.arange(8) < before, 0.3, np.inf)
+    nobody, near = np.full(8, NOBODY), np.full(8, 0.4)
+    made = Draws(items, items, nobody, near, nobody, other, near, near, nobody, near, wrong, nobody)
+    chosen = Draws(**{name: values[order] for name, values in made.arrays().items()})
+    assert suspected_twins(chosen) == ([("a", "b")] if suspected else [])

@@ -35,3 +35,16 @@ def test_the_hashes_are_the_first_eight_bytes_of_sha256() -> None:
     fitted = Fitted.of(["a"], [])
     assert fitted.items.tolist() == [0xCA978112CA1BBDCA]  # sha256("a") begins so
     assert (fitted.items.dtype, fitted.photos.dtype) == (np.uint64, np.uint64)
+
+
+def test_the_union_has_the_items_and_photos_of_both_and_no_folds() -> None:
+    one = Fitted.of(["b", "a"], ["p", "q"], folds={"a": 0, "b": 1, "c": 1})
+    other = Fitted.of(["c", "a"], ["q", "r", "s"])
+    assert one.union(None) is one
+    assert [one.fold_of(item) for item in "abc"] == [0, 1, None]
+    for both in (one.union(other), other.union(one)):
+        assert (len(both.items), len(both.photos), len(both)) == (3, 4, 7)
+        assert all(both.contains(item, None) for item in "abc")
+        assert all(both.contains("new", photo) for photo in "pqrs")
+        assert (len(both.folds), both.fold_of("a"), both.fold_of("b")) == (0, None, None)
+    assert (len(one), len(other), len(Fitted.of([], []))) == (4, 5, 0)

@@ -1,14 +1,15 @@
-"""API keys are compared in constant time."""
+"""API keys: what they may do, their file, and comparisons in constant time."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 from pathlib import Path
 
 import pytest
 
-from serving.access.keys import KeyRing, add_key
+from serving.access.keys import KeyFileError, KeyRing, add_key, read_keys, remove_keys
 
 
 @pytest.fixture
@@ -40,3 +41,40 @@ def test_a_secret_is_compared_with_every_key_in_constant_time(
         assert compared == [(digest, known) for known in hashes]  # each, and none is left out after a hit
     monkeypatch.setattr("serving.access.keys.hmac.compare_digest", lambda *_: False)
     assert [ring.find(secret) for secret in secrets] == [None] * 3  # nothing else decides
+
+
+def test_a_key_may_do_what_its_scope_covers_and_an_admin_key_everything(tmp_path: Path) -> None:
+    for scope in ("admin", "search"):
+        secret = add_key(tmp_path / "keys.json", scope, scope)
+        assert (len(secret), secret[:3]) == (46, "rk_")  # 32 random bytes in base64
+    admin, search = read_keys(tmp_path / "keys.json")
+    assert [admin.may(scope) for scope in ("search", "admin", "other")] == [True, True, True]
+    assert [search.may(scope) for scope in ("search", "admin", "other")] == [True, False, False]
+
+
+def test_keys_of_a_name_are_removed_all_or_but_the_newest(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    secrets = [add_key(file, name, "search") for name in ("b", "a", "b", "c", "b")]
+
+    def valid() -> list[bool]:
+        return [KeyRing(file).find(secret) is not None for secret in secrets]
+
+    assert remove_keys(file, "nobody") == 0
+    assert valid() == [True] * 5
+    assert remove_keys(file, "b", keep_newest=True) == 2
+    assert valid() == [False, True, False, True, True]
+    assert remove_keys(file, "b") == 1
+    assert valid() == [False, True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    "changed", [{"scope": "owner"}, {"scope": ""}, {"sha256": "0" * 63}, {"sha256": ""}, {"name": None, "more": 1}]
+)
+def test_a_file_with_an_entry_that_is_no_key_is_refused(tmp_path: Path, changed: dict[str, object]) -> None:
+    file = tmp_path / "keys.json"
+    add_key(file, "a", "search")
+    add_key(file, "b", "admin")
+    entries = json.loads(file.read_text())["keys"]
+    file.write_text(json.dumps({"keys": [entries[0], {**entries[1], **changed}]}))
+    with pytest.raises(KeyFileError, match="is not a valid key file"):
+        read_keys(file)
