@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,12 +114,21 @@ def start(world: Path, folder: Path, *options: str, program: str = PROGRAM) -> S
     return served
 
 
-def launch(world: Path, folder: Path, *options: str, program: str = PROGRAM) -> Served:
-    """Start `retrieval serve` on a free port, and return at once."""
+def launch(world: Path, folder: Path, *options: str, program: str = PROGRAM, before: Sequence[str] = ()) -> Served:
+    """Start `retrieval serve` on a free port, by the words of another command if any, and return at once."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-c", program, "serve", str(world / "bundle"), str(world / "gallery"), f"--port={port}"]
+    command = [
+        *before,
+        sys.executable,
+        "-c",
+        program,
+        "serve",
+        str(world / "bundle"),
+        str(world / "gallery"),
+        f"--port={port}",
+    ]
     log = folder / "serve.log"
     with log.open("wb") as out:
         process = subprocess.Popen([*command, *options], stdout=out, stderr=out)
