@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 
 from index.errors import GalleryCorrupt, GalleryError, GalleryLocked, RetrievalError
 from index.gallery import Gallery
+from index.segments import _arrays
 
 from ..gallery_contents import contents
 from .vectors import DIM, features_of, filled, unit, with_features
@@ -303,3 +305,21 @@ print(len(gallery), gallery.items)
     with Gallery.open(tmp_path / "g") as gallery:
         assert gallery.verify() == []
         assert len(gallery) == 100
+
+
+def test_every_byte_of_the_description_of_a_segment_is_checked(tmp_path: Path) -> None:
+    with filled(tmp_path / "g") as gallery:
+        (segment,) = gallery._database.segments()
+    (file,) = (tmp_path / "g").rglob("*.rows")
+    raw = np.frombuffer(file.read_bytes(), np.uint8)
+    arrays = _arrays(raw, segment)
+    assert arrays["seqs"].tolist() == list(range(40))
+    text = len(arrays["text"])
+    for place in [*range(text, len(raw), 7), *range(len(raw) - 8, len(raw))]:
+        damaged = raw.copy()
+        damaged[place] ^= 1
+        with pytest.raises(GalleryCorrupt, match="damaged description of its 40 photos"):
+            _arrays(damaged, segment)
+    for wrong in (raw[8:], raw[:-8], raw[-8:], replace(segment, first=1), replace(segment, rows=39)):
+        with pytest.raises(GalleryCorrupt, match="damaged description"):
+            _arrays(*((wrong, segment) if isinstance(wrong, np.ndarray) else (raw, wrong)))
