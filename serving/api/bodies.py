@@ -6,7 +6,6 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Request
@@ -170,22 +169,6 @@ JSON_BODIES = (
 def is_json(request: Request) -> bool:
     """Return whether a request's content type is JSON."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
-
-
-def known_parameters(request: Request) -> None:
-    """Raise InvalidParameter for a query parameter that the route does not have, with the nearest one that it has."""
-    if not request.query_params:
-        return
-    operations = request.app.openapi()["paths"].get(request.scope["route"].path_format, {})
-    described = operations.get(request.method.lower(), {}).get("parameters", ())
-    known = [parameter["name"] for parameter in described if parameter["in"] == "query"]
-    if is_json(request):
-        known = []  # the body has them all
-    for name in request.query_params:
-        if name not in known:
-            rule = "be a field of the JSON body" if is_json(request) else f"be one of {', '.join(known) or 'none'}"
-            near = get_close_matches(name, known, n=1)
-            raise InvalidParameter("query parameter", rule, name, remedy=f"Did you mean {near[0]}?" if near else "")
 
 
 async def parsed(request: Request, model: type[Model], *, most_commas: int = MOST_COMMAS) -> Model:

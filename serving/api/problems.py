@@ -77,7 +77,7 @@ def problem_response(error: RetrievalError) -> ProblemResponse:
 # the OpenAPI document
 
 Responses = dict[int | str, dict[str, Any]]  # by status, in FastAPI's form
-GUARDED = (401, 403, 500)  # statuses of every route except the probes
+GUARDED = (401, 403, 422, 500)  # statuses of every route except the probes
 BODY = (408, 413, 422)  # of routes that read a body
 IMAGE = (*BODY, 400, 415)  # of routes that read an image
 FILE = {"type": "string", "format": "binary"}

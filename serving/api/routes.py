@@ -8,6 +8,7 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from difflib import get_close_matches
 from functools import cache
 from hashlib import sha256
 from typing import Any
@@ -20,21 +21,21 @@ from jinja2 import Environment, PackageLoader, Template
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from retrieval.errors import RetrievalError
+from retrieval.errors import InvalidParameter, RetrievalError
 from retrieval.images.formats import NAMES
 from retrieval.messages import Info, Reloaded, Status
 from retrieval.reports.bundle_report import render_report, report_data
 from retrieval.reports.gallery_report import GalleryReport, render_gallery_report
 from retrieval.retriever import Retriever
 from retrieval.threshold.gallery_points import threshold_status
-from serving.access.guard import BUNDLE_REPORT_PATH, DOCS_PATH, REPORT_PATH
+from serving.access.guard import BUNDLE_REPORT_PATH, DOCS_PATH, PROBES, REPORT_PATH
 from serving.launch import watch_shutdown
 from serving.manage.routes import page_routes as manage_page
 from serving.manage.routes import tending_routes
 from serving.ops.drift import Drift, drift_warning
 from serving.service import Service
 
-from .bodies import broken_rule, known_parameters
+from .bodies import broken_rule, is_json
 from .gallery import item_routes, photo_routes, sync_routes
 from .problems import STATUS, answers, document, errors, problem, problem_response
 from .search import feedback_routes, ranking_routes, search_routes
@@ -69,7 +70,7 @@ def create_api(service: Service) -> FastAPI:
     _handle_errors(app)
     searches, gallery = (search_routes, ranking_routes, feedback_routes), (item_routes, photo_routes, sync_routes)
     for routes in (*searches, *gallery, tending_routes, state_routes, report_routes):
-        app.include_router(routes(service), dependencies=[Depends(known_parameters)])
+        app.include_router(routes(service), dependencies=[Depends(_known_parameters)])
     app.include_router(docs_route(app))
     app.include_router(manage_page())
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
@@ -179,6 +180,22 @@ def server_info(service: Service) -> dict[str, Any]:
         "warnings": [f"{told}." for told in (warning, drifted) if told],
         "drift": {"warning": drifted, "statistics": [asdict(drift) for drift in drifts]},
     }
+
+
+def _known_parameters(request: Request) -> None:
+    """Raise InvalidParameter for a query parameter that the route does not have, with the nearest one that it has."""
+    if not request.query_params or request.url.path in PROBES:  # load balancers add some
+        return
+    operations = request.app.openapi()["paths"].get(request.scope["route"].path_format, {})
+    described = operations.get(request.method.lower(), {}).get("parameters", ())
+    known = [parameter["name"] for parameter in described if parameter["in"] == "query"]
+    if is_json(request):
+        known = []  # the body has them all
+    for name in request.query_params:
+        if name not in known:
+            rule = "be a field of the JSON body" if is_json(request) else f"be one of {', '.join(known) or 'none'}"
+            near = get_close_matches(name, known, n=1)
+            raise InvalidParameter("query parameter", rule, name, remedy=f"Did you mean {near[0]}?" if near else "")
 
 
 def _identity(retriever: Retriever) -> dict[str, Any]:

@@ -41,6 +41,11 @@ def test_an_unknown_query_parameter_is_refused_with_the_nearest_name(
     assert client.get("/v1/items/item-03").status_code == 200
 
 
+def test_a_probe_may_have_any_parameter(client: TestClient) -> None:
+    assert client.get("/healthz?ts=1").status_code == 200
+    assert client.get("/readyz?ts=1").status_code == 200
+
+
 def test_options_beside_a_json_body_are_refused_because_they_would_be_ignored(client: TestClient) -> None:
     body = {"image": base64.b64encode(MINE).decode()}
     answer = client.post("/v1/search?top_k=3", json=body)
