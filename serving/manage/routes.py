@@ -99,7 +99,7 @@ def tending_routes(service: Service) -> APIRouter:
                 found.append(answer)
         return found[:MOST_ANSWERS]
 
-    @router.get("/answers/{request_id}/photo", response_class=Response, responses=answers("image/jpeg") | errors(404))
+    @router.get("/answers/{request_id}/photo", response_class=Response, responses=answers("image/*") | errors(404))
     def photo(request_id: str) -> Response:
         """Return the photo that was sent, if it is kept."""
         data = None if service.judged is None else service.judged.photo(request_id)

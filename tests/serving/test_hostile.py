@@ -586,7 +586,9 @@ def documented(tmp_path_factory: pytest.TempPathFactory, world: Path) -> Iterato
     folder = tmp_path_factory.mktemp("documented")
     bundle_with_report(folder).path.rename(folder / "bundle")
     shutil.copytree(world / "gallery", folder / "gallery")
-    running = start(folder, folder, "--no-page")
+    running = start(folder, folder, "--no-page", "--feedback-photos", str(folder / "judged"))
+    asked = {**JPEG, "x-request-id": "known"}
+    httpx.post(f"{running.address}{SEARCH}", content=encode(draw(3, 5)), headers=asked).raise_for_status()
     yield running
     stop(running)
 
@@ -609,6 +611,8 @@ def map_path_parameters(context, parameters):
         number = sum(str(value).encode("utf-8", "replace"))
         if name in known and number % 2:
             parameters[name] = known[name].format(number // 2 % 10)
+        if name == "request_id" and number % 2:
+            parameters[name] = "known"
     return parameters
 
 
