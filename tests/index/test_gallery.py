@@ -287,3 +287,23 @@ def test_an_actor_is_one_line_of_text(tmp_path: Path, actor: str) -> None:
     with pytest.raises(InvalidParameter, match="actor"):
         Gallery.open(tmp_path / "g", actor=actor)
     assert len(gallery) == 40
+
+
+def test_lists_have_the_lengths_of_the_documentation_unless_others_are_asked_for(tmp_path: Path) -> None:
+    with Gallery.create(tmp_path / "g", dim=1, embedding_id="e") as gallery:
+        names = [f"{number:03d}" for number in np.random.default_rng(0).permutation(101)]
+        gallery.add(names, names, np.ones((101, 1), np.float32))
+        assert gallery.item_ids() == sorted(names)[:100]
+        for name in names[:22]:
+            gallery.remove(photo_ids=[name])
+        assert [change.version for change in gallery.changes()] == list(range(23, 3, -1))
+    with pytest.raises(InvalidParameter, match="dim must be at least 1"):
+        Gallery.create(tmp_path / "none", dim=0, embedding_id="e")
+
+
+@pytest.mark.parametrize("columns", [{"a b": "text"}, {"and": "text"}, {"price": "float"}])
+def test_columns_that_no_filter_can_use_are_never_declared(tmp_path: Path, columns: dict[str, str | None]) -> None:
+    with Gallery.create(tmp_path / "g", dim=2, embedding_id="e") as gallery:
+        with pytest.raises(InvalidParameter, match="column"):
+            gallery.declare(columns)
+        assert gallery.columns() == {}

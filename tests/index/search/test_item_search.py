@@ -351,3 +351,20 @@ def test_photos_that_are_added_are_compared(tmp_path: Path) -> None:
         before = searched(gallery, FakeVerifier(), 5, 20, 5)
         fill(gallery, range(300, 340), 40, 77)
         assert searched(gallery, FakeVerifier(), 5, 20, 5) != before
+
+
+@pytest.mark.parametrize(("apart", "compared"), [(0.0, True), (0.15, True), (0.199, True), (0.201, False)])
+def test_photos_of_other_items_up_to_0_2_away_are_looked_at_for_copies(
+    tmp_path: Path, apart: float, compared: bool
+) -> None:
+    angle, seen = 2 * np.arcsin(apart / 2), list[tuple[int, int]]()
+    vectors = np.zeros((3, DIM), np.float32)
+    vectors[0, 2], vectors[1, 0], vectors[2, :2] = 1, 1, (np.cos(angle), np.sin(angle))
+    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e") as gallery:
+        gallery.add(["c", "a", "b"], ["far", "two", "one"], vectors)
+        now = gallery.snapshot()
+        query = Queries(vectors[[1]], now.items[[1]], np.array([[1]]))
+        (found,) = ItemSearch(now, ITEM).draws(query, lambda *pair: bool(seen.append(pair)) or True)
+    assert found.duplicate == (2 if compared else NOBODY)
+    assert found.nearest == (0 if compared else 2)
+    assert seen == ([(1, 2)] if compared else [])

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.bundle.bundle import Bundle
+from index.gallery import Gallery
+from retrieval.bundle.bundle import Bundle, require_match
 from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.read import read_catalogue
+from retrieval.errors import BundleMismatch
 from retrieval.indexing import pipeline
-from retrieval.indexing.pipeline import index_catalogue
+from retrieval.indexing.pipeline import index_catalogue, plan_catalogue
 from retrieval.indexing.worker import Batch
+from retrieval.retriever import Retriever
 
 
 def test_a_photo_with_too_much_metadata_is_refused_and_the_others_are_indexed(world: Path, tmp_path: Path) -> None:
@@ -32,3 +35,19 @@ def test_batches_without_photos_to_add_are_not_held_back(monkeypatch: pytest.Mon
         (len(group.photos), len(group.unchanged)) for group in pipeline._grouped([same, same, new, same, new, same])
     ]
     assert sizes == [(0, 1), (0, 1), (1, 0), (0, 1), (1, 0), (0, 1), (0, 0)]
+
+
+def test_a_gallery_of_another_model_is_neither_indexed_nor_planned_nor_searched(world: Path, tmp_path: Path) -> None:
+    bundle, photos = Bundle.open(world / "bundle"), read_catalogue(world / "photos")
+    with Gallery.create(tmp_path / "g", dim=bundle.dim, embedding_id="another") as gallery:
+        for refused in (
+            lambda: plan_catalogue(bundle, photos, tmp_path / "g"),
+            lambda: Retriever(bundle, gallery),
+            lambda: require_match(bundle, gallery),
+        ):
+            with pytest.raises(BundleMismatch, match="made by another model"):
+                refused()
+    with pytest.raises(BundleMismatch, match="made by another model"):
+        index_catalogue(bundle, photos, tmp_path / "g", progress=False)
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert (len(gallery), gallery.version) == (0, 0)
