@@ -246,13 +246,8 @@ class Gallery:
 
         `find` is a part of their ids or of the metadata of their photos, in any case.
         """
-        query = "SELECT item_id FROM items WHERE item_id > ? ORDER BY item_id LIMIT ?"
-        values: tuple[object, ...] = (after, limit)
-        if find:
-            query = FIND_ITEMS
-            values = (after, find, find, limit)
         with self._guard:
-            return [row[0] for row in self._database.rows(query, values)]
+            return [row[0] for row in self._database.rows(FIND_ITEMS, (after, find, find, limit))]
 
     def thumbnail(self, photo_id: str) -> bytes | None:
         """Return the JPEG thumbnail of a photo, or None if it has none."""

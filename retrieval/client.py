@@ -20,7 +20,22 @@ from .errors import ImageTooLarge, ImageUnreadable, InvalidParameter, MissingDep
 from .feedback import Verdict
 from .images import MAX_BYTES, Source, open_image, plain_source
 from .images.formats import format_of
-from .messages import BatchAnswer, Info, Item, ItemPage, Photo, Problem, Recorded, Reloaded, Removed, Stored, Synced
+from .messages import (
+    Asked,
+    BatchAnswer,
+    Calibrated,
+    Info,
+    Item,
+    ItemPage,
+    LookAlikes,
+    Photo,
+    Problem,
+    Recorded,
+    Reloaded,
+    Removed,
+    Stored,
+    Synced,
+)
 from .search.boxes import WINDOWS, bbox_text, check_boxes
 from .search.looks import MOST_QUERY_PHOTOS, check_images
 from .search.result import SearchResult
@@ -164,9 +179,9 @@ class RetrievalClient:
         query |= {"find": chosen} if isinstance(chosen, str) else {"bbox": [bbox_text(box) for box in chosen]}
         return self._answers("/v1/search/boxes", params=query, **_raw(image))
 
-    def items(self, after: str = "", limit: int = 100) -> ItemPage:
-        """Return a page of item_ids that follow `after`."""
-        return self._call(ItemPage, "GET", "/v1/items", params={"after": after, "limit": limit})
+    def items(self, after: str = "", limit: int = 100, *, find: str = "") -> ItemPage:
+        """Return a page of item_ids that follow `after`; `find` is a part of their ids or metadata."""
+        return self._call(ItemPage, "GET", "/v1/items", params={"after": after, "limit": limit, "find": find})
 
     def item(self, item_id: str) -> Item:
         """Return an item and its photos."""
@@ -225,6 +240,22 @@ class RetrievalClient:
         values = {"photos": [dict(photo) for photo in photos], "prune": prune, "dry_run": dry_run}
         table = _json("photos", values | {"prune_at_most": prune_at_most})
         return self._call(Synced, "POST", "/v1/admin/sync", **table)
+
+    def look_alikes(self) -> list[LookAlikes]:
+        """Return pairs of items that are hard to tell apart, copies first."""
+        return self._call(list[LookAlikes], "GET", "/v1/admin/look-alikes")
+
+    def answers(self) -> list[Asked]:
+        """Return recent answers to review, newest first; the server keeps their photos."""
+        return self._call(list[Asked], "GET", "/v1/admin/answers")
+
+    def answer_photo(self, request_id: str) -> bytes:
+        """Return the photo of an answer to review, as it was sent."""
+        return self._respond("GET", f"/v1/admin/answers/{quote(request_id, safe='')}/photo").content
+
+    def calibrate(self) -> Calibrated:
+        """Make the server measure its gallery and set the threshold anew."""
+        return self._call(Calibrated, "POST", "/v1/admin/calibrate", repeatable=False)
 
     def reload(self) -> Reloaded:
         """Make the server reopen its bundle and gallery."""

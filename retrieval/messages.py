@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from .search.result import SearchResult, ThresholdStatus
+from .search.result import Decision, SearchResult, ThresholdStatus
 
 Pair = Annotated[dict[str, Any], Field(description="The values before and after.")]
 
@@ -74,6 +74,35 @@ class Synced(BaseModel):
     missing_photos: list[str]
     gone: Annotated[int, Field(description="Photos of the gallery that the table does not have.")]
     gone_photos: list[str]
+    gallery_version: int
+
+
+class LookAlikes(BaseModel):
+    """Two items whose photos are hard to tell apart, by a photo of each."""
+
+    item_id: str
+    other_item_id: str
+    photo_id: str
+    other_photo_id: str
+    why: Literal["same file", "same picture", "nearly the same", "close"]
+
+
+class Asked(BaseModel):
+    """An answer to review, whose photo is kept."""
+
+    request_id: str
+    decision: Decision
+    item_id: Annotated[str, Field(description="The nearest item, match or not.")]
+    verdict: Annotated[Literal["right", "wrong", "unknown", ""], Field(description="Empty if nobody judged it.")]
+    right_item_id: Annotated[str, Field(description="The item that is right, if the verdict names another one.")]
+
+
+class Calibrated(BaseModel):
+    """A threshold that was measured anew: the operating points, and what to expect in sentences."""
+
+    before: dict[str, Any]
+    after: dict[str, Any]
+    told: list[str]
     gallery_version: int
 
 

@@ -35,15 +35,14 @@ def describe(point: OperatingPoint) -> list[str]:
         else f"about {evidence['fpir_expected']:.1%} of searches (estimated from {items} items; at most "
         f"{evidence['fpir_upper']:.1%} with 95 % confidence)"
     )
-    of_folds = evidence.get("cross_fitted", 0) > 0 and evidence["tpir_of"] != "labelled queries"
     if evidence["tpir"] is None:
         found = "The share of photos that find their item was not measured"
     else:
         found = f"{evidence['tpir']:.0%} of {evidence['tpir_of']} find their item"
         found += f" as a match. For {evidence['closest_is_right']:.0%} the right item comes first in the list of "
         found += "closest items, match or not"
-    if of_folds:
-        found += ". Models that were fitted without the item found these; the one that serves usually finds more"
+        if evidence.get("cross_fitted") and evidence["tpir_of"] != "labelled queries":
+            found += ". Models that were fitted without the item found these; the one that serves usually finds more"
     if evidence["tpir_of"] != "labelled queries":
         found += ". To measure this on users' photos, pass 50 labelled ones to `retrieval calibrate` with --queries"
     lines = [f"An unknown item (one that is not in the catalogue) returns a match in {promise}.", f"{found}."]

@@ -6,6 +6,7 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Request
@@ -254,3 +255,19 @@ async def images_of(request: Request, field: str, *, most: int = MOST_IMAGES) ->
 
 def _is_form(request: Request) -> bool:
     return request.headers.get("content-type", "").lower().startswith("multipart/form-data")
+
+
+def known_parameters(request: Request) -> None:
+    """Raise InvalidParameter for a query parameter that the route does not have, with the nearest one that it has."""
+    if not request.query_params:
+        return
+    operations = request.app.openapi()["paths"].get(request.scope["route"].path_format, {})
+    described = operations.get(request.method.lower(), {}).get("parameters", ())
+    known = [parameter["name"] for parameter in described if parameter["in"] == "query"]
+    if is_json(request):
+        known = []  # the body has them all
+    for name in request.query_params:
+        if name not in known:
+            rule = "be a field of the JSON body" if is_json(request) else f"be one of {', '.join(known) or 'none'}"
+            near = get_close_matches(name, known, n=1)
+            raise InvalidParameter("query parameter", rule, name, remedy=f"Did you mean {near[0]}?" if near else "")

@@ -8,39 +8,45 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from anyio import to_thread
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import FileResponse, JSONResponse, Response
 from jinja2 import Environment, PackageLoader, Template
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from retrieval.errors import InvalidParameter, RetrievalError
+from retrieval.errors import RetrievalError
 from retrieval.images.formats import NAMES
 from retrieval.messages import Info, Reloaded, Status
 from retrieval.reports.bundle_report import render_report, report_data
 from retrieval.reports.gallery_report import GalleryReport, render_gallery_report
 from retrieval.retriever import Retriever
 from retrieval.threshold.gallery_points import threshold_status
-from serving.access.guard import BUNDLE_REPORT_PATH, DOCS_PATH, PROBES, REPORT_PATH
+from serving.access.guard import BUNDLE_REPORT_PATH, DOCS_PATH, REPORT_PATH
 from serving.launch import watch_shutdown
-from serving.manage.routes import page_routes as manage_page
-from serving.manage.routes import tending_routes
 from serving.ops.drift import Drift, drift_warning
 from serving.service import Service
 
-from .bodies import broken_rule, is_json
+from .admin import admin_routes
+from .bodies import broken_rule, known_parameters
 from .gallery import item_routes, photo_routes, sync_routes
 from .problems import STATUS, answers, document, errors, problem, problem_response
 from .search import feedback_routes, ranking_routes, search_routes
 
 log = logging.getLogger("retrieval.serving")
+PAGE = Path(__file__).parents[1] / "page"
+MANAGE_FILES = {"/manage": "manage.html", "/manage.js": "manage.js", "/manage.css": "manage.css"}
+MANAGE_HEADERS = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+}
 DESCRIPTION = (
     f"Images are {NAMES} files of at most 10 MiB; convert others before you send them. They travel as the raw body, in "
     "a form, or as base64 in JSON. Ids in paths are percent-encoded. Errors are RFC 9457 problem documents; malformed "
@@ -69,16 +75,17 @@ def create_api(service: Service) -> FastAPI:
     )
     _handle_errors(app)
     searches, gallery = (search_routes, ranking_routes, feedback_routes), (item_routes, photo_routes, sync_routes)
-    for routes in (*searches, *gallery, tending_routes, state_routes, report_routes):
-        app.include_router(routes(service), dependencies=[Depends(_known_parameters)])
+    for routes in (*searches, *gallery, admin_routes, state_routes, report_routes):
+        app.include_router(routes(service), dependencies=[Depends(known_parameters)])
+    app.include_router(probe_routes(service))
     app.include_router(docs_route(app))
-    app.include_router(manage_page())
+    app.include_router(manage_routes())
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     return app
 
 
 def state_routes(service: Service) -> APIRouter:
-    """Return the info, reload and metrics routes, and the probes."""
+    """Return the info, reload and metrics routes."""
     router = APIRouter(tags=["state"])
 
     @router.get("/v1/info", response_model=Info, responses=errors())
@@ -107,6 +114,13 @@ def state_routes(service: Service) -> APIRouter:
     def metrics() -> Response:
         """Return the metrics in Prometheus text format."""
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return router
+
+
+def probe_routes(service: Service) -> APIRouter:
+    """Return the probes. They take any query parameters, since load balancers add some."""
+    router = APIRouter(tags=["state"])
 
     @router.get("/healthz", response_model=Status)
     async def healthz() -> dict[str, str]:
@@ -154,6 +168,15 @@ def docs_route(app: FastAPI) -> APIRouter:
     return router
 
 
+def manage_routes() -> APIRouter:
+    """Return the routes of the page /manage and its files. Its script calls the API."""
+    router = APIRouter(include_in_schema=False)
+    for path, name in MANAGE_FILES.items():
+        response = partial(FileResponse, PAGE / name, headers=MANAGE_HEADERS)
+        router.add_api_route(path, lambda made=response: made(), response_class=Response)
+    return router
+
+
 def server_info(service: Service) -> dict[str, Any]:
     """Return the state of a service as plain JSON values."""
     retriever, drifts = service.retriever, service.drift.state()
@@ -180,22 +203,6 @@ def server_info(service: Service) -> dict[str, Any]:
         "warnings": [f"{told}." for told in (warning, drifted) if told],
         "drift": {"warning": drifted, "statistics": [asdict(drift) for drift in drifts]},
     }
-
-
-def _known_parameters(request: Request) -> None:
-    """Raise InvalidParameter for a query parameter that the route does not have, with the nearest one that it has."""
-    if not request.query_params or request.url.path in PROBES:  # load balancers add some
-        return
-    operations = request.app.openapi()["paths"].get(request.scope["route"].path_format, {})
-    described = operations.get(request.method.lower(), {}).get("parameters", ())
-    known = [parameter["name"] for parameter in described if parameter["in"] == "query"]
-    if is_json(request):
-        known = []  # the body has them all
-    for name in request.query_params:
-        if name not in known:
-            rule = "be a field of the JSON body" if is_json(request) else f"be one of {', '.join(known) or 'none'}"
-            near = get_close_matches(name, known, n=1)
-            raise InvalidParameter("query parameter", rule, name, remedy=f"Did you mean {near[0]}?" if near else "")
 
 
 def _identity(retriever: Retriever) -> dict[str, Any]:

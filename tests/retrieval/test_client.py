@@ -68,7 +68,7 @@ class Recorded(RetrievalClient):
 def app(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     folder = tmp_path_factory.mktemp("client")
     shutil.copytree(world / "gallery", folder / "gallery")
-    settings = ServeSettings(feedback=folder / "feedback.jsonl")
+    settings = ServeSettings(feedback=folder / "feedback.jsonl", feedback_photos=folder / "judged")
     retriever = Retriever.open(world / "bundle", folder / "gallery")
     with TestClient(create_app(retriever, settings=settings, page=False)) as client:
         yield client
@@ -93,6 +93,15 @@ def test_every_route_of_the_api_has_a_method_that_reads_its_answer(app: TestClie
         assert box.box == (0, 0, 40, 40)
         assert len(client.search_boxes(PNG)) > 1
         client.feedback(answer, "wrong", item_id="item-04")
+        (review,) = client.answers()
+        assert (review.request_id, review.verdict, review.right_item_id) == (answer.request_id, "wrong", "item-04")
+        assert client.answer_photo(review.request_id) == JPEG
+        assert client.put_photo("copy", JPEG, item_id="item-04").gallery_version > 0
+        assert {"item-03", "item-04"} in [{pair.item_id, pair.other_item_id} for pair in client.look_alikes()]
+        client.remove_photo("copy")
+        with pytest.raises(ApiError, match="items"):
+            client.calibrate()  # of ten items
+        assert client.items(find="M-08").items == ["item-08"]
         assert client.put_photo("new/1", STRANGER, item_id="new").replaced is False
         assert client.put_photo("new/1", STRANGER, item_id="new", metadata={"brand": "x"}).replaced is True
         assert client.photo("new/1").metadata == {"brand": "x"}
@@ -112,14 +121,10 @@ def test_every_route_of_the_api_has_a_method_that_reads_its_answer(app: TestClie
         (method, path)
         for path, methods in app.get("/openapi.json").json()["paths"].items()
         for method in methods
-        if path not in ("/metrics", "/healthz", "/v1/report", "/v1/report/bundle") and not path.startswith(OF_MANAGE)
+        if path not in ("/metrics", "/healthz", "/v1/report", "/v1/report/bundle")
     }
     paths = {(method, path.partition("{")[0]) for method, path in known}
     assert {(method, start) for method, start in paths if not asked(client, method, start)} == set()
-
-
-# programs review and calibrate by commands
-OF_MANAGE = ("/v1/admin/answers", "/v1/admin/look-alikes", "/v1/admin/calibrate")
 
 
 def asked(client: Recorded, method: str, start: str) -> bool:

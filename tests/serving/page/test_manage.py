@@ -23,6 +23,7 @@ from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
 from serving.access.keys import add_key
 from serving.app import create_app
+from serving.feedback import FeedbackRecorder
 from serving.settings import ServeSettings
 from tests.serving.live_page import FLAGS
 
@@ -97,24 +98,31 @@ def test_look_alikes_are_pairs_of_items_and_copies_come_first(shop: Path) -> Non
     assert found[names.index({"item-05", "item-77"})]["why"] != "close"
 
 
-def test_answers_are_listed_with_their_verdicts_and_photos_until_they_are_added(shop: Path) -> None:
+def test_answers_to_review_are_listed_with_verdicts_and_photos_until_they_are_added(shop: Path) -> None:
     with server(shop) as client:
-        first, second = ask(client, 3), ask(client, 77)
-        body = {"request_id": second["request_id"], "verdict": "wrong", "item_id": "item-04"}
-        assert client.post("/v1/feedback", json=body).status_code == 200
+        match, stranger, _ = ask(client, 3), ask(client, 77), ask(client, 5)  # the last one needs no review
+        for answer, verdict in ((match, {"verdict": "right"}), (stranger, {"verdict": "wrong", "item_id": "item-04"})):
+            assert client.post("/v1/feedback", json={"request_id": answer["request_id"], **verdict}).status_code == 200
         found = client.get("/v1/admin/answers").json()
-        assert [one["request_id"] for one in found] == [second["request_id"], first["request_id"]]
-        assert [(one["verdict"], one["right_item_id"]) for one in found] == [("wrong", "item-04"), ("", "")]
+        assert [one["request_id"] for one in found] == [stranger["request_id"], match["request_id"]]
+        assert [(one["verdict"], one["right_item_id"]) for one in found] == [("wrong", "item-04"), ("right", "")]
         assert [one["decision"] for one in found] == ["no_match", "match"]
-        assert client.get("/v1/admin/answers?judged=true").json() == found[:1]
-        assert client.get("/v1/admin/answers?decision=match").json() == found[1:]
-        assert client.get("/v1/admin/answers?decision=none").status_code == 422
-        photo = client.get(f"/v1/admin/answers/{first['request_id']}/photo")
+        photo = client.get(f"/v1/admin/answers/{match['request_id']}/photo")
         assert (photo.content, photo.headers["content-type"]) == (encode(draw(3, 5)), "image/jpeg")
         assert client.get("/v1/admin/answers/nobody/photo").status_code == 404
-        name = f"answer-{first['request_id']}"
+        name = f"answer-{match['request_id']}"
         assert client.put(f"/v1/photos/{name}?item_id=item-03", content=photo.content).status_code == 200
         assert client.get("/v1/admin/answers").json() == found[:1]
+
+
+def test_perhaps_is_to_be_reviewed_without_a_verdict(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with server(shop) as client:
+        answer = ask(client, 3)
+        assert client.get("/v1/admin/answers").json() == []
+        unsure = {"request_id": answer["request_id"], "decision": "perhaps", "item_id": "item-03", "verdict": ""}
+        kept = [{**unsure, "right_item_id": ""}]
+        monkeypatch.setattr(FeedbackRecorder, "recent", lambda _: kept)
+        assert client.get("/v1/admin/answers").json() == kept
 
 
 def test_without_kept_photos_there_is_nothing_to_review(shop: Path) -> None:

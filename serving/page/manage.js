@@ -169,7 +169,7 @@ async function showLookAlikes() {
 
 // --- answers whose photos can be added
 async function showAnswers() {
-  const asked = (await get("v1/admin/answers")).filter((answer) => answer.decision === "perhaps" || answer.verdict);
+  const asked = await get("v1/admin/answers");
   if (!asked.length) return [make("p", { textContent: "There is nothing to review. Answers are listed here if the search was not sure or somebody judged them, and if the server keeps their photos (retrieval serve --feedback-photos)." })];
   const rightOf = (answer) => (answer.verdict === "unknown" || (answer.verdict === "wrong" && !answer.right_item_id) ? "" : answer.right_item_id || answer.item_id);
   const rows = asked.map((answer) => {

@@ -1,1 +1,0 @@
-"""The page /manage, for tending the catalogue in a browser, and its routes."""
