@@ -198,5 +198,6 @@ def _closeness(match: Match, least_p: float) -> str:
         return "It is close enough."
     share = of_photos(match.p_value)
     at_most = "At most " if match.p_value <= least_p and not share.startswith("fewer") else ""
-    told = f"{at_most}{share} photos of other things come this close."
+    comes = "comes" if share.startswith("1 of ") else "come"
+    told = f"{at_most}{share} photos of other things {comes} this close."
     return told[:1].upper() + told[1:]
