@@ -15,8 +15,6 @@ import click
 from retrieval.errors import MissingDependency, RetrievalError, extra_of
 from retrieval.files import explain
 
-from .options import WORDS
-
 
 class Entry(NamedTuple):
     """The module and attribute of a command, and its summary in the group's help."""
@@ -46,7 +44,7 @@ class LazyGroup(click.Group):
             near = get_close_matches(args[0], self._entries)
             meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
             raise click.UsageError(f"No such command {args[0]!r}.{meant}", ctx)
-        ctx.meta.setdefault(WORDS, args)
+        ctx.obj = ctx.obj or args  # of the outermost group: the command as it was typed
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -114,8 +112,7 @@ COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in sect
     help="Addresses that a table may name, such as s3://bucket/photos/. Can be repeated.",
 )
 @click.version_option(package_name="retrieval")
-@click.pass_context
-def group(context: click.Context, debug: bool, allow: Sequence[str]) -> None:
+def group(debug: bool, allow: Sequence[str]) -> None:  # noqa: ARG001 (`main` looks for --debug)
     """Image search that can tell when an item is not in the catalogue.
 
     \b
@@ -129,7 +126,6 @@ def group(context: click.Context, debug: bool, allow: Sequence[str]) -> None:
       retrieval index bundles/shop photos.csv -o galleries/shop
       retrieval search bundles/shop galleries/shop query.jpg
     """
-    context.obj = debug
     if allow:
         os.environ["RETRIEVAL_ALLOW"] = " ".join(allow)
 

@@ -33,7 +33,6 @@ UNITS = {"": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10
 A_BUNDLE, A_GALLERY, A_RUN, A_CATALOGUE, A_FILE = "a bundle", "a gallery", "a training run", "a catalogue", "a file"
 BOTH = "a folder with a bundle and a gallery"  # as `quickstart` and `demo` write it
 HOLDS = {A_BUNDLE: ("manifest.json", "model.onnx"), A_GALLERY: (DATABASE,), A_RUN: ("settings.json", "splits.json")}
-WORDS = "retrieval.words"  # key of a context's `meta`: the command as it was typed
 
 
 class Place(click.ParamType["Path | str"]):
@@ -131,7 +130,7 @@ def _swapped(value: str, place: Place, ctx: click.Context) -> list[str]:
 
     Nothing is exchanged in a command whose arguments name what it writes, nor with a word that follows an option.
     """
-    words: list[str] = list(ctx.meta.get(WORDS, ()))
+    words: list[str] = list(ctx.find_root().obj or ())
     types = [param.type for param in ctx.command.params if isinstance(param, click.Argument)]
     if any(isinstance(kind, Output) or (isinstance(kind, Place) and kind.is_written) for kind in types):
         return []
