@@ -13,16 +13,16 @@ from tools.walks import rooms, sizes, walks
 from .conftest import ROOT
 
 MOST = {
-    "statements": 16_000,
-    "lines": 35_200,
-    "modules": 240,
+    "statements": 15_760,
+    "lines": 35_100,
+    "modules": 234,
     "options": 153,
     "settings": 44,
     "largest_room": 12,
     "most_methods": 28,
 }
 WALKS = {"a search in process": 20, "a search over HTTP": 30, "a new row": 46, "draws to threshold": 20}
-LINES_OF_TESTS, LINES_OF_RESEARCH = 32_500, 10_600
+LINES_OF_TESTS, LINES_OF_RESEARCH = 31_900, 10_600
 IMPORTED = 80  # modules of ours that `import retrieval.retriever` brings
 
 
