@@ -43,7 +43,7 @@ class SearchOptions:
 
 
 OPTIONS = (
-    click.option("--combine", is_flag=True, help="Rank the items by 2 to 4 photos of one item, as one query."),
+    click.option("--combine", is_flag=True, help="Search with 2 to 4 photos of one item as one query."),
     click.option("--top-k", type=int, default=10, show_default=True, help="Maximum number of items."),
     click.option("--where", help="Filter over metadata, such as \"brand = 'x' and price < 10\"."),
     click.option(
@@ -68,7 +68,7 @@ OPTIONS = (
     click.option(
         "--boxes",
         type=click.Choice(["windows", "detector"]),
-        help="Rank the items for parts of the photo: windows, or the boxes of a detector.",
+        help="Search with parts of the photo: windows, or the boxes of a detector.",
     ),
     click.option("--detector", type=File, help="ONNX file of the detector for --boxes detector."),
     click.option(
@@ -104,7 +104,8 @@ def search(bundle: Path, gallery: Path | str, images: tuple[Path | str, ...], op
     """Search for the catalogue item that a photo shows.
 
     With --combine, several photos of one item form one query. With several --bbox or with --boxes, each part of the
-    photo is searched. Several --bbox share the target FPIR; --combine and --boxes only rank the items.
+    photo is searched. Several --bbox share the target FPIR; --combine and --boxes rank the items, unless the gallery
+    has a threshold for queries of that kind.
 
     To search with each of many photos, pass folders, tables (CSV, parquet, JSON lines), tar shards or addresses, or -
     for paths or JSON objects on the standard input. The answers are printed as JSON lines, or written to --output. A
