@@ -10,7 +10,7 @@ export GRADIO_ANALYTICS_ENABLED := 0
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all research-test lint docs tables hooks audit release-check bench mutants reliability
+.PHONY: help demo test test-fast test-all research-test lint docs tables hooks audit release-check bench bench-fast stale mutants reliability
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,23 +72,18 @@ audit: $(VENV)/.installed  ## known weaknesses of what is installed; asks a serv
 	$(BIN)/pip-audit --strict --progress-spinner off -r constraints.txt --no-deps
 
 release-check: $(VENV)/.installed  ## what a tag needs: names, changes, archive, libraries of the GPU packages (3 GB of downloads)
+	$(BIN)/python -m research.benchmarks.suite --stale
 	$(BIN)/python -m tools.release
 
-bench: $(VENV)/.installed  ## losses, speed and the demo measured again; needs RETRIEVAL_TEST_DATA and most of a day
-	$(BIN)/python -m research.benchmarks.step
-	$(BIN)/python -m research.benchmarks.losses
-	$(BIN)/python -m research.benchmarks.paper_claims --output runs/heads
-	$(BIN)/python -m research.benchmarks.many_classes --output runs/many_classes
-	$(BIN)/python -m research.benchmarks.rotations --output runs/rotations
-	$(BIN)/python -m research.benchmarks.promise
-	$(BIN)/python -m research.benchmarks.grocery --output runs/grocery-benchmark
-	test -d bundles/bench || $(BIN)/retrieval export runs/grocery-benchmark/Smooth-AP-0 -o bundles/bench --allow-estimate
-	$(BIN)/python -m research.benchmarks.indexing bundles/bench --rounds 8
-	$(BIN)/python -m research.benchmarks.start bundles/bench $(DATA)/data/grocery/images/Banana/b_Banana_001.jpg
-	$(BIN)/python -m research.benchmarks.gallery --output runs/gallery
-	$(BIN)/python -m research.benchmarks.demo --output runs/demo
-	$(BIN)/retrieval index bundles/bench $(DATA)/data/grocery/images -o galleries/bench
-	$(BIN)/python -m research.benchmarks.endpoint bundles/bench galleries/bench $(DATA)/data/grocery/images/Banana/b_*.jpg
+bench: $(VENV)/.installed  ## measure again what is older than its code; needs RETRIEVAL_TEST_DATA and up to days, alone on the machine
+	$(BIN)/python -m research.benchmarks.suite
+	$(MAKE) tables
+
+bench-fast: $(VENV)/.installed  ## see that every benchmark still runs: about 30 minutes; no record changes
+	$(BIN)/python -m research.benchmarks.suite --fast -o runs/bench-fast
+
+stale: $(VENV)/.installed  ## list the figures of docs/ that are older than the code they describe
+	$(BIN)/python -m research.benchmarks.suite --stale
 
 # FAULTS="MODULE..." makes faults by rules, FAULTS=--check checks their record; see CONTRIBUTING
 mutants: $(VENV)/.installed  ## put faults into the code that decides, and see that a test finds each

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from research.results.code import module_hash
 from tools.mutant_runs import Ran
-from tools.mutants import FAULTS, ROOT, code_hash, complaints, make_faults, read_faults, read_modules, wanted
+from tools.mutants import FAULTS, ROOT, complaints, make_faults, read_faults, read_modules, wanted
 
 SOURCE = b'''
 class Keeper:
@@ -73,9 +74,9 @@ def test_faults_have_names_of_their_own_and_an_order_that_other_lines_do_not_cha
 
 def test_the_hash_of_code_is_that_of_what_runs() -> None:
     same = SOURCE.replace(b"Say whether it is open.", b"Return whether it is open.") + b"# a comment\n"
-    assert code_hash(same) == code_hash(SOURCE)
-    assert code_hash(SOURCE.replace(b">= 1", b">= 2")) != code_hash(SOURCE)
-    assert code_hash(SOURCE.replace(b"must be given", b"are missing")) != code_hash(SOURCE)
+    assert module_hash(same) == module_hash(SOURCE)
+    assert module_hash(SOURCE.replace(b">= 1", b">= 2")) != module_hash(SOURCE)
+    assert module_hash(SOURCE.replace(b"must be given", b"are missing")) != module_hash(SOURCE)
 
 
 def test_a_fault_is_shown_the_tests_that_ran_its_lines_the_fastest_first() -> None:
@@ -102,7 +103,7 @@ def test_a_record_of_other_code_or_with_too_few_faults_is_named() -> None:
     module = "retrieval/threshold/fold_draws.py"
     source = (ROOT / module).read_bytes()
     whole = len(make_faults(module, source, ()))
-    entry = {"code": code_hash(source), "faults": whole, "tried": whole, "survivors": {"a: 1 -> 2": "it is a limit"}}
+    entry = {"code": module_hash(source), "faults": whole, "tried": whole, "survivors": {"a: 1 -> 2": "it is a limit"}}
 
     def of_module(**changed: object) -> list[str]:
         return [told for told in complaints({module: entry | changed}) if module in told or "only" in told]

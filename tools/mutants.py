@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from research.results.code import module_hash
 from tools.mutant_runs import KILLED, MARKS, ROOT, Ran, copy_tree, first_run, import_packages, run_tests
 
 FAULTS = ROOT / "tests" / "mutants" / "faults.toml"
@@ -166,15 +167,6 @@ def changes(node: ast.expr | ast.stmt) -> Iterator[str]:
         yield "pass"
 
 
-def code_hash(source: bytes) -> str:
-    """Return a hash of a module's code, whatever its comments, docstrings and layout are."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
-
-
 def read_modules(root: Path = ROOT) -> dict[str, dict[str, Any]]:
     """Return the modules that decide, by path: the share of faults to try, the paths of their tests, and marks."""
     modules = {}
@@ -195,7 +187,7 @@ def complaints(record: dict[str, dict[str, Any]], root: Path = ROOT) -> list[str
     found = []
     for module, entry in read_modules(root).items():
         source, known = (root / module).read_bytes(), record.get(module)
-        if known is None or known["code"] != code_hash(source):
+        if known is None or known["code"] != module_hash(source):
             found.append(f"{module}: its faults were {'never tried' if known is None else 'tried in other code'}")
             continue
         least, survivors = wanted(make_faults(module, source, ()), entry["share"]), known["survivors"]
@@ -252,9 +244,15 @@ def try_modules(modules: Sequence[str], *, share: float | None, again: bool, sec
         source = (ROOT / module).read_bytes()
         faults = make_faults(module, source, known[module]["tests"])
         entry = record.setdefault(module, {"code": "", "faults": 0, "tried": 0, "survivors": {}})
-        if entry["code"] != code_hash(source):
+        if entry["code"] != module_hash(source):
             reasons = {name: why for name, why in entry["survivors"].items() if why}
-            entry |= {"code": code_hash(source), "faults": len(faults), "tried": 0, "survivors": {}, "reasons": reasons}
+            entry |= {
+                "code": module_hash(source),
+                "faults": len(faults),
+                "tried": 0,
+                "survivors": {},
+                "reasons": reasons,
+            }
         most = wanted(faults, known[module]["share"] if share is None else share)
         unexplained = [fault for fault in faults if entry["survivors"].get(fault.name) == ""]
         waiting = unexplained if again else faults[entry["tried"] : most]

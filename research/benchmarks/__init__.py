@@ -1,6 +1,6 @@
 """Benchmarks: each prints its tables and writes them to `research/results`.
 
-Run one with `python -m research.benchmarks.NAME`.
+Run one with `python -m research.benchmarks.NAME`, and all whose record is old with `make bench`.
 
 Effect of losses and thresholds on real photos:
 grocery          base losses without and with TCM, fine-tuned with the grocery protocol
@@ -23,5 +23,5 @@ indexing         `retrieval index` compared with a bare loop
 endpoint         latency and throughput over HTTP; `load`, `peers`
 start            start of a server with 100,000 photos, to its first answer and its page
 
-`devices` selects a GPU or the CPU; `tables` prints and stores tables.
+`suite` runs them all, `devices` selects a GPU or the CPU; `tables` prints and stores tables.
 """

@@ -317,6 +317,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/item_distance"), help="Folder for computed features.")
     parser.add_argument("--repetitions", type=int, default=50, help="Random halves of a set.")
     parser.add_argument("--compared", type=int, default=20, help="Random halves to compare constants on.")
+    parser.add_argument("--demos", type=int, default=5, help="Models of the demo to measure.")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     sets = Sets(Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")), arguments.output)
@@ -327,7 +328,7 @@ def main() -> None:
         details(record, list(sets.verified()))
         one_threshold(record, trained, list(sets.of(ALL)))
         tested = [each for each in sets.of(TEST) if each.family != "grocery"]
-        tested += [*sets.stores(ALL), *sets.few_photos(), *sets.fitted(), *sets.own_model()]
+        tested += [*sets.stores(ALL), *sets.few_photos(), *sets.fitted(), *sets.own_models(arguments.demos)]
         found(record, tested, arguments.repetitions)
         two_photos(record, [each for each in tested if each.name in ("birds", "cars")], arguments.repetitions)
 

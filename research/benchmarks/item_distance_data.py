@@ -178,9 +178,9 @@ class Sets:
                 if kind == FITTED:
                     yield self._of_photos(f"{name}, fitted", name, photos, vectors, in_part(photos, TEST))
 
-    def own_model(self) -> Iterator[PhotoSet]:
-        """Yield the demo with the model that it trains, of the items that this is not trained on."""
-        for seed in TEST_SEEDS:
+    def own_models(self, count: int) -> Iterator[PhotoSet]:
+        """Yield demos with the models that they train, of the items that these are not trained on."""
+        for seed in TEST_SEEDS[:count]:
             folder = self._output / "demos" / str(seed)
             photos = read_catalogue(self._drawn(seed))
             path = self._output / f"demo-{seed}-trained.npy"

@@ -15,6 +15,7 @@ from typing import NamedTuple, Self
 
 from research.markdown import markdown_row, markdown_table
 from research.results import RESULTS, Record, Table
+from research.results.code import code_of, commit_of
 
 NONE = "–"
 COMPARISON = ("what", "ours", "reference", "ratio or difference")
@@ -45,7 +46,8 @@ class Recorder:
         given = {key: value for key, value in vars(arguments).items() if isinstance(value, str | int | float)}
         self._path: Path = arguments.results or RESULTS / f"{name}.json"
         today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        self._record = Record(name, command(), today, machine(getattr(arguments, "device", None)), given)
+        on = machine(getattr(arguments, "device", None))
+        self._record = Record(name, command(), today, commit_of(), code_of(name), on, given)
 
     def __enter__(self) -> Self:
         return self

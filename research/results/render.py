@@ -47,9 +47,9 @@ def to_markdown(table: Table) -> str:
 
 
 def facts(record: Record) -> str:
-    """Return the command, date and machine of a record as one paragraph."""
+    """Return the command, date, commit and machine of a record as one paragraph."""
     machine = f"{record.machine['cores']} cores, {record.machine['kind']}"
-    return f"Measured with `{record.command}` on {record.date} ({machine})."
+    return f"Measured with `{record.command}` on {record.date} (commit {record.commit}, {machine})."
 
 
 def _part(kind: str, address: str) -> str:

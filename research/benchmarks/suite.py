@@ -1,0 +1,128 @@
+"""Run the benchmarks behind docs/results.md in order, or list the records that are older than their code.
+
+    python -m research.benchmarks.suite                        run those whose record is missing or older than its code
+    python -m research.benchmarks.suite --fast -o runs/fast    run each with little work, to see that all still run
+    python -m research.benchmarks.suite --stale                list the records that are older than their code
+
+Each benchmark is a process with a folder of its own for every state of its code: an interrupted one goes on where it
+ended, and nothing that older code made is used again. Run nothing beside it, because many figures are times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from research.results import RESULTS, read_record
+from research.results.code import MEASURED, ROOT, code_of
+
+UNFINISHED = 75  # EX_TEMPFAIL: the benchmark stopped at its time limit
+
+
+class Benchmark(NamedTuple):
+    """The name of a benchmark, and its arguments when everything is measured and when little is.
+
+    OUTPUT is the folder for what it computes, BUNDLE a pretrained model, GALLERY the photos of grocery as a gallery,
+    and PHOTO and PHOTOS some of them.
+    """
+
+    name: str
+    whole: str = "--output OUTPUT"
+    fast: str = ""
+
+
+BENCHMARKS = (
+    Benchmark("step", "", ""),
+    Benchmark("losses", "", "--only smooth_ap --only recall_at_k"),
+    Benchmark("gallery", fast="--output OUTPUT --photos 20000"),
+    Benchmark("indexing", "BUNDLE --rounds 5 --photos 1000 --large 96", "BUNDLE --rounds 1 --photos 64 --large 4"),
+    Benchmark("start", "BUNDLE PHOTO", "BUNDLE PHOTO --photos 2000 --starts 1"),
+    Benchmark("endpoint", "BUNDLE GALLERY PHOTOS", "BUNDLE GALLERY PHOTOS --rounds 1 --requests 20"),
+    Benchmark("pretrained", fast="--output OUTPUT --repetitions 2"),
+    Benchmark("item_distance", fast="--output OUTPUT --repetitions 2 --compared 2 --demos 1"),
+    Benchmark("promise", fast="--output OUTPUT --worlds 2 --repetitions 1 --grown 1 --labelled 1"),
+    Benchmark("verification"),
+    Benchmark("head_start", fast="--output OUTPUT --repetitions 1 --only cars"),
+    Benchmark("open_set", fast="--output OUTPUT --seeds 1"),
+    Benchmark("cross_fitting", fast="--output OUTPUT --divisions 1"),
+    Benchmark("demo", "--output OUTPUT --seeds 6 7 8 9 10", "--output OUTPUT --seeds 6"),
+    Benchmark("paper_claims", fast="--output OUTPUT --seeds 1"),
+    Benchmark("rotations", fast="--output OUTPUT --seeds 1 --recipes Smooth-AP"),
+    Benchmark("grocery", fast="--output OUTPUT --seeds 1 --epochs 1 --only Smooth-AP"),
+    Benchmark("many_classes", fast="--output OUTPUT --seeds 1 --sets cars --minutes 2"),
+)
+
+
+def stale() -> Iterator[str]:
+    """Yield the names of the records that are missing or were made by other code than today's."""
+    for name in MEASURED:
+        if not (RESULTS / f"{name}.json").exists() or read_record(name).code != code_of(name):
+            yield name
+
+
+def run(benchmark: Benchmark, folder: Path, *, fast: bool) -> bool:
+    """Run a benchmark and tell how long it took; return whether it succeeded."""
+    output = folder / f"{benchmark.name}-{code_of(benchmark.name)}"
+    output.mkdir(parents=True, exist_ok=True)
+    words = shlex.split(benchmark.fast if fast else benchmark.whole)
+    needed = inputs(folder) if "BUNDLE" in words else {}
+    command = [sys.executable, "-m", f"research.benchmarks.{benchmark.name}"]
+    for word in words:
+        command += [str(output)] if word == "OUTPUT" else needed.get(word, [word])
+    if fast:
+        command += ["--results", str(output / "record.json")]
+    print(f"{benchmark.name}: {shlex.join(command[1:])}", flush=True)
+    begun = time.monotonic()
+    with (output / "log.txt").open("a") as log:
+        code = subprocess.run(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+    good = code == 0 or (fast and code == UNFINISHED)
+    told = "done" if good else f"FAILED with exit status {code}, see {output / 'log.txt'}"
+    print(f"{benchmark.name}: {told}, {(time.monotonic() - begun) / 60:.1f} minutes", flush=True)
+    return good
+
+
+def inputs(folder: Path) -> Mapping[str, list[str]]:
+    """Return what stands for BUNDLE, GALLERY, PHOTO and PHOTOS; make the bundle and the gallery if they are missing."""
+    data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve() / "data" / "grocery"
+    bundle, gallery = folder / "bundle", folder / "gallery"
+    command = [sys.executable, "-m", "retrieval"]
+    for missing, words in (
+        (bundle, ["export", "--pretrained", "efficientnet-lite0", "-o", str(bundle)]),
+        (gallery, ["index", str(bundle), str(data / "images"), "-o", str(gallery)]),
+    ):
+        if not missing.exists():
+            subprocess.run([*command, *words], cwd=ROOT, check=True)
+    photos = sorted(str(path) for path in (data / "images" / "Banana").glob("*.jpg"))
+    return {"BUNDLE": [str(bundle)], "GALLERY": [str(gallery)], "PHOTO": photos[:1], "PHOTOS": photos}
+
+
+def main() -> None:
+    """Run what is asked for; the exit status is 1 if a benchmark failed or a record is old."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="Run only these, even if their records are new.")
+    parser.add_argument("--fast", action="store_true", help="Little work, and no record is changed.")
+    parser.add_argument("--stale", action="store_true", help="List the records that are older than their code.")
+    parser.add_argument("-o", "--output", type=Path, default=Path("runs/bench"), help="Folder for what is computed.")
+    arguments = parser.parse_args()
+    old = list(stale())
+    if arguments.stale:
+        print(*(f"{name}: older than its code" for name in old), sep="\n")
+        sys.exit(1 if old else 0)
+    chosen = arguments.names or ([each.name for each in BENCHMARKS] if arguments.fast else old)
+    good = [
+        run(benchmark, arguments.output.resolve(), fast=arguments.fast)
+        for benchmark in BENCHMARKS
+        if benchmark.name in chosen
+    ]
+    sys.exit(0 if all(good) else 1)
+
+
+if __name__ == "__main__":
+    main()
