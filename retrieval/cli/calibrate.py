@@ -114,11 +114,11 @@ def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions) ->
             photos=photos,
             certify=options.certify,
         )
+        if not options.dry_run:
+            proposal.write(place)  # before anything is printed, since `| head` ends the command
         show_proposal(proposal, as_json=options.as_json)
         if options.report is not None:
             write_report(options.report, place, proposal)
-        if not options.dry_run:
-            proposal.write(place)
     if not options.as_json:
         show_written(bundle, gallery, options)
 

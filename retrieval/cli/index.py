@@ -197,17 +197,17 @@ def show_expectations(done: IndexReport, bundle: Bundle, gallery: AnyGallery) ->
     from retrieval.threshold.gallery_points import served_point, warning_of
     from retrieval.threshold.wording import describe, threshold_change
 
+    served = served_point(gallery.kept(POINT), bundle, gallery)
     if done.before is not None:
-        click.echo(threshold_change(done.before, served_point(gallery.kept(POINT), bundle, gallery)))
+        click.echo(threshold_change(done.before, served))
     if done.point is not None:
         for line in describe(done.point):
             click.echo(line)
-    elif not bundle.operating_point.decides:
+    elif not served.decides:
         click.echo(f"This gallery has no threshold, so searches only rank items: {done.unanchored}.")
     elif done.unanchored:
         click.echo(f"This gallery uses the bundle's threshold: {done.unanchored}.")
-    point = done.point or bundle.operating_point
-    if warning := warning_of(point, done.rates, items=gallery.items, bundle=bundle.path, gallery=gallery.path):
+    if warning := warning_of(served, done.rates, items=gallery.items, bundle=bundle.path, gallery=gallery.path):
         click.echo(f"Warning: {warning}.")
 
 

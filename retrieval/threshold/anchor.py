@@ -60,7 +60,7 @@ from .error_rates import (
     Shift,
 )
 from .fold_draws import fold_draws
-from .gallery_points import carried_point, pack_points, stored_point
+from .gallery_points import carried_point, pack_points, served_point, stored_point
 from .labelled_queries import QUERIES, by_source, embed_queries, gallery_shift, pack_queries, read_queries
 
 SOURCES = (OWN, PROBE, LABELLED, UNKNOWN)  # of the draws that set a threshold
@@ -296,6 +296,7 @@ class Proposal:
 
     bundle: Bundle
     draws: KeptDraws
+    served: OperatingPoint  # the one that serves now: the gallery's or else the bundle's
     before: OperatingPoint | None  # the one that the gallery has for the bundle
     point: OperatingPoint | None  # None if there are too few draws
     why_not: str = ""  # why there is no point
@@ -304,11 +305,6 @@ class Proposal:
     action: str = "calibrate"  # for the gallery's list of changes
     labelled: Probes | None = None  # labelled queries to keep
     refused: Sequence[tuple[str, str]] = ()  # photo_id and reason, of labelled photos
-
-    @property
-    def served(self) -> OperatingPoint:
-        """The operating point that serves now: the gallery's or else the bundle's."""
-        return self.before or self.bundle.operating_point
 
     @property
     def after(self) -> OperatingPoint:
@@ -388,7 +384,8 @@ def propose(
     draws = gallery_draws(bundle, gallery, labelled=labelled)
     target = (before or bundle.operating_point).target_fpir if target_fpir is None else target_fpir
     point, why_not = _point(gallery, draws, target, certify=certify)
-    return Proposal(bundle, draws, before, point, why_not, stored=stored, labelled=labelled, refused=refused)
+    served = served_point(stored, bundle, gallery)
+    return Proposal(bundle, draws, served, before, point, why_not, stored=stored, labelled=labelled, refused=refused)
 
 
 def measure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tighten: bool = True) -> Proposal:
@@ -414,7 +411,8 @@ def measure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tight
             point, why_not = _point(gallery, draws, bundle.operating_point.target_fpir, cap=cap)
     elif tighten:
         point = _stricter(gallery, draws, before) or before
-    return Proposal(bundle, draws, before, point, why_not, action=action, stored=stored, is_new=is_new)
+    served = served_point(stored, bundle, gallery)
+    return Proposal(bundle, draws, served, before, point, why_not, action=action, stored=stored, is_new=is_new)
 
 
 def remeasure(bundle: Bundle, gallery: AnyGallery, *, tighten: bool = True) -> Proposal:

@@ -13,7 +13,7 @@ from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
 from retrieval.errors import counted
 
 from .anchor import Proposal
-from .error_rates import LABELLED, PROBE, UNKNOWN, DrawnDistances, GalleryRates
+from .error_rates import LABELLED, LEAST_ITEMS, PROBE, UNKNOWN, DrawnDistances, GalleryRates
 
 FEW_TWINS = 5  # pairs of items that are named
 FEW_FOUND = 0.5  # share of photos that find their item, below which it is said what to do
@@ -44,7 +44,8 @@ def describe(point: OperatingPoint) -> list[str]:
         if evidence.get("cross_fitted") and evidence["tpir_of"] != "labelled queries":
             found += ". Models that were fitted without the item found these; the one that serves usually finds more"
     if evidence["tpir_of"] != "labelled queries":
-        found += ". To measure this on users' photos, pass 50 labelled ones to `retrieval calibrate` with --queries"
+        found += f". To measure this on users' photos, pass 50 labelled ones, of {LEAST_ITEMS} items or more, to "
+        found += "`retrieval calibrate` with --queries"
     lines = [f"An unknown item (one that is not in the catalogue) returns a match in {promise}.", f"{found}."]
     if evidence.get("twins"):
         lines.insert(0, describe_twins(evidence["twins"]))

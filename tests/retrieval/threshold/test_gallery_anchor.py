@@ -310,7 +310,7 @@ def test_stored_searches_that_change_are_listed(tmp_path: Path) -> None:
     assert proposal.point is not None
     assert proposal.before is not None
     moved = replace(
-        proposal, before=replace(proposal.before, threshold=old), point=replace(proposal.point, threshold=new)
+        proposal, served=replace(proposal.served, threshold=old), point=replace(proposal.point, threshold=new)
     )
     expected = {
         f"{name} no longer finds {found.item_id}, at distance {found.distance:.4f}"

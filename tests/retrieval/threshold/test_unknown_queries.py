@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from index.database import POINT as POINT_KEPT
 from index.gallery import Gallery
 from index.search.leave_one_out import OWN, Probes
 from retrieval.bundle.bundle import FITTED, Bundle
@@ -23,8 +26,9 @@ from retrieval.errors import DataError
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.threshold.anchor import anchor, propose
 from retrieval.threshold.error_rates import LABELLED, UNKNOWN
+from retrieval.threshold.gallery_points import served_point
 from retrieval.threshold.labelled_queries import by_source, read_queries
-from retrieval.threshold.wording import changed_rates
+from retrieval.threshold.wording import changed_rates, changes
 
 from ...world import draw, make_bundle, write_folder
 
@@ -142,3 +146,31 @@ def test_the_command_of_the_warning_about_a_larger_gallery_works_with_eighteen_i
     done = CliRunner().invoke(group, words[1:], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert "Wrote the threshold" in done.output
+
+
+def test_a_threshold_of_the_bundle_for_larger_galleries_counts_as_none(made: Bundle, tmp_path: Path) -> None:
+    point = OperatingPoint(0.5, "estimated", 0.2, {"least_items": 200})
+    large = make_bundle(tmp_path, name="large", point=point, files={FITTED: Fitted.of([], []).pack()})
+    photos = write_folder(tmp_path / "photos", items=range(12), photos=range(2))
+    words = ["index", str(large.path), str(photos), "-o", str(tmp_path / "gallery")]
+    indexed = CliRunner().invoke(group, words, catch_exceptions=False).output
+    assert "This gallery has no threshold, so searches only rank items: 12 items" in indexed
+    shutil.copytree(made.path.with_name("gallery"), tmp_path / "other")
+    with Gallery.open(tmp_path / "other") as gallery:
+        proposal = propose(large, gallery, photos=photos_of(made))
+    assert not proposal.served.decides
+    assert changes(proposal) == [f"The gallery gets its first threshold, {proposal.after.threshold:.4f}."]
+
+
+def test_calibrate_has_written_the_threshold_before_it_prints(
+    made: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(made.path.with_name("gallery"), tmp_path / "gallery")
+    with Gallery.open(tmp_path / "gallery") as gallery:
+        version = gallery.version
+    monkeypatch.setattr("retrieval.cli.calibrate.show_proposal", Mock(side_effect=BrokenPipeError))  # as by `| head`
+    words = ["calibrate", str(made.path), str(tmp_path / "gallery"), "--target-fpir", "0.3"]
+    assert CliRunner().invoke(group, words).exit_code != 0
+    with Gallery.open(tmp_path / "gallery") as gallery:
+        assert gallery.version == version + 1
+        assert served_point(gallery.kept(POINT_KEPT), made, gallery).target_fpir == 0.3
