@@ -15,13 +15,19 @@ import shutil
 import time
 from pathlib import Path
 
+import numpy as np
+
+from retrieval.metrics.consistency import search_curves
+from retrieval.metrics.identification import SearchScores, threshold_at_fpir
 from training.demo.queries import Rates
-from training.demo.run import TARGET_FPIR, measure_demo, run_demo
+from training.demo.run import RUNS, TARGET_FPIR, measure_demo, run_demo
 from training.demo.thresholds import BY_HAND, KindRates, kind_rates
 from training.demo.trainings import HEAD
 
 from .tables import NONE, Recorder, parser_of
 
+CURVE = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3)  # FPIR
+ITEMS = (0.1, 0.5, 0.9)  # quantiles: items that are found worst, in the middle, and best
 RATES = ("seed, threshold", "promised FPIR", "realised FPIR", "interval", "TPIR", "precision at 50 % unknown")
 TRAININGS = ("seed, training", *HEAD[1:])
 TIMES = ("seed", "wall clock", "processor")
@@ -41,6 +47,11 @@ def main() -> None:
             for name, found in result.trainings.items():
                 measured = (found.recall, found.tpir, found.opis, found.plain_opis)
                 record.add(f"{seed}, {name}", *(f"{value:.3f}" for value in measured))
+        record.table("utility", ("training", "of the items", *(f"FPIR {share:g}" for share in CURVE)))
+        for name in RUNS:
+            scores = [result.trainings[name].scores for result in results.values()]
+            for share, values in zip(ITEMS, np.mean([utilities(each) for each in scores], axis=0), strict=True):
+                record.add(name, f"{share:.0%}", *(f"{value:.3f}" for value in values))
         record.table("thresholds", RATES)
         for seed, result in results.items():
             for name, rates in result.rates.items():
@@ -52,6 +63,12 @@ def main() -> None:
         record.table("times", TIMES)
         for seed, (wall, processor) in times.items():
             record.add(f"{seed}", f"{wall:.0f} s", f"{processor:.0f} s")
+
+
+def utilities(scores: SearchScores) -> np.ndarray:
+    """Return quantiles (3, N) over items of the utility that OPIS compares, at the thresholds of several FPIR."""
+    thresholds = [threshold_at_fpir(scores, share) for share in CURVE]
+    return np.quantile(search_curves(scores, thresholds).utility, ITEMS, axis=0)
 
 
 def _run(folder: Path, seed: int) -> tuple[float, float]:

@@ -22,6 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
+from retrieval.retriever import Retriever
+
 from .load import closed_loop
 from .peers import INSIDE, OURS, PLAIN, Served, command_of, core_times, free_port
 from .tables import COMPARISON, Recorder, Row, ms, parser_of
@@ -163,6 +165,15 @@ def peer_rows(bench: Bench) -> list[Row]:
     return rows
 
 
+def parts(bench: Bench) -> list[tuple[str, str]]:
+    """Return the median time of each part of a search over HTTP with one client; HTTP is what the parts leave."""
+    with Retriever.open(bench.bundle, bench.gallery) as retriever:
+        timed = [retriever.search(image).timings_ms for image in bench.images * 4]
+    found = {name: float(np.median([each[name] for each in timed])) for name in timed[0]}
+    found["HTTP"] = 1e3 * bench.paired(lambda a, b: a.p50 - b.p50, (OURS, 1), (INSIDE, 1))
+    return [(name, f"{value:.2f}") for name, value in found.items()]
+
+
 def _ratio(statistic: Callable[[Phase], float], one: Phase, other: Phase) -> float:
     return statistic(one) / statistic(other)
 
@@ -189,6 +200,7 @@ def main() -> None:
         bench.take_turns(arguments.rounds, arguments.requests)
         record.table("search in process", COMPARISON, inside_rows(bench))
         record.table("other servers", COMPARISON, peer_rows(bench))
+        record.table("parts", ("part", "ms"), parts(bench))
         there, busy, ours = (after - earlier for after, earlier in zip(bench.times(), before, strict=True))
         print(f"\nOthers than these had the servers' core for {(busy - ours) / there:.0%} of the time.")
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import methodcaller
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +34,9 @@ COPIES, RULE = (0.0, 0.02, 0.1, 0.2, 0.3), 0.005  # distances of a copy; the qua
 SIZES, TYPICAL, REPEATED = (50, 100, 200, 400, 1000), 100, 10  # items of a gallery; repetitions of each size
 DETAILS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.2)
 RANGE = (0.025, 0.975)
+CURVE = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3)  # FPIR
+SHOWN = ("birds", "cars", "covers", "symbols", "grocery, a to b", "grocery, b to a")
+BY_HAND = "nearest photo, by hand"
 
 
 class Found(NamedTuple):
@@ -270,6 +274,80 @@ def found(record: Recorder, sets: Sequence[PhotoSet], count: int) -> None:
         record.add(each.name, *cells, *ratio(table[:, 0, 1], table[:, 1, 1]), *served, *realised, *scores)
 
 
+def curves(record: Recorder, sets: Sequence[PhotoSet], count: int) -> None:
+    """Add the table of TPIR at several FPIR by both distances, as means over random halves."""
+    record.table("curves", ("data", "distance", *(f"FPIR {share:g}" for share in CURVE)))
+    for each in sets:
+        for name, form in FORMS.items():
+            found = [at_shares(form, each, known, unknown) for known, unknown in halves(each, count)]
+            record.add(each.name, name, *(f"{value:.3f}" for value in np.mean(found, axis=0)))
+
+
+def at_shares(form: ItemDistance, each: PhotoSet, known: np.ndarray, unknown: np.ndarray) -> list[float]:
+    """Return TPIR in one half, at the thresholds with exactly each FPIR of the curve."""
+    mated, strange = each.searches.of_items(known), each.searches.of_items(unknown)
+    found, unmated = search(form, mated, known), search(form, strange, known)
+    thresholds = [quantile(unmated.distance, strange.item, share) for share in CURVE]
+    return [float(np.mean((found.item == mated.item) & (found.distance <= each))) for each in thresholds]
+
+
+def rules(record: Recorder, trained: Sequence[PhotoSet], tested: Sequence[PhotoSet], count: int) -> None:
+    """Add the table of other rules to decide: a threshold chosen by hand on other sets, and the ratio of two distances.
+
+    By hand, the nearest photo's threshold is that with the best F1 on the training partitions of the other sets. The
+    ratio is the distance to the nearest photo over that to the nearest photo of another item (Lowe, 2004).
+    """
+    record.table("rules", ("data", *(f"{rate}, {rule}" for rule in RULES for rate in ("FPIR", "TPIR"))))
+    families = by_family(trained)
+    for each in tested:
+        others = [one for family, sets in families.items() if family != each.family for one in sets]
+        by_hand = float(np.mean([best_by_hand(one) for one in others]))
+        found = []
+        for known, unknown in halves(each, count):
+            mated, strange = each.searches.of_items(known), each.searches.of_items(unknown)
+            drawn = each.draws.of_items(known)
+            row: list[float] = []
+            for rule, first in RULES.items():
+                asked, others_asked = first(near_items(mated, known)), first(near_items(strange, known))
+                own = first(near_items(drawn, known, leave_out=True)).distance
+                threshold = by_hand if rule == BY_HAND else quantile(own, drawn.item)
+                row += [
+                    share_within(others_asked.distance, strange.item, threshold),
+                    float(np.mean((asked.item == mated.item) & (asked.distance <= threshold))),
+                ]
+            found.append(row)
+        record.add(each.name, *(f"{value:.3f}" for value in np.mean(found, axis=0)))
+
+
+def best_by_hand(each: PhotoSet) -> float:
+    """Return the threshold on the nearest photo's distance with the best F1, half of the items known."""
+    known, unknown = next(halves(each, 1))
+    mated, strange = each.searches.of_items(known), each.searches.of_items(unknown)
+    found, unmated = search(NEAREST_PHOTO, mated, known), search(NEAREST_PHOTO, strange, known)
+    right = found.item == mated.item
+    points = np.quantile(np.concatenate([found.distance, unmated.distance]), np.linspace(0, 1, GRID))
+    accepted = [int(np.sum(found.distance <= point) + np.sum(unmated.distance <= point)) for point in points]
+    hits = [int(np.sum(right & (found.distance <= point))) for point in points]
+    f1 = [2 * hit / (some + len(right)) for hit, some in zip(hits, accepted, strict=True)]
+    return float(points[int(np.argmax(f1))])
+
+
+def by_ratio(near: Near) -> Found:
+    """Return the item of the nearest photo, with its distance over that to the nearest photo of another item."""
+    order = np.argsort(near.nearest, axis=1, kind="stable")[:, :2]
+    first, second = np.take_along_axis(near.nearest, order, axis=1).T
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(np.isfinite(second) & (second > 0), first / second, 1.0)
+    return Found(np.take_along_axis(near.item, order[:, :1], axis=1)[:, 0], share)
+
+
+RULES: dict[str, Callable[[Near], Found]] = {
+    BY_HAND: methodcaller("first", NEAREST_PHOTO),
+    "ratio": by_ratio,
+    "item distance": methodcaller("first", ItemDistance()),
+}
+
+
 def ratio(before: np.ndarray, after: np.ndarray) -> tuple[str, str]:
     """Return the ratio of the mean rates over halves, and the 95 % range of the ratio of one half."""
     low, high = np.quantile(after / np.maximum(before, 1e-9), RANGE)
@@ -330,6 +408,9 @@ def main() -> None:
         tested = [each for each in sets.of(TEST) if each.family != "grocery"]
         tested += [*sets.stores(ALL), *sets.few_photos(), *sets.fitted(), *sets.own_models(arguments.demos)]
         found(record, tested, arguments.repetitions)
+        whole = [each for each in tested if each.name in SHOWN]
+        curves(record, whole, arguments.repetitions)
+        rules(record, trained, whole, arguments.repetitions)
         two_photos(record, [each for each in tested if each.name in ("birds", "cars")], arguments.repetitions)
 
 

@@ -34,6 +34,7 @@ class Training:
     tpir: float  # of these, where exactly the target share of the photos of unknown items return a match
     opis: float  # of all photos of catalogue items
     plain_opis: float  # the same by the nearest photo
+    scores: SearchScores  # of the searches that `opis` is of
 
 
 def measure_training(run: Run, shown: Sequence[Photo], queries: Sequence[Photo], target_fpir: float) -> Training:
@@ -60,12 +61,13 @@ def measure_training(run: Run, shown: Sequence[Photo], queries: Sequence[Photo],
     served = ItemDistance.default()
     new = search(is_new, served)
     threshold = threshold_at_fpir(new.where(~new.mated), target_fpir)
-    known = new.where(new.mated)
+    known, every = new.where(new.mated), search(is_known, served)
     return Training(
         recall=known.recall,
         tpir=identification_rates(known, threshold).tpir,
-        opis=search_opis(search(is_known, served), target_fpir).value,
+        opis=search_opis(every, target_fpir).value,
         plain_opis=search_opis(search(is_known, NEAREST_PHOTO), target_fpir).value,
+        scores=every,
     )
 
 
