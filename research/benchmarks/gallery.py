@@ -27,6 +27,7 @@ import numpy as np
 from index.ann.faiss_index import Candidates
 from index.ann.kinds import FLAT, choose_kind
 from index.gallery import Gallery
+from index.location import open_or_create
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from index.search.leave_one_out import make_draws
 
@@ -208,12 +209,42 @@ def bare_flat(path: Path) -> dict[str, float]:
     return {"bare_flat_ms": 1e3 * float(np.median(seconds))}
 
 
+def milvus(path: Path, count: int, dim: int) -> dict[str, float]:
+    """Fill a collection in a file of Milvus Lite, search it and make its draws, and compare with a local gallery."""
+    address = f"milvus+{path.resolve()}/lite.db/photos"
+    with Gallery.open(path / "local") as local, open_or_create(address, dim=dim, embedding_id=EMBEDDING) as gallery:
+        started = time.perf_counter()
+        for vectors, items in embeddings(count, dim):
+            first = len(gallery)
+            ids = [f"photo-{i}" for i in range(first, first + len(vectors))]
+            gallery.add(ids, [f"item-{i}" for i in items.tolist()], vectors)
+        filled = time.perf_counter()
+        queries, distance = np.split(unit_queries(dim, QUERIES), QUERIES), ItemDistance()
+        ours, there = (
+            [each.search(query, K, item_distance=distance) for query in queries] for each in (local, gallery)
+        )
+        seconds = [timed(partial(gallery.search, query, K, item_distance=distance)) for query in queries]
+        begun = time.perf_counter()
+        make_draws(gallery, model=EMBEDDING, item_distance=distance, probes={})
+        draws_s = time.perf_counter() - begun
+    same = [[match.item_id for match in found[0]] for found in ours] == [
+        [match.item_id for match in found[0]] for found in there
+    ]
+    return {
+        "fill_s": filled - started,
+        "search_ms": 1e3 * float(np.median(seconds)),
+        "draws_s": draws_s,
+        "same": same,
+    }
+
+
 STEPS: dict[str, Callable[..., dict[str, Any]]] = {
     "fill": fill,
     "build": build,
     "serve": serve,
     "draws": draws,
     "bare_flat": bare_flat,
+    "milvus": milvus,
 }
 
 
@@ -250,6 +281,19 @@ def measure(output: Path, count: int, dim: int, kinds: list[str]) -> list[dict[s
     return rows
 
 
+def milvus_cells(output: Path, count: int) -> tuple[str, ...]:
+    """Return the cells of a collection of this number of photos."""
+    path = output / f"milvus-{count}"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    step("fill", path / "local", count, DIM)
+    found = step("milvus", path, count, DIM)
+    shutil.rmtree(path)
+    same = "yes" if found["same"] else "no"
+    return f"{count:,} × {DIM}", *(f"{found[key]:.1f}" for key in ("fill_s", "search_ms", "draws_s")), same
+
+
+MILVUS = ("photos × d", "adding all, s", "search, ms", "all draws, s", "items as in a local gallery")
 ADDED = ("photos × d", "kind", "item distance adds, ms", "all draws, s of one core")
 COLUMNS = (
     "photos × d",
@@ -304,6 +348,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/gallery"))
     parser.add_argument("--photos", type=int, nargs="*", default=[100_000, 1_000_000])
     parser.add_argument("--kinds", nargs="*", default=["flat", "fp16", "ivf"])
+    parser.add_argument("--milvus", type=int, default=100_000, help="Photos in a collection of Milvus Lite.")
     parser.add_argument("--step", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.step:
@@ -315,6 +360,7 @@ def main() -> None:
         rows = [row for count in arguments.photos for row in measure(arguments.output, count, DIM, arguments.kinds)]
         record.table("gallery", COLUMNS, map(cells, rows))
         record.table("item distance", ADDED, (added_cells(row) for row in rows if "draws_s" in row))
+        record.table("milvus", MILVUS, [milvus_cells(arguments.output, arguments.milvus)])
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class Benchmark(NamedTuple):
 BENCHMARKS = (
     Benchmark("step", "", ""),
     Benchmark("losses", "", "--only smooth_ap --only recall_at_k"),
-    Benchmark("gallery", fast="--output OUTPUT --photos 20000"),
+    Benchmark("gallery", fast="--output OUTPUT --photos 20000 --milvus 2000"),
     Benchmark("indexing", "BUNDLE --rounds 5 --photos 1000 --large 96", "BUNDLE --rounds 1 --photos 64 --large 4"),
     Benchmark("start", "BUNDLE PHOTO", "BUNDLE PHOTO --photos 2000 --starts 1"),
     Benchmark("endpoint", "BUNDLE GALLERY PHOTOS", "BUNDLE GALLERY PHOTOS --rounds 1 --requests 20"),

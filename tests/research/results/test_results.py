@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from research.results import RESULTS, read_record
-from research.results.render import pages, render, shown
+from pathlib import Path
+
+import pytest
+
+from research.results import RESULTS, pictures, read_record
+from research.results.pictures import PICTURES, mark, tables, write_pictures
+from research.results.render import DOCS, pages, render, results_page, shown
 
 NAMES = sorted(path.stem for path in RESULTS.glob("*.json"))
 
@@ -12,6 +17,34 @@ def test_pages_show_what_was_measured() -> None:
     for page in pages():
         text = page.read_text(encoding="utf-8")
         assert render(text) == text, f"{page.name}: run `make tables`"
+
+
+def test_the_page_of_results_shows_what_was_measured_without_markers() -> None:
+    text = (DOCS / "results.md").read_text(encoding="utf-8")
+    assert text == results_page(), "run `make tables`"
+    assert "<!--" not in text
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures_are_of_todays_records_and_shown(name: str) -> None:
+    text = (DOCS / "pictures" / f"{name}.svg").read_text(encoding="utf-8")
+    assert text.startswith(mark(name)), "run `make tables`"
+    assert "</svg>" in text
+    assert any(f"pictures/{name}.svg" in page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md"))
+
+
+def test_a_picture_is_drawn_again_only_after_its_figures_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert {path.stem for path in write_pictures(tmp_path)} == set(PICTURES)
+    assert write_pictures(tmp_path) == []
+    changed = tables(["endpoint / parts"])[0]
+    other = type(changed)(changed.name, changed.columns, [(changed.rows[0][0], "123.40"), *changed.rows[1:]])
+    monkeypatch.setattr(
+        pictures, "tables", lambda each: [other] if tuple(each) == ("endpoint / parts",) else tables(each)
+    )
+    assert write_pictures(tmp_path) == [tmp_path / "parts.svg"]
+    assert "123.4" in (tmp_path / "parts.svg").read_text()
 
 
 def test_every_measured_table_is_on_a_page() -> None:
