@@ -79,7 +79,10 @@ def imported(tree: ast.Module, name: str) -> Iterator[str]:
 
 
 def commit_of(root: Path = ROOT) -> str:
-    """Return the short name of the commit that is checked out, with a + if tracked files differ from it."""
-    words = ["git", "-C", str(root), "describe", "--always", "--exclude", "*", "--dirty=+"]
-    ran = subprocess.run(words, capture_output=True, text=True, check=False)
-    return ran.stdout.strip() or "unknown"
+    """Return the short name of the commit that is checked out, with a + if files other than the figures differ."""
+    words = ("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "--", ":!research/results/*.json", ":!docs")
+    commit, changes = (
+        subprocess.run(["git", "-C", str(root), *each], capture_output=True, text=True, check=False).stdout
+        for each in words
+    )
+    return f"{commit.strip() or 'unknown'}{'+' if changes else ''}"
