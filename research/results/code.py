@@ -80,9 +80,9 @@ def imported(tree: ast.Module, name: str) -> Iterator[str]:
 
 def commit_of(root: Path = ROOT) -> str:
     """Return the short name of the commit that is checked out, with a + if files other than the figures differ."""
-    words = ("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "--", ":!research/results/*.json", ":!docs")
-    commit, changes = (
-        subprocess.run(["git", "-C", str(root), *each], capture_output=True, text=True, check=False).stdout
-        for each in words
-    )
-    return f"{commit.strip() or 'unknown'}{'+' if changes else ''}"
+    changes = _git(root, "status", "--porcelain", "--", ":!research/results/*.json", ":!docs")
+    return (_git(root, "rev-parse", "--short", "HEAD").strip() or "unknown") + ("+" if changes else "")
+
+
+def _git(root: Path, *words: str) -> str:
+    return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False).stdout
