@@ -21,9 +21,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import DiskFull, GalleryError, GalleryLocked
+from .errors import DataError, DiskFull, GalleryError, GalleryLocked
 
 SMALL, RATIO = 2**26, 50  # bytes that a .npz file may always unpack to, and how many times its size beyond
+ROWS, MOST_ROW = 64, 2**20  # rows of a parquet file that are decoded at a time, and bytes of one on average
 WORKING = ".partial"  # end of the names of folders that are worked in
 _HEADER = threading.Lock()  # CPython 3.11 can raise SystemError if threads parse the headers of arrays at once
 
@@ -172,3 +173,37 @@ def load_arrays(data: bytes) -> dict[str, NDArray[Any]]:
             return dict(file)
     except (EOFError, MemoryError, NotImplementedError, OSError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"the arrays cannot be read: {error}") from error
+
+
+def parquet_batches(path: Path, rows: int) -> Iterator[Any]:
+    """Yield the tables of a parquet file, of `rows` rows or a few more.
+
+    A file holds a value that repeats once, so a small one may fill any memory. Raise DataError where rows are larger
+    than MOST_ROW bytes on average, before they are decoded where the file tells it.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    waiting: list[Any] = []
+    with pq.ParquetFile(path) as file:
+        for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
+            _check_rows(
+                path, group.num_rows, max(group.column(i).total_uncompressed_size for i in range(group.num_columns))
+            )
+        for batch in file.iter_batches(ROWS, use_threads=False):
+            _check_rows(path, batch.num_rows, batch.nbytes)
+            waiting.append(batch)
+            if sum(each.num_rows for each in waiting) >= rows:
+                yield pa.Table.from_batches(waiting)
+                waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _check_rows(path: Path, rows: int, size: int) -> None:
+    if size > max(rows, ROWS) * MOST_ROW:
+        raise DataError(
+            f"{path}: {rows} rows have {size:,} bytes, the limit is {MOST_ROW:,} bytes a row",
+            remedy="Leave out the column of long values",
+        )

@@ -18,7 +18,7 @@ import numpy as np
 from .database import FEATURES_KEY, POINT
 from .errors import DataError, GalleryError, InvalidParameter, RetrievalError, check_format
 from .features import FeatureFormat
-from .files import sync_folder, working_folder, write_errors
+from .files import parquet_batches, sync_folder, working_folder, write_errors
 from .gallery import Gallery
 from .location import AnyGallery, exists, is_address, open_gallery, open_or_create
 from .search.leave_one_out import DRAWS, TRIES, WINDOWS, FoldVectors, KeptDraws, Windows
@@ -197,7 +197,7 @@ def _imported(
         gallery.feature_format = feature_format
         gallery.declare({**columns, **facts["columns"]})
         count = 0
-        for rows in _batches(path, _batch_size(key)):
+        for rows in parquet_batches(path, _batch_size(key)):
             folds += rows[FOLDS].to_pylist() if facts[FOLDS] else []
             count += _add(gallery, rows)
         if not isinstance(gallery, Gallery):
@@ -269,11 +269,3 @@ def _inflated(text: str) -> bytes:
 
 def _batch_size(features_key: str) -> int:
     return FEATURES_BATCH if features_key else BATCH
-
-
-def _batches(path: Path, size: int) -> Iterator[Any]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    for batch in pq.ParquetFile(path).iter_batches(batch_size=size):
-        yield pa.Table.from_batches([batch])

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from index.files import parquet_batches
 from retrieval.errors import DataError, ImageUnreadable
 from retrieval.images import MAX_BYTES
 
@@ -27,6 +28,7 @@ KEPT = 4  # row groups kept in memory
 LARGEST = 256 * 2**20  # bytes of images, or of the other columns, in a row group
 GROUP = 50  # photos per row group that is written
 ROWS = 64  # of the other columns, decoded at a time
+TABLE_ROWS, LARGEST_TABLE = 5000, 2**30  # of a table without images: rows read at a time, and bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,21 @@ def read_parquet(path: Path, root: Path, make: Maker) -> list[Photo]:
                 above = path.parent.relative_to(root)
                 columns, rows = _embedded_rows(file, path)
                 return [_embedded(photo, above) for photo in make(columns, rows)]
-            return make(file.schema_arrow.names, (row for block in file.iter_batches() for row in block.to_pylist()))
+            return make(file.schema_arrow.names, _table_rows(path))
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} is not a parquet file: {error}") from error
+
+
+def _table_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table without images; raise DataError if they are far larger than their file."""
+    size = 0
+    for table in parquet_batches(path, TABLE_ROWS):
+        size += table.nbytes
+        if size > LARGEST_TABLE:
+            raise DataError(
+                f"{path} has more than {LARGEST_TABLE:,} bytes when it is read", remedy="Split it into several tables"
+            )
+        yield from table.to_pylist()
 
 
 def _embedded(photo: Photo, above: Path) -> EmbeddedPhoto:

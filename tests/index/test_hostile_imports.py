@@ -72,6 +72,16 @@ def _write(file: Path, table: pa.Table) -> Path:
     return file
 
 
+def _repeated(file: Path) -> Path:
+    """Write the file with a thumbnail of 2 MiB, the same in 100 rows: some kB, and 200 MiB where it is read."""
+    table = pa.concat_tables([pq.read_table(file)] * 3).slice(0, 100)
+    thumbnails = pa.array([bytes(2**21)] * 100, table.schema.field("thumbnail").type)
+    table = table.set_column(table.schema.get_field_index("thumbnail"), table.schema.field("thumbnail"), thumbnails)
+    pq.write_table(table, file, compression="zstd")
+    assert file.stat().st_size < 100_000
+    return file
+
+
 def _cut(file: Path) -> Path:
     content = file.read_bytes()
     file.write_bytes(content[:200] + bytes(300) + content[500:])
@@ -105,6 +115,7 @@ HOSTILE: dict[str, Callable[[Path], Path]] = {
     "huge size": lambda file: with_facts(file, lambda facts: facts.update(dim=2**62)),
     "columns of numbers": lambda file: with_facts(file, lambda facts: facts.update(columns=[1])),
     "column that injects": lambda file: with_facts(file, lambda facts: facts.update(columns={"x') --": "text"})),
+    "a thumbnail that repeats": _repeated,
     "cut off": _cut,
 }
 

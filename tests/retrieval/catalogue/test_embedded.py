@@ -107,6 +107,24 @@ def test_values_that_a_file_holds_once_count_as_often_as_they_repeat(
         read_catalogue(tmp_path / "t.parquet")[0].read()
 
 
+def test_a_table_whose_rows_repeat_a_long_value_is_refused(tmp_path: Path) -> None:
+    rows = 100
+    values = {"path": [f"{n}.jpg" for n in range(rows)], "item_id": ["i"] * rows, "note": ["n" * 2**21] * rows}
+    pq.write_table(pa.table(values), tmp_path / "t.parquet", compression="zstd")
+    assert (tmp_path / "t.parquet").stat().st_size < 100_000
+    with pytest.raises(DataError, match=r"64 rows have 134,[0-9,]+ bytes, the limit is 1,048,576 bytes a row"):
+        read_catalogue(tmp_path / "t.parquet")
+
+
+def test_a_table_of_more_bytes_than_a_catalogue_has_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = 20_000
+    pq.write_table(pa.table({"path": ["a.jpg"] * rows, "item_id": ["i"] * rows}), tmp_path / "t.parquet")
+    monkeypatch.setattr(embedded, "LARGEST_TABLE", 100_000)
+    with pytest.raises(DataError, match="more than 100,000 bytes when it is read") as caught:
+        read_catalogue(tmp_path / "t.parquet")
+    assert caught.value.remedy == "Split it into several tables"
+
+
 def test_photos_beside_a_parquet_file_are_the_catalogue(tmp_path: Path) -> None:
     write(tmp_path / "set/t.parquet", DATA)
     (tmp_path / "set/a.jpg").write_bytes(DATA[0])
