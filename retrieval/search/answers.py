@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from index.gallery import Gallery
 from index.location import AnyGallery
 from index.search.distance import accepts
 from index.snapshot import Neighbour
@@ -28,6 +31,7 @@ from .result import (
     Evidence,
     Explanation,
     Match,
+    Place,
     Reason,
     SearchResult,
 )
@@ -121,8 +125,30 @@ class Answers:
             box=None if look is None else look.box,
             score=None if look is None else look.score,
             appearance=None if look is None else look.appearance,
-            explanation=_explanation(neighbours) if self.options.explain else None,
+            explanation=self._explanation(neighbours, look) if self.options.explain else None,
         )
+
+    def _explanation(self, neighbours: Sequence[Neighbour], look: Look | None) -> Explanation:
+        """Return the evidence behind an answer."""
+        shown = [(near, near.evidence) for near in neighbours[:EXPLAINED]]
+        items = tuple(
+            Evidence(near.item_id, near.photo_id, evidence.photo, evidence.mean, evidence.inliers)
+            for near, evidence in shown
+            if evidence is not None
+        )
+        return Explanation(items, self._places(neighbours[0], look) if items and items[0].inliers else ())
+
+    def _places(self, first: Neighbour, look: Look | None) -> tuple[Place, ...]:
+        """Return where details agree with the photo of the first item; none if it was changed since the search."""
+        verifier = self.bundle.verifier
+        if verifier is None or look is None or look.box is not None or not isinstance(self.gallery, Gallery):
+            return ()
+        now = self.gallery.snapshot()
+        (own,) = now.photos_of(list(self.gallery.item_numbers([first.item_id]).values())) or ([],)
+        for position in own:
+            if now.photo(int(position))[0] == first.photo_id:
+                return tuple(verifier.places(look.features, now.features(np.array([position]))[0]))
+        return ()
 
     def _reason(self, neighbours: Sequence[Neighbour]) -> Reason:
         """Return the reason for an answer without a match."""
@@ -131,15 +157,3 @@ class Answers:
         if not neighbours:
             return GALLERY_EMPTY if self.options.where is None or not len(self.gallery) else FILTERED_OUT
         return BEYOND_THRESHOLD
-
-
-def _explanation(neighbours: Sequence[Neighbour]) -> Explanation:
-    """Return the evidence behind an answer."""
-    shown = [(near, near.evidence) for near in neighbours[:EXPLAINED]]
-    return Explanation(
-        tuple(
-            Evidence(near.item_id, near.photo_id, evidence.photo, evidence.mean, evidence.inliers)
-            for near, evidence in shown
-            if evidence is not None
-        )
-    )

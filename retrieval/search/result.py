@@ -71,11 +71,21 @@ class Evidence:
     inliers: Annotated[int, Field(description="Details that agree with a photo of the item, if they are compared.")]
 
 
+Place = tuple[float, float, float, float]
+
+
 @dataclass(frozen=True)
 class Explanation:
     """Details behind an answer."""
 
     items: Annotated[tuple[Evidence, ...], Field(description="The nearest items, up to five, best first.")]
+    places: Annotated[
+        tuple[Place, ...],
+        Field(
+            description="Where details agree with the first item's photo, if they are compared: x and y in the photo, "
+            "x and y in the other one, in shares of width and height."
+        ),
+    ] = ()
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,13 @@ class GeometricVerifier:
         counts = [len(inlier_pairs(asked, LocalFeatures.unpack(photo), self.settings)) for photo in photos]
         return np.array(counts, dtype=np.int64)
 
+    def places(self, query: bytes, photo: bytes) -> list[tuple[float, float, float, float]]:
+        """Return x and y in a query and x and y in a photo of their inliers, in shares of width and height."""
+        asked, shown = LocalFeatures.unpack(query), LocalFeatures.unpack(photo)
+        ours, theirs = inlier_pairs(asked, shown, self.settings).T
+        both = asked.relative(asked.positions[ours]), shown.relative(shown.positions[theirs])
+        return [(x, y, u, v) for x, y, u, v in np.hstack(both).round(4).tolist()]
+
     def pack(self) -> bytes:
         """Return the verifier as npz for `unpack`."""
         file = io.BytesIO()

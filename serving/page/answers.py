@@ -99,7 +99,7 @@ def answer_html(result: SearchResult, request_id: str = "", *, least_p: float = 
     """
     matches, shown = list(result.matches), shown_items(result)
     others = shown[len(matches) :]
-    told: dict[str, Any] = {"others": others, "request_id": request_id, "agreeing": _agreeing(result)}
+    told: dict[str, Any] = {"others": others, "request_id": request_id, "places": _places(result)}
     if not shown:
         empty = "The gallery holds no photos yet." if result.reason != FILTERED_OUT else "No photo passes the filter."
         return _answer(kind="none", title=NO_MATCH, text=empty)
@@ -180,16 +180,15 @@ def _answer(*, kind: str, title: str, text: str, **told: Any) -> str:
         "boxes": [],
         "asks": False,
         "request_id": "",
-        "agreeing": 0,
+        "places": "",
     }
     return _templates().get_template("answer.html").render(kind=kind, title=title, text=text, **{**defaults, **told})
 
 
-def _agreeing(result: SearchResult) -> int:
-    """Return the number of details that agree with the picture of the first match, if they were verified."""
-    known = result.explanation.items if result.explanation else ()
-    first = result.matches[0].item_id if result.matches else ""
-    return next((evidence.inliers for evidence in known if evidence.item_id == first), 0)
+def _places(result: SearchResult) -> str:
+    """Return the places at which the photo agrees with that of the first card: "x,y,u,v x,y,u,v"."""
+    places = result.explanation.places if result.explanation else ()
+    return " ".join(",".join(f"{value:.4g}" for value in place) for place in places)
 
 
 def _closeness(match: Match, least_p: float) -> str:

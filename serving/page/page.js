@@ -63,6 +63,7 @@
 
   // --- a part of the photo: drag a box on it, or choose one that was found; its sides are shares of the photo
   const LEAST = 0.03; // a smaller box is a click
+  const MOST_PLACES = 40; // circles on a picture
   let part = null, from = null, searched = null, searches = 0; // searched: the photo of the part
 
   // where the pixels of a picture are that is fitted into its element
@@ -144,7 +145,23 @@
   window.addEventListener("resize", draw);
 
   // --- an item: all its photos, beside the photo that was sent
-  async function open(item, photo, distance) {
+  // circles where details of both pictures agree, of one colour for each pair
+  function mark(figure, places) {
+    const picture = figure.querySelector("img"), space = "http://www.w3.org/2000/svg";
+    picture.decode().then(() => {
+      const { naturalWidth: width, naturalHeight: height } = picture, drawing = document.createElementNS(space, "svg");
+      drawing.setAttribute("viewBox", `0 0 ${width} ${height}`);
+      drawing.setAttribute("aria-hidden", "true");
+      for (const [number, [x, y]] of places.entries()) {
+        const circle = document.createElementNS(space, "circle");
+        const shape = { cx: x * width, cy: y * height, r: Math.max(width, height) / 60, stroke: `hsl(${(number * 137) % 360} 90% 50%)` };
+        for (const [key, value] of Object.entries(shape)) circle.setAttribute(key, value);
+        drawing.append(circle);
+      }
+      figure.append(drawing);
+    }, () => {});
+  }
+  async function open(item, photo, distance, places) {
     const answer = await fetch(`v1/items/${encodeURIComponent(item)}`).catch(() => null);
     if (!answer?.ok) return;
     const { photos } = await answer.json();
@@ -155,10 +172,18 @@
     const pair = make("div", { className: "r-pair" });
     if (image()) pair.append(make("figure", {}, make("img", { src: image().src, alt: "" }), make("figcaption", { textContent: "Your photo" })));
     pair.append(large);
+    const both = (places ?? "").split(" ").filter(Boolean).map((place) => place.split(",").map(Number)).slice(0, MOST_PLACES);
+    if (both.length && pair.children.length > 1) {
+      mark(pair.firstChild, both);
+      mark(large, both.map((place) => place.slice(2)));
+    }
     const rest = make("div", { className: "r-photos" });
     for (const each of photos.length > 1 ? photos : []) {
       const button = make("button", { type: "button", ariaLabel: `Compare with ${each.photo_id}` }, shown(each, ""));
-      button.onclick = () => large.firstChild.replaceWith(shown(each, ""));
+      button.onclick = () => {
+        large.querySelector("img").replaceWith(shown(each, ""));
+        for (const drawing of pair.querySelectorAll("svg")) drawing.remove();
+      };
       rest.append(button);
     }
     const facts = make("dl");
@@ -181,7 +206,8 @@
   }
   document.addEventListener("click", (event) => {
     const pressed = event.target.closest?.("#answer [data-open]");
-    if (pressed) open(pressed.dataset.open, pressed.dataset.photo, pressed.closest("figure").dataset.distance);
+    const card = pressed?.closest("figure").dataset;
+    if (pressed) open(pressed.dataset.open, pressed.dataset.photo, card.distance, card.places);
   });
   const linked = () => new URLSearchParams(location.hash.slice(1)).get("item");
   const openLinked = () => { if (linked()) open(linked()); };

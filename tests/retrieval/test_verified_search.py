@@ -76,6 +76,26 @@ def test_an_explanation_counts_the_details_that_agree(retriever: Retriever) -> N
     assert found == max(0, float(BY_DETAILS.own(nearest, mean, np.array([first.inliers]))[0])) < first.photo_distance
 
 
+def test_an_explanation_tells_where_details_agree(retriever: Retriever) -> None:
+    catalogue = draw_cover(3, 0)
+    moved = Image.new("RGB", (2 * catalogue.width, catalogue.height), "gray")
+    moved.paste(catalogue, (catalogue.width, 0))
+    told = retriever.search(encode(moved), explain=True)
+    assert told.explanation is not None
+    assert told.nearest is not None
+    assert told.nearest.item_id == "cover-03"
+    assert len(told.explanation.places) > 10
+    x, y, u, v = np.array(told.explanation.places).T
+    assert np.abs(x - (0.5 + u / 2)).max() < 0.05  # the compared photo may be the one that is turned a little
+    assert np.abs(y - v).max() < 0.05
+
+
+def test_a_search_of_a_part_tells_no_places_of_the_whole(retriever: Retriever) -> None:
+    told = retriever.search(encode(draw_cover(3, 5)), bbox=(0, 0, 150, 150), explain=True)
+    assert told.explanation is not None
+    assert told.explanation.places == ()
+
+
 def test_several_photos_and_windows_are_compared_without_their_details(
     retriever: Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
