@@ -10,7 +10,7 @@ export GRADIO_ANALYTICS_ENABLED := 0
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all research-test lint docs tables hooks audit release-check bench bench-fast stale mutants reliability
+.PHONY: help demo picture test test-fast test-all research-test lint docs tables hooks audit release-check bench bench-fast stale mutants reliability
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,10 @@ demo: $(VENV)/.demo-installed  ## draw a catalogue, train, export, index, and se
 ifneq ($(SERVE),0)
 	$(BIN)/retrieval serve $(DEMO)/bundle $(DEMO)/gallery --examples $(DEMO)/examples
 endif
+
+picture: $(VENV)/.installed  ## draw the README's picture again, from the answers of a demo
+	$(BIN)/retrieval demo --keep -o $(DEMO)
+	$(BIN)/python -m tools.picture $(DEMO) docs/answers.jpg
 
 TESTS := test test-fast test-all research-test
 $(TESTS): export OMP_NUM_THREADS ?= 1  # one thread a worker: more fight over the cores

@@ -12,7 +12,7 @@ from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
 from retrieval.threshold.wording import describe
 from training.config import Settings
-from training.data.synthetic.catalogue import CATALOGUE, QUERIES, make_catalogue
+from training.data.synthetic.catalogue import CATALOGUE, QUERIES, TRAINING, make_catalogue
 from training.export.export import export
 from training.loop.run import Run
 from training.loop.train import train
@@ -32,7 +32,7 @@ from .trainings import WITH_TCM, WITHOUT_TCM, Training, measure_training, traini
 TARGET_FPIR = 0.05
 SEED = 0
 SIZE = 64  # side of the model's input
-PHOTO_SIZE = 80  # side of a photo, of which the centre crop covers 0.8
+PHOTO_SIZE = 224  # side of a photo
 RUNS = {WITH_TCM: "run", WITHOUT_TCM: "run-without-tcm"}  # directories; the first is exported
 
 
@@ -83,7 +83,7 @@ def demo_settings(catalogue: Path, *, epochs: int = 14, seed: int = SEED) -> Set
 def run_demo(output: Path, *, seed: int = SEED) -> DemoResult:
     """Draw a catalogue, train, export and index it under `output`, and search with new photos."""
     catalogue = make_catalogue(output / "photos", size=PHOTO_SIZE, seed=seed)
-    settings = demo_settings(catalogue, seed=seed)
+    settings = demo_settings(catalogue.with_name(TRAINING), seed=seed)
     run = train(settings, output / RUNS[WITH_TCM])
     train(replace(settings, regularizer="", regularizer_arguments={}), output / RUNS[WITHOUT_TCM])
     bundle = export(run, output / "bundle", target_fpir=TARGET_FPIR, allow_estimate=True)

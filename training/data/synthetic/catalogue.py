@@ -15,14 +15,14 @@ from tqdm import tqdm
 from retrieval.errors import InvalidParameter
 from retrieval.files import naming, write_file
 
-from .photos import STORES, Studio
+from .photos import EMPTY, STORES, Studio
 from .population import SyntheticItem, draw_population
 from .queries import COLUMNS as QUERY_COLUMNS
-from .queries import KNOWN, OTHER_SHARE, Query, Shelf, other_queries, sibling_queries, unknown_queries
+from .queries import KNOWN, OTHER_SHARE, Query, Shelf, empty_scenes, other_queries, sibling_queries, unknown_queries
 
 COLUMNS = ("path", "item_id", "group", "source", "partition", "role", "name", "family", "variation")
 QUALITY = 88
-CATALOGUE, QUERIES = "catalogue.csv", "queries.csv"  # in the directory
+CATALOGUE, QUERIES, TRAINING = "catalogue.csv", "queries.csv", "training.csv"  # in the directory
 
 
 def make_catalogue(
@@ -30,7 +30,7 @@ def make_catalogue(
     *,
     items: int = 420,
     photos: int = 8,
-    size: int = 96,
+    size: int = 224,
     seed: int = 0,
     progress: bool = True,
 ) -> Path:
@@ -44,6 +44,9 @@ def make_catalogue(
     `queries.csv` lists new photos of store_b in random order, with their `kind`: one of each catalogue item ("known"),
     two of each of new items of the same population ("unknown"), new variants of catalogue items ("sibling"), and
     photos of other things ("object", "place", "blank", "noise"). Only queries of the kind "known" have a right match.
+
+    `training.csv` is the catalogue with photos without an item: empty places, single colours and random pixels, each
+    an item to train on that no gallery gets, so that a model learns to keep such photos away from the items.
 
     Parameters
     ----------
@@ -84,6 +87,7 @@ def make_catalogue(
             bar.update()
     order = np.random.default_rng((seed, 4)).permutation(len(queries)).tolist()
     _write_rows(directory / QUERIES, QUERY_COLUMNS, _write_queries([queries[i] for i in order], directory))
+    _write_rows(directory / TRAINING, COLUMNS, [*rows, *_write_scenes(shelf.studio, directory, seed)])
     return _write_rows(directory / CATALOGUE, COLUMNS, rows)
 
 
@@ -129,6 +133,19 @@ def _write_queries(queries: Sequence[Query], directory: Path) -> list[dict[str, 
         _write_photo(query.photo, path)
         cells = (path.relative_to(directory).as_posix(), query.item_id, query.group, query.kind, query.name)
         rows.append(dict(zip(QUERY_COLUMNS, cells, strict=True)))
+    return rows
+
+
+def _write_scenes(studio: Studio, directory: Path, seed: int) -> list[dict[str, str]]:
+    """Write the photos without an item that training gets, and return their rows."""
+    rows = []
+    for number, (name, store, photo) in enumerate(empty_scenes(studio, seed)):
+        path = directory / "empty" / f"{number + 1:03d}.jpg"
+        _write_photo(photo, path)
+        item_id = f"without-item-{name}"
+        values = (item_id, item_id, store.name, "train", store.role, name, "nothing")
+        cells = (path.relative_to(directory).as_posix(), *values, f"{EMPTY:.2f}")
+        rows.append(dict(zip(COLUMNS, cells, strict=True)))
     return rows
 
 

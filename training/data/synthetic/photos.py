@@ -18,6 +18,7 @@ from .designs import PALETTE
 from .renderers import perspective, shaded
 
 PLACES = ("studio", "paper", "shelf", "wood", "tiles", "cloth", "lights")
+GRAINS = 80  # of noise across a photo, whatever its size
 EMPTY = 0.5  # variation of photos without an item
 LIGHT = np.array([0.11, 0.02, -0.13], np.float32)  # change of red, green and blue in warmer light
 SKIN = ((224, 172, 138), (198, 134, 98), (141, 85, 54), (92, 58, 40))
@@ -45,10 +46,14 @@ class Studio:
     """Takes photos of `size` pixels, in a fixed set of places."""
 
     def __init__(self, size: int, generator: np.random.Generator, *, places: int = 42) -> None:
-        self.size = size
-        self._canvas = 2 * size
-        side = round(self._canvas * 1.4)
+        self.size, self.places = size, places
+        side = round(size * 1.4)
         self._places = [_draw_place(PLACES[i % len(PLACES)], side, generator) for i in range(places)]
+        grain = generator.standard_normal(
+            (round(side * GRAINS / size), round(side * GRAINS / size), 3), dtype=np.float32
+        )
+        self._noise = np.stack([np.asarray(_scaled(grain[..., channel], side)) for channel in range(3)], axis=2)
+        self._noise /= self._noise.std()
 
     def visit(self, generator: np.random.Generator) -> int:
         """Choose one of the places."""
@@ -77,8 +82,8 @@ class Studio:
         if generator.random() < 0.9 * v:
             place = self.visit(generator)
         photo = self._backdrop(place, v, generator)
-        centre = self._canvas * (0.5 + v * generator.uniform(-0.11, 0.11, 2))
-        side = self._canvas * 0.86 * math.exp(v * generator.uniform(-0.3, 0.25))
+        centre = self.size * (0.5 + v * generator.uniform(-0.11, 0.11, 2))
+        side = self.size * 0.86 * math.exp(v * generator.uniform(-0.3, 0.25))
         for left in (-1, 1):
             if neighbours and generator.random() < 0.45 * v:
                 sprite = neighbours[int(generator.integers(len(neighbours)))]
@@ -99,7 +104,7 @@ class Studio:
     def blank(self, *, store: Store, generator: np.random.Generator) -> Image.Image:
         """Return a photo of a single colour."""
         colour = PALETTE[int(generator.integers(len(PALETTE)))]
-        return self._expose(Image.new("RGB", (self._canvas, self._canvas), colour), EMPTY, store, generator)
+        return self._expose(Image.new("RGB", (self.size, self.size), colour), EMPTY, store, generator)
 
     def noise(self, generator: np.random.Generator) -> Image.Image:
         """Return a photo of random pixels."""
@@ -107,9 +112,9 @@ class Studio:
 
     def _backdrop(self, place: int, v: float, generator: np.random.Generator) -> Image.Image:
         picture = self._places[place]
-        slack = picture.width - self._canvas
+        slack = picture.width - self.size
         x, y = (round(slack * (0.5 + 0.5 * min(1.0, 0.1 + v) * generator.uniform(-1, 1))) for _ in range(2))
-        return picture.crop((x, y, x + self._canvas, y + self._canvas))
+        return picture.crop((x, y, x + self.size, y + self.size))
 
     def _stand(self, photo: Image.Image, sprite: Image.Image, quad: list[tuple[float, float]]) -> None:
         """Paste a sprite with its corners at `quad`, and its shadow under it."""
@@ -117,7 +122,7 @@ class Studio:
         body = sprite.transform(photo.size, Transform.PERSPECTIVE, coefficients, Resampling.BILINEAR)
         alpha = body.getchannel("A")
         shadow = alpha.reduce(4).filter(ImageFilter.BoxBlur(3)).resize(photo.size, Resampling.BILINEAR)
-        shift = self._canvas // 40
+        shift = max(1, self.size // 40)
         photo.paste((20, 18, 22), (shift, shift), mask=shadow.point(_SHADOW))
         photo.paste(body, mask=alpha)
 
@@ -138,23 +143,24 @@ class Studio:
             draw.line(ends, fill=(226, 214, 186), width=round(0.6 * r))
         else:
             skin = SKIN[int(generator.integers(len(SKIN)))]
-            below = (x - 0.7 * r, y, x + 0.7 * r, self._canvas + r)
+            below = (x - 0.7 * r, y, x + 0.7 * r, self.size + r)
             draw.rounded_rectangle(below, radius=0.7 * r, fill=shaded(skin, generator.uniform(0.8, 1.1)))
             draw.ellipse((x - 0.4 * r, y + 0.15 * r, x + 0.4 * r, y + 0.9 * r), fill=shaded(skin, 1.15))
 
     def _expose(self, photo: Image.Image, v: float, store: Store, generator: np.random.Generator) -> Image.Image:
         """Return the photo at its final size, with random light, occasional blur and noise."""
         if generator.random() < 0.5 * v:
-            photo = photo.filter(ImageFilter.GaussianBlur(generator.uniform(0.4, 1.7) * self._canvas / 192))
-        pixels = np.asarray(photo.reduce(2), np.float32)
+            photo = photo.filter(ImageFilter.GaussianBlur(generator.uniform(0.4, 1.7) * self.size / 192))
+        pixels = np.asarray(photo, np.float32)
         across, down, warmth, exposure = generator.normal(0, 1, 4)
         ramp = np.linspace(-0.5, 0.5, self.size, dtype=np.float32)
         light = 1 + 0.25 * v * (across * ramp[None, :, None] + down * ramp[:, None, None])
         light = light * math.exp(store.exposure + 0.2 * v * exposure)
         light = light * (1 + (store.warmth + 0.5 * v * warmth) * LIGHT)
         contrast = 1 + 0.2 * v * generator.uniform(-1, 1)
-        noise = generator.standard_normal(pixels.shape, dtype=np.float32) * (store.noise + 5 * v)
-        pixels = (pixels * light - 110) * np.float32(contrast) + 110 + noise
+        x, y = generator.integers(0, len(self._noise) - self.size + 1, 2).tolist()
+        noise = self._noise[y : y + self.size, x : x + self.size] * np.float32(store.noise + 7 * v)
+        pixels = (pixels * light.astype(np.float32) - 110) * np.float32(contrast) + 110 + noise
         return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
 
 
@@ -207,8 +213,12 @@ def _draw_place(kind: str, side: int, generator: np.random.Generator) -> Image.I
 
 def _noise(generator: np.random.Generator, cells: tuple[int, int], side: int) -> np.ndarray:
     """Return smooth noise (side, side), about -1 to 1, of (down, across) cells."""
-    coarse = Image.fromarray(generator.uniform(-1, 1, cells).astype(np.float32))
-    return np.asarray(coarse.resize((side, side), Resampling.BICUBIC))
+    return np.asarray(_scaled(generator.uniform(-1, 1, cells).astype(np.float32), side))
+
+
+def _scaled(field: np.ndarray, side: int) -> Image.Image:
+    """Return an array (h, w) as an image (side, side)."""
+    return Image.fromarray(field).resize((side, side), Resampling.BICUBIC)
 
 
 def turns(variation: float, *, views: int = 5) -> list[float]:

@@ -157,4 +157,4 @@ def _line_end(items: Sequence[SyntheticItem], place: int) -> int:
 
 
 def _draw_variation(generator: np.random.Generator) -> float:
-    return float(generator.uniform(0.05, 1))
+    return float(generator.uniform(0.12, 1))

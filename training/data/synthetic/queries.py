@@ -20,6 +20,7 @@ KINDS = (KNOWN, UNKNOWN, SIBLING, *OTHERS)
 UNKNOWN_PHOTOS = 2  # per unknown item
 SIBLING_SHARE, OTHER_SHARE = 0.25, 0.05  # siblings, and queries of each other kind, relative to items
 NEIGHBOURS = 3  # designs per family that may stand next to an item
+SCENES = {PLACE: 6, BLANK: 24, NOISE: 8}  # photos without an item to train with: of each place, and in all
 ASKING = STORES[-1]  # the store whose photos are the queries
 
 
@@ -85,11 +86,29 @@ def other_queries(count: int, shelf: Shelf, seed: int) -> Iterator[Query]:
         family, shape = list(OTHER_FAMILIES.items())[number % len(OTHER_FAMILIES)]
         item = draw_item(family, shape, number, generator)
         yield Query.of(shelf.photograph(item, ASKING, 1, generator)[0], item, OBJECT)
-        scenes = {
-            PLACE: studio.empty(studio.visit(generator), store=ASKING, generator=generator),
-            BLANK: studio.blank(store=ASKING, generator=generator),
-            NOISE: studio.noise(generator),
-        }
-        for kind, photo in scenes.items():
+        for kind in (PLACE, BLANK, NOISE):
             name = f"{kind}-{number + 1:02d}"
+            photo = _scene(studio, kind, studio.visit(generator), ASKING, generator)
             yield Query(photo, name, name, kind, kind)
+
+
+def empty_scenes(studio: Studio, seed: int) -> Iterator[tuple[str, Store, Image.Image]]:
+    """Yield photos without an item to train with: a name for what they show, the store and the photo.
+
+    They show every second place, and single colours and random pixels, each photographed in both stores.
+    """
+    generator = np.random.default_rng((seed, 8))
+    for place in range(0, studio.places, 2):
+        for number in range(SCENES[PLACE]):
+            store = STORES[number % len(STORES)]
+            yield f"{PLACE}-{place + 1:02d}", store, _scene(studio, PLACE, place, store, generator)
+    for kind in (BLANK, NOISE):
+        for number in range(SCENES[kind]):
+            store = STORES[number % len(STORES)]
+            yield kind, store, _scene(studio, kind, 0, store, generator)
+
+
+def _scene(studio: Studio, kind: str, place: int, store: Store, generator: np.random.Generator) -> Image.Image:
+    if kind == PLACE:
+        return studio.empty(place, store=store, generator=generator)
+    return studio.blank(store=store, generator=generator) if kind == BLANK else studio.noise(generator)

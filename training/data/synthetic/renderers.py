@@ -17,7 +17,7 @@ from PIL.Image import Resampling, Transform
 
 from .designs import Colour, Design, artwork, crest, pattern_image
 
-SPRITE = 160  # pixels
+SPRITE = 208  # pixels
 FINE = 2 * SPRITE  # drawn at twice the size, then reduced
 FIXED: dict[str, Colour] = {
     "white": (245, 244, 240), "dark": (45, 45, 50), "metal": (190, 195, 200), "wood": (176, 130, 84),
@@ -143,7 +143,7 @@ class Carton:
 
     def render(self, design: Design, yaws: Sequence[float]) -> list[Image.Image]:
         """Return a sprite of a design for each angle (radians)."""
-        front = artwork(design, 200, round(200 * self.height / self.width))
+        front = artwork(design, FINE, round(FINE * self.height / self.width))
         return [self._render(design, front, yaw) for yaw in yaws]
 
     def _render(self, design: Design, front: Image.Image, yaw: float) -> Image.Image:
