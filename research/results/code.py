@@ -20,7 +20,7 @@ MEASURED = {  # folders and modules of the product; modules of `research` are fo
     "grocery": (*DECISION, *TRAINING, "training/evaluation"),
     "head_start": (*DECISION, *TRAINING),
     "indexing": ("index", "retrieval/images", "retrieval/indexing"),
-    "item_distance": (*DECISION, *TRAINING, "training/demo"),
+    "item_distance": (*DECISION, *TRAINING, "training/demo", "training/data/synthetic"),
     "losses": ("training/losses",),
     "many_classes": ("training/losses", "retrieval/metrics"),
     "open_set": (*DECISION, *TRAINING),
