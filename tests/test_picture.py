@@ -55,5 +55,3 @@ def test_only_right_answers_are_shown(tmp_path: Path) -> None:
     retriever = Answering({str(n): row[2] for n, row in enumerate(rows)})
     found = [(decision, photo.photo_id, named) for decision, photo, named in picture.answers(retriever, photos)]
     assert found == [("match", "1", mug), ("perhaps", "4", cap), ("no_match", "6", None)]
-
-

@@ -13,8 +13,8 @@ from tools.walks import rooms, sizes, walks
 from .conftest import ROOT
 
 MOST = {
-    "statements": 15_780,
-    "lines": 35_150,
+    "statements": 15_820,
+    "lines": 35_200,
     "modules": 234,
     "options": 153,
     "settings": 44,

@@ -8,7 +8,7 @@ import pytest
 
 from research.results import RESULTS, pictures, read_record
 from research.results.pictures import PICTURES, mark, tables, write_pictures
-from research.results.render import DOCS, pages, render, results_page, shown
+from research.results.render import DOCS, pages, render, shown
 
 NAMES = sorted(path.stem for path in RESULTS.glob("*.json"))
 
@@ -17,12 +17,6 @@ def test_pages_show_what_was_measured() -> None:
     for page in pages():
         text = page.read_text(encoding="utf-8")
         assert render(text) == text, f"{page.name}: run `make tables`"
-
-
-def test_the_page_of_results_shows_what_was_measured_without_markers() -> None:
-    text = (DOCS / "results.md").read_text(encoding="utf-8")
-    assert text == results_page(), "run `make tables`"
-    assert "<!--" not in text
 
 
 @pytest.mark.parametrize("name", PICTURES)

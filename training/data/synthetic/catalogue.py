@@ -36,22 +36,21 @@ def make_catalogue(
 ) -> Path:
     """Draw a catalogue and its queries, and return the path of its `catalogue.csv`.
 
-    An item has a family (its shape), a design and a `variation`: some items are photographed nearly identically, others
-    in any pose, light and place. One in four designs has variants, which differ in an emblem, a word and one or two
-    colours; they share the CSV's `group`. Half of an item's photos are of store_a (the gallery), half of store_b. All
-    items come from one population (`population`), whatever their partition.
+    Some items are photographed nearly identically, others in any pose, light and place (`variation`). One in four designs
+    has variants with the same `group`, which differ in an emblem, a word and one or two colours. Half of an item's photos
+    are of store_a (the gallery), half of store_b. All items come from one population, whatever their partition.
 
     `queries.csv` lists new photos of store_b in random order, with their `kind`: one of each catalogue item ("known"),
     two of each of new items of the same population ("unknown"), new variants of catalogue items ("sibling"), and
     photos of other things ("object", "place", "blank", "noise"). Only queries of the kind "known" have a right match.
 
-    `training.csv` is the catalogue with photos without an item: empty places, single colours and random pixels, each
-    an item to train on that no gallery gets, so that a model learns to keep such photos away from the items.
+    `training.csv` has the catalogue and photos without an item: places, single colours and random pixels, as items that
+    no gallery gets, so that a model learns to keep such photos away from the others.
 
     Parameters
     ----------
     directory:
-        Directory to write to, created if missing. Files of the same names are replaced.
+        Created if missing. Files of the same names are replaced.
     items, photos, size:
         Number of items; photos per item, half of them per store; side of a photo in pixels.
     seed:
