@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from retrieval.errors import InvalidParameter
 from retrieval.files import naming, write_file
 
 from .photos import EMPTY, STORES, Studio
-from .population import SyntheticItem, draw_population
+from .population import Population, SyntheticItem, draw_population
 from .queries import COLUMNS as QUERY_COLUMNS
 from .queries import KNOWN, OTHER_SHARE, Query, Shelf, empty_scenes, other_queries, sibling_queries, unknown_queries
 
@@ -36,9 +35,9 @@ def make_catalogue(
 ) -> Path:
     """Draw a catalogue and its queries, and return the path of its `catalogue.csv`.
 
-    Some items are photographed nearly identically, others in any pose, light and place (`variation`). One in four designs
-    has variants with the same `group`, which differ in an emblem, a word and one or two colours. Half of an item's photos
-    are of store_a (the gallery), half of store_b. All items come from one population, whatever their partition.
+    Some items are photographed nearly identically, others in any pose, light and place (`variation`). A quarter of
+    the designs has variants with the same `group`, which differ in an emblem, a word and one or two colours. Half of
+    an item's photos are of store_a (the gallery), half of store_b. All items come from one population.
 
     `queries.csv` lists new photos of store_b in random order, with their `kind`: one of each catalogue item ("known"),
     two of each of new items of the same population ("unknown"), new variants of catalogue items ("sibling"), and
@@ -66,12 +65,6 @@ def make_catalogue(
     directory.mkdir(parents=True, exist_ok=True)  # before the drawing, which takes minutes
     shelf = Shelf(Studio(size, np.random.default_rng((seed, 0))), np.random.default_rng((seed, 1)))
     population = draw_population(items, np.random.default_rng((seed, 2)))
-    known = [item for _, item in population.catalogue]
-    later = (
-        unknown_queries(population.unknown, shelf, seed),
-        sibling_queries(known, shelf, seed),
-        other_queries(max(1, round(OTHER_SHARE * items)), shelf, seed),
-    )
     rows: list[dict[str, str]] = []
     queries: list[Query] = []
     with tqdm(desc="photographing", unit="photo", disable=not progress) as bar:
@@ -81,13 +74,21 @@ def make_catalogue(
             rows += found
             queries.append(query)
             bar.update(photos + 1)
-        for query in itertools.chain(*later):
+        for query in _without_match(population, shelf, seed):
             queries.append(query)
             bar.update()
     order = np.random.default_rng((seed, 4)).permutation(len(queries)).tolist()
     _write_rows(directory / QUERIES, QUERY_COLUMNS, _write_queries([queries[i] for i in order], directory))
     _write_rows(directory / TRAINING, COLUMNS, [*rows, *_write_scenes(shelf.studio, directory, seed)])
     return _write_rows(directory / CATALOGUE, COLUMNS, rows)
+
+
+def _without_match(population: Population, shelf: Shelf, seed: int) -> Iterator[Query]:
+    """Yield the queries that no item of the catalogue matches."""
+    known = [item for _, item in population.catalogue]
+    yield from unknown_queries(population.unknown, shelf, seed)
+    yield from sibling_queries(known, shelf, seed)
+    yield from other_queries(max(1, round(OTHER_SHARE * len(known))), shelf, seed)
 
 
 def _check(items: int, photos: int, size: int) -> None:
