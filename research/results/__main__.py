@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from .pictures import write_pictures
-from .render import DOCS, pages, render
+from .render import DOCS, pages, render, results_page
 
 
 def main() -> None:
     """Write every page and picture whose figures differ from the records."""
     rendered = {path: render(path.read_text(encoding="utf-8")) for path in pages()}
+    rendered[DOCS / "results.md"] = results_page()
     written = write_pictures(DOCS / "pictures")
     for path, new in rendered.items():
         if not path.exists() or path.read_text(encoding="utf-8") != new:

@@ -6,6 +6,8 @@ Pages are written by hand; the text between two markers is generated:
 <!-- facts: grocery -->            command, date and machine
 <!-- cell: grocery / unseen / ArcFace / R@1 -->   one figure, within a line
 <!-- end -->
+
+docs/results.md is the template `results.md.jinja` with figures of the records.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+import jinja2
 
 from research.markdown import markdown_table
 from retrieval.errors import DataError
@@ -31,6 +35,15 @@ def pages() -> list[Path]:
 def render(text: str) -> str:
     """Return a page with every marked part generated from the records."""
     return MARKER.sub(lambda found: f"<!-- {found[1]}: {found[2]} -->{_part(found[1], found[2])}<!-- end -->", text)
+
+
+def results_page() -> str:
+    """Return docs/results.md."""
+    dates = sorted(read_record(path.stem).date for path in RESULTS.glob("*.json"))
+    template = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True).from_string(  # noqa: S701
+        (RESULTS / "results.md.jinja").read_text(encoding="utf-8")
+    )
+    return template.render(f=lambda address: _part("cell", address), first=dates[0], last=dates[-1])
 
 
 def shown(text: str) -> Iterator[tuple[str, str]]:

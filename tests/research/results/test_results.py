@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from research.results import RESULTS, pictures, read_record
+from research.results import render as rendering
 from research.results.pictures import PICTURES, mark, tables, write_pictures
-from research.results.render import DOCS, pages, render, shown
+from research.results.render import DOCS, pages, render, results_page, shown
 
 NAMES = sorted(path.stem for path in RESULTS.glob("*.json"))
 
@@ -58,3 +59,12 @@ def test_records_are_complete_and_written_as_they_are_read() -> None:
         assert len(record.code) == 12 or record.code == "unknown"
         assert set(record.machine) == {"cores", "kind"}
         assert record.to_json() == (RESULTS / f"{name}.json").read_text(encoding="utf-8")
+
+
+def test_the_page_of_results_shows_what_was_measured() -> None:
+    assert results_page() == (DOCS / "results.md").read_text(encoding="utf-8"), "run `make tables`"
+
+
+def test_the_page_of_results_takes_its_figures_from_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendering, "cell", lambda *address: f"[{' / '.join(address)}]")
+    assert "[endpoint / search in process / p50, 1 client / ours]" in results_page()
