@@ -35,12 +35,15 @@ class Fitted:
     folds: NDArray[np.uint8]  # the fold of each item, whose model was fitted without it; empty without fold models
 
     @classmethod
-    def of(cls, item_ids: Iterable[str], contents: Iterable[str], *, folds: Mapping[str, int] | None = None) -> Fitted:
-        """Hash item ids and the content hashes of photos; `folds` are the folds of all items, if there are any."""
-        items = _hashes(item_ids)
-        by_hash = {_hash(item): fold for item, fold in (folds or {}).items()}
-        numbers = [by_hash[number] for number in items.tolist()] if folds else []
-        return cls(items, _hashes(contents), np.array(numbers, dtype=np.uint8))
+    def of(cls, item_ids: Iterable[str], contents: Iterable[str]) -> Fitted:
+        """Hash item ids and the content hashes of photos."""
+        return cls(_hashes(item_ids), _hashes(contents), np.zeros(0, np.uint8))
+
+    def with_folds(self, folds: Mapping[str, int]) -> Fitted:
+        """Return the same with the folds of all items, if there are any."""
+        by_hash = {_hash(item): fold for item, fold in folds.items()}
+        numbers = [by_hash[number] for number in self.items.tolist()] if folds else []
+        return Fitted(self.items, self.photos, np.array(numbers, dtype=np.uint8))
 
     def union(self, other: Fitted | None) -> Fitted:
         """Return the union of what two models were fitted on, which has no folds; or this one if there is no other."""

@@ -8,7 +8,7 @@ run/
   progress.json     number of finished epochs, best epoch, its metrics, and how they differ from those before training
   metrics.jsonl     one line per epoch
   warm_start.json   if the run continues another one: its path, and the catalogues of both
-  fitted.npz        if the run continues another one: hashes of the items and photos that earlier runs were fitted on
+  fitted.npz        hashes of the items and photos that the run, and those that it continues, were fitted on
   tensorboard/      the same for TensorBoard
   folds/            of a run on all items: runs that leave out a fold of the items each (training.loop.cross_fitting)
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -198,10 +198,9 @@ class Run:
     def fitted_on(self) -> Fitted:
         """Return the training items of the run and of those that it continues, and the content of all their photos."""
         items, file = set(self.splits.fit), self.path / FITTED
-        photos = [photo for photo in self.photos() if photo.item_id in items]
+        found = Fitted.unpack(file.read_bytes()) if file.exists() else fitted_on(items, self.photos())
         folds = {item: fold for fold, run in enumerate(self.folds) for item in items.difference(run.splits.fit)}
-        own = Fitted.of(items, (content_hash(photo.read(), photo.bbox) for photo in photos), folds=folds)
-        return own.union(Fitted.unpack(file.read_bytes()) if file.exists() else None)
+        return found.with_folds(folds)
 
     @property
     def backbone_config(self) -> dict[str, Any] | None:
@@ -280,6 +279,11 @@ class Run:
         except (OSError, ValueError) as error:
             raise RunError(f"{path} cannot be read: {error}", remedy="Train the run again") from error
         return values
+
+
+def fitted_on(items: Collection[str], photos: Iterable[Photo]) -> Fitted:
+    """Return what a model is fitted on: the items, and the content of all of their photos."""
+    return Fitted.of(items, (content_hash(photo.read(), photo.bbox) for photo in photos if photo.item_id in items))
 
 
 def entries(path: Path) -> frozenset[Path] | None:

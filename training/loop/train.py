@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from retrieval.catalogue.splits import (
     require_mates,
 )
 from retrieval.errors import counted, photos_of_items
+from retrieval.files import write_file
 from training.backbones import backbone_preprocessing
 from training.backbones.hub import resolved
 from training.config import SPLIT_SEED, Settings
@@ -29,7 +29,7 @@ from training.model import EmbeddingModel
 from .distributed import ProcessGroup
 from .optimizer import schedule
 from .recipe import check_recipe, initial_model, make_sampler
-from .run import LAST, Run, entries, remove_new
+from .run import FITTED, LAST, Run, entries, fitted_on, remove_new
 from .trainer import EpochCallback, Trainer
 from .warm_start import Continuation
 
@@ -143,9 +143,14 @@ def begin_run(
             unfitted, new = set(splits.validation), set(held_out)
             searched = [photo for photo in photos if photo.item_id in unfitted or photo.photo_id in new]
             require_readable([*fit, *searched], preprocessing)
-        prepare = (
-            None if continued is None else partial(continued.write, settings=settings, model=model, held_out=held_out)
-        )
+
+        def prepare(run: Run) -> None:
+            earlier = None if start is None else start.fitted_on()
+            if check or earlier:  # now, because the catalogue may change before the export
+                write_file(run.path / FITTED, fitted_on(set(splits.fit), photos).union(earlier).pack())
+            if continued is not None:
+                continued.write(run, settings=settings, model=model, held_out=held_out)
+
         Run.create(path, documents, prepare=prepare)
         steps = settings.epochs * batches
         length = f"{counted(settings.epochs, 'epoch')} of {counted(batches, 'batch', 'batches')} ({steps:,} steps)"

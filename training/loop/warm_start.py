@@ -14,7 +14,6 @@ from retrieval.catalogue.extended_splits import extend_splits
 from retrieval.catalogue.read import Photo
 from retrieval.catalogue.splits import EvaluationProtocol, Splits, photos_in_protocol
 from retrieval.errors import InvalidParameter
-from retrieval.files import write_file
 from retrieval.images import Preprocessing
 from training.backbones import load_backbone, published_preprocessing
 from training.config import SMALL, SPLIT_SEED, Settings
@@ -26,7 +25,7 @@ from training.model import EmbeddingModel, PretrainedModel, choose_device
 
 from .head_start import first_of_each
 from .recipe import build_loss, initial_model
-from .run import FITTED, LAST, START, Run
+from .run import LAST, START, Run
 
 NETWORK = ("backbone", "size", "crop_ratio", "dim", "pooling", "projector")  # settings that must not change
 DIRECTIONS = ("proxies", "fields")  # names of parameters (C, d) that embeddings are compared with
@@ -79,7 +78,7 @@ class Continuation:
         return self.start.best_model().train()
 
     def write(self, run: Run, *, settings: Settings, model: EmbeddingModel, held_out: Sequence[str]) -> None:
-        """Write the start of the new run: model, loss and projector, and what earlier runs were fitted on."""
+        """Write the start of the new run: model, loss and projector."""
         projector = self.start.load(LAST)[0].get("projector.weight") if settings.projector else None
         torch.manual_seed(settings.seed)
         loss = build_loss(settings, classes=len(self.splits.fit))
@@ -87,7 +86,6 @@ class Continuation:
         self._start_directions(loss, model.to(choose_device()), projector, photos)
         parts = nn.ModuleDict({"model": model, "loss": loss}).state_dict()
         run.save(START, parts if projector is None else {**parts, "projector.weight": projector})
-        write_file(run.path / FITTED, self.start.fitted_on().pack())
 
     def _start_directions(
         self, loss: nn.Module, model: EmbeddingModel, projector: Tensor | None, photos: Sequence[Photo]

@@ -38,7 +38,7 @@ def test_the_hashes_are_the_first_eight_bytes_of_sha256() -> None:
 
 
 def test_the_union_has_the_items_and_photos_of_both_and_no_folds() -> None:
-    one = Fitted.of(["b", "a"], ["p", "q"], folds={"a": 0, "b": 1, "c": 1})
+    one = Fitted.of(["b", "a"], ["p", "q"]).with_folds({"a": 0, "b": 1, "c": 1})
     other = Fitted.of(["c", "a"], ["q", "r", "s"])
     assert one.union(None) is one
     assert [one.fold_of(item) for item in "abc"] == [0, 1, None]

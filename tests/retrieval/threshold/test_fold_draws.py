@@ -59,7 +59,7 @@ def fold_models(folder: Path) -> bytes:
 def bundle_of(folder: Path) -> Bundle:
     """Return a bundle that was cross-fitted on twenty items."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = {FITTED: Fitted.of(FOLD_OF, [], folds=FOLD_OF).pack(), FOLDS: fold_models(folder)}
+    files = {FITTED: Fitted.of(FOLD_OF, []).with_folds(FOLD_OF).pack(), FOLDS: fold_models(folder)}
     return make_bundle(folder, point=TARGET, files=files)
 
 
@@ -109,7 +109,7 @@ def test_indexing_the_catalogue_that_the_model_was_fitted_on_sets_an_estimated_t
     tmp_path: Path, photos: Path
 ) -> None:
     every = dict.fromkeys(ITEMS, 0)
-    files = {FITTED: Fitted.of(every, [], folds=every).pack(), FOLDS: fold_models(tmp_path)}
+    files = {FITTED: Fitted.of(every, []).with_folds(every).pack(), FOLDS: fold_models(tmp_path)}
     target = OperatingPoint.uncalibrated(0.1)
     point = fill(make_bundle(tmp_path, point=target, files=files), tmp_path, photos).point
     assert point is not None
