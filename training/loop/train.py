@@ -152,11 +152,16 @@ def begin_run(
                 continued.write(run, settings=settings, model=model, held_out=held_out)
 
         Run.create(path, documents, prepare=prepare)
-        steps = settings.epochs * batches
-        length = f"{counted(settings.epochs, 'epoch')} of {counted(batches, 'batch', 'batches')} ({steps:,} steps)"
-        tqdm.write(f"Training on {photos_of_items(len(fit), len(splits.fit))}: {length}.")
-        if 0 < len(splits.validation) < LEAST_JUDGED:
-            few = f"{counted(len(splits.validation), 'item')} for validation, too few to choose a checkpoint"
-            tqdm.write(f"The last epoch will serve: {few} (minimum {LEAST_JUDGED}).")
+        _tell(settings, splits, photos=len(fit), batches=batches)
     process_group.barrier()
     return photos, model
+
+
+def _tell(settings: Settings, splits: Splits, *, photos: int, batches: int) -> None:
+    """Tell how long the training will be, and whether it has too few items to choose a checkpoint."""
+    steps = settings.epochs * batches
+    length = f"{counted(settings.epochs, 'epoch')} of {counted(batches, 'batch', 'batches')} ({steps:,} steps)"
+    tqdm.write(f"Training on {photos_of_items(photos, len(splits.fit))}: {length}.")
+    if 0 < len(splits.validation) < LEAST_JUDGED:
+        few = f"{counted(len(splits.validation), 'item')} for validation, too few to choose a checkpoint"
+        tqdm.write(f"The last epoch will serve: {few} (minimum {LEAST_JUDGED}).")

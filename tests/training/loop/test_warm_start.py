@@ -146,8 +146,8 @@ def test_photos_that_a_catalogue_no_longer_has_stay_known_as_fitted(earlier: Run
     gone = first.splits.fit[0]
     photo = next(photo for photo in first.photos() if photo.item_id == gone)
     content = content_hash(photo.read(), photo.bbox)
-    second = begun(first, place, tmp_path / "second")
     place.write_text("\n".join(line for line in place.read_text().splitlines() if gone not in line))
+    second = begun(first, place, tmp_path / "second")
     for run in (first, second):
         fitted = Run.open(run.path).fitted_on()
         assert fitted.contains("renamed", content)
