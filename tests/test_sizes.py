@@ -13,7 +13,7 @@ from tools.walks import rooms, sizes, walks
 from .conftest import ROOT
 
 MOST = {
-    "statements": 15_820,
+    "statements": 15_825,
     "lines": 35_200,
     "modules": 234,
     "options": 153,
