@@ -9,7 +9,8 @@ TPIR is at exactly 5 % of the searches for unknown items. Differences are those 
 published, with their standard error over the repetitions.
 
 The start is the projection of `training.loop.head_start`; before, it was fitted to unaugmented photos and kept the 512
-directions in which these vary most. The second part trains heads from it with other losses, by the same steps.
+directions in which these vary most. The second part trains heads from it with other losses, by the same steps, and the
+third with losses of pytorch-metric-learning on the same batches as its guide does: Adam, a miner where a loss has one.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from torch import nn
 from index.search.item_distance import ItemDistance
 from research.claims.symbols import draw_symbols
 from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.metrics.consistency import search_opis
 from retrieval.metrics.identification import search_scores, threshold_at_fpir
 from training.backbones import backbone_preprocessing, load_backbone
 from training.config import LITE0, Settings
@@ -62,6 +64,12 @@ LOSSES: dict[str, dict[str, Any]] = {
     "recall_at_k + 0.2 tcm": {"loss": "recall_at_k", "regularizer": "tcm", "regularizer_arguments": {"weight": 0.2}},
     "proxy_anchor": {"loss": "proxy_anchor"},
     "proxy_anchor + vmf_nca": {"loss": "proxy_anchor", "regularizer": "vmf_nca"},
+}
+PEERS = {  # losses of pytorch-metric-learning, and whether their heads begin at the same start
+    "multi-similarity": ("MultiSimilarityLoss", True),
+    "Proxy Anchor": ("ProxyAnchorLoss", True),
+    "ArcFace": ("ArcFaceLoss", True),
+    "multi-similarity from random weights": ("MultiSimilarityLoss", False),
 }
 PRETRAINED, OLD, OLD_TRAINED, START, TRAINED = (
     *("pretrained", "start before", "trained from it"),
@@ -185,7 +193,7 @@ class Division:
 
 
 def measure(vectors: np.ndarray, features: Features, division: Division) -> dict[str, float]:
-    """Return R@1 and TPIR of both parts, and the mean item distance of fitted items from their new photos."""
+    """Return R@1 and TPIR of both parts, OPIS, and the mean item distance of fitted items from their new photos."""
     gallery = np.concatenate([division.fitted, division.unfitted])
     scores = search_scores(
         vectors[division.searched].astype(np.float32),
@@ -196,6 +204,7 @@ def measure(vectors: np.ndarray, features: Features, division: Division) -> dict
     )
     threshold = threshold_at_fpir(scores.where(division.parts == "unknown"), 0.05)
     values = {"threshold": threshold, "distance": float(scores.own[division.parts == FITTED].mean())}
+    values["OPIS"] = search_opis(scores, 0.05).value
     for part in PARTS:
         rows = division.parts != "unknown" if part == BOTH else division.parts == part
         values[f"R@1 {part}"] = float(np.isfinite(scores.correct[rows]).mean())
@@ -253,6 +262,51 @@ def by_loss(features: Features, division: Division, *, seed: int) -> Iterator[tu
             yield name, head(torch.from_numpy(features.views[0])).numpy()
 
 
+def by_peer(features: Features, division: Division, *, seed: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the name and the embeddings of all photos (n, d): ours, and those of heads by pytorch-metric-learning."""
+    yield PRETRAINED, features.published
+    views, items = features.views[:, division.fitted], features.items[division.fitted]
+    labels = np.unique(items, return_inverse=True)[1]
+    for name, (loss, started) in {"retrieval train": ("", True), **PEERS}.items():
+        torch.manual_seed(seed)
+        head = nn.Linear(views.shape[2], views.shape[2])
+        if started:
+            start_head(head, views, items)
+        head = (
+            trained_by_peer(head, views, labels, loss, seed=seed)
+            if loss
+            else trained(head, views, items, seed=seed, recipe={})
+        )
+        with torch.no_grad():
+            yield name, head(torch.from_numpy(features.views[0])).numpy()
+
+
+def trained_by_peer(head: nn.Linear, views: np.ndarray, labels: np.ndarray, loss: str, *, seed: int) -> nn.Linear:
+    """Return the head after the steps and batches of `trained`, with a loss of pytorch-metric-learning."""
+    from pytorch_metric_learning import losses, miners  # its samplers change Faiss for the whole process
+
+    settings = schedule(Settings(catalogue=""), photos=len(labels), items=int(labels.max()) + 1)
+    classes = {"num_classes": int(labels.max()) + 1}
+    make = getattr(losses, loss)
+    criterion = make() if loss == "MultiSimilarityLoss" else make(**classes, embedding_size=head.out_features)
+    miner = miners.MultiSimilarityMiner() if loss == "MultiSimilarityLoss" else None
+    rates = ((head, 1e-3), (criterion, 1e-2))
+    optimizer = torch.optim.Adam([{"params": list(part.parameters()), "lr": rate} for part, rate in rates])
+    sampler = ItemSampler(labels.tolist(), items_per_batch=16, photos_per_item=4, seed=seed, steps=settings.epoch_steps)
+    every, targets = torch.from_numpy(views), torch.from_numpy(labels)
+    for positions in itertools.chain.from_iterable(sampler.epoch(epoch) for epoch in range(settings.epochs)):
+        chosen = every[torch.randint(len(views), (len(positions),)), positions]
+        vectors = head(chosen)
+        value = criterion(vectors, targets[positions], miner and miner(vectors, targets[positions]))
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+    return head
+
+
+TABLES = (("mixed", CASES, models), ("losses", LOSS_CASES, by_loss), ("peers", LOSS_CASES, by_peer))
+
+
 def main() -> None:
     """Measure every case and print the table."""
     parser = parser_of(__doc__)
@@ -263,9 +317,9 @@ def main() -> None:
     torch.set_num_threads(1)
     sets = Sets(Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")), arguments.output)
     rates = [f"{metric} {part}" for metric in ("R@1", "TPIR") for part in PARTS]
-    columns = ("items, photos, model", *rates, "distance of fitted items", "threshold")
+    columns = ("items, photos, model", *rates, "OPIS", "distance of fitted items", "threshold")
     with Recorder("head_start", arguments) as record:
-        for table, cases, make in (("mixed", CASES, models), ("losses", LOSS_CASES, by_loss)):
+        for table, cases, make in TABLES:
             record.table(table, columns)
             every: dict[str, list[dict[str, float]]] = {}
             for name, (items, photos) in cases:
@@ -280,14 +334,14 @@ def main() -> None:
                 for model, values in found.items():
                     record.add(f"{name}, {items} × {photos}, {model}", *cells(values, found[PRETRAINED], rates))
                     every.setdefault(model, []).extend(values)
-            if table == "losses":
+            if table != "mixed":
                 for model, values in every.items():
                     record.add(f"all sets, {model}", *cells(values, every[PRETRAINED], rates))
 
 
 def cells(values: list[dict[str, float]], before: list[dict[str, float]], rates: list[str]) -> list[str]:
-    """Return a row of the table: the rates with their change, the distance of fitted items and the threshold."""
-    means = [f"{np.mean([value[key] for value in values]):.3f}" for key in ("distance", "threshold")]
+    """Return a row of the table: the rates with their change, OPIS, the distance of fitted items and the threshold."""
+    means = [f"{np.mean([value[key] for value in values]):.3f}" for key in ("OPIS", "distance", "threshold")]
     return [*(told(rate, values, before, plain=values is before) for rate in rates), *means]
 
 
