@@ -94,7 +94,7 @@ SECTIONS = {
     },
     "More": {
         "data": Entry("retrieval.cli.data", "data", "Check a catalogue, or create one."),
-        "keys": Entry("serving.cli", "keys", "Manage the API keys of a server and the keys that sign bundles."),
+        "keys": Entry("serving.cli", "keys", "Manage the API keys of a server."),
         "research": Entry(
             "research.papers.cli", "research", "Reproduce the papers' tables and figures (checkout only)."
         ),

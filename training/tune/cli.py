@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     help="Setting to search, and its values: LOW..HIGH[:log][:step=N] or A,B,… Can be repeated.",
 )
 @click.option("--trials", type=int, help="Number of trials.  [default: 50]")
-@click.option("--jobs", default=1, show_default=True, help="Number of trials that run at a time, in processes.")
 @click.option("--folds", default=4, show_default=True, help="Number of class-disjoint folds.")
 @click.option(
     "--objective",
@@ -48,13 +47,16 @@ if TYPE_CHECKING:
     metavar="NAME=VALUE",
     help="Setting of `train` that every trial has, such as epochs=5 or loss.alpha=32. Can be repeated.",
 )
-@click.option("--resume", is_flag=True, help="Continue a study with its own settings, up to --trials if given.")
-def tune(  # noqa: PLR0913, PLR0917, one an option
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Continue a study with its own settings, up to --trials if given. Several processes may do so at a time.",
+)
+def tune(
     catalogue: Path | str | None,
     output: Path,
     search: Sequence[str],
     trials: int | None,
-    jobs: int,
     folds: int,
     objective: str,
     share: float,
@@ -81,7 +83,7 @@ def tune(  # noqa: PLR0913, PLR0917, one an option
     from .study import TRIALS, make_plan, resume_study, start_study
 
     if resume:
-        outcome = resume_study(output, trials=trials, jobs=jobs)
+        outcome = resume_study(output, trials=trials)
     else:
         settings = gather_settings(catalogue=catalogue, config=config, given=parse_settings(given))
         plan = make_plan(
@@ -97,7 +99,7 @@ def tune(  # noqa: PLR0913, PLR0917, one an option
         click.echo(
             f"Searching {names} on {counted(items, 'training item', 'training items')} in {counted(folds, 'fold')}."
         )
-        outcome = start_study(plan, output, jobs=jobs)
+        outcome = start_study(plan, output)
     _print_outcome(outcome, output)
 
 

@@ -1,4 +1,4 @@
-"""A tuning study: its plan, its trials in Optuna's storage, and the processes that run them.
+"""A tuning study: its plan, and its trials in Optuna's storage, from which any number of processes takes them.
 
 study/
   study.json    settings, search space, objective, folds and number of trials
@@ -13,28 +13,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import optuna
-import torch
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import OperationalError
 
 from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.splits import make_evaluation_protocol
-from retrieval.errors import InvalidParameter, RetrievalError, RunError, command, counted
+from retrieval.errors import InvalidParameter, RunError, command, counted
 from retrieval.files import write_file
-from retrieval.process import cores
 from training.config import SPLIT_SEED, Settings
 from training.data.folds import Fold, fold_splits, item_folds, share_of_items, training_items
 from training.evaluation.evaluate import make_evaluation_split
@@ -188,13 +183,13 @@ def make_plan(
     return plan
 
 
-def start_study(plan: Plan, path: Path, *, jobs: int = 1) -> Outcome:
-    """Run a planned study in a new directory, and return its outcome. With one job it depends only on the plan.
+def start_study(plan: Plan, path: Path) -> Outcome:
+    """Run a planned study in a new directory, and return its outcome. In one process it depends only on the plan.
 
     Raises
     ------
     RunError
-        If `path` already contains a study, or a process failed.
+        If `path` already contains a study.
     """
     if (path / "study.json").exists():
         raise RunError(f"{path} already contains a study", remedy="Continue it with --resume, or choose another place")
@@ -202,13 +197,14 @@ def start_study(plan: Plan, path: Path, *, jobs: int = 1) -> Outcome:
     (path / "study.db").unlink(missing_ok=True)  # left by an interrupted call
     optuna.create_study(storage=_storage(path), study_name=NAME, direction=plan.direction)
     write_file(path / "study.json", json.dumps(plan.to_dict(), indent=2) + "\n")  # its presence makes it a study
-    return resume_study(path, jobs=jobs)
+    return resume_study(path)
 
 
-def resume_study(path: Path, *, trials: int | None = None, jobs: int = 1) -> Outcome:
-    """Continue a study, optionally up to another number of trials; a finished study is only read."""
-    if jobs < 1:
-        raise InvalidParameter("jobs", "be at least 1", jobs)
+def resume_study(path: Path, *, trials: int | None = None) -> Outcome:
+    """Continue a study, optionally up to another number of trials; a finished study is only read.
+
+    Other processes may continue it too: each takes the next trial.
+    """
     plan = Plan.read(path)
     if trials is not None and trials != plan.trials:
         plan = dataclasses.replace(plan, trials=trials)
@@ -217,10 +213,7 @@ def resume_study(path: Path, *, trials: int | None = None, jobs: int = 1) -> Out
     waiting = study.get_trials(states=[TrialState.WAITING, TrialState.RUNNING])
     if (given := plan.space.given()) and not any(GIVEN in trial.user_attrs for trial in [*waiting, *ended(study)]):
         study.enqueue_trial(given, user_attrs={GIVEN: True})
-    if jobs == 1:
-        work(path)
-    else:
-        _run_processes(path, jobs)
+    work(path)
     return Outcome(plan, ended(study))
 
 
@@ -280,31 +273,3 @@ def _storage(path: Path) -> RDBStorage:
             )
     except OperationalError as error:
         raise RunError(f"{path / 'study.db'} cannot be written: {error.orig}", remedy="Check the disk") from error
-
-
-def _run_processes(path: Path, jobs: int) -> None:
-    """Run trials in several processes; the others go on when one is killed."""
-    threads = None if "OMP_NUM_THREADS" in os.environ else max(1, cores() // jobs)
-    processes = [get_context("spawn").Process(target=_work, args=(path, threads)) for _ in range(jobs)]
-    try:
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-    finally:
-        for process in processes:
-            process.terminate()
-    codes = [process.exitcode or 0 for process in processes]
-    if any(code > 0 for code in codes) or all(codes):
-        why = "failed with the error above" if max(codes) > 0 else "was killed"
-        raise RunError(f"a process {why}", remedy="Continue with --resume, and with fewer --jobs if memory is short")
-
-
-def _work(path: Path, threads: int | None) -> None:
-    """Run trials as a process; print a RetrievalError in one line."""
-    if threads is not None:
-        torch.set_num_threads(threads)
-    try:
-        work(path)
-    except RetrievalError as error:
-        sys.exit(f"error: {' '.join(str(error).split())}")

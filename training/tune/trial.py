@@ -9,7 +9,6 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
-from multiprocessing import parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,9 +107,6 @@ def fold_metrics(settings: Settings, path: Path, fold: Fold, features: Path | No
 
 
 def _check_epoch(epochs: int, metrics: Mapping[str, float]) -> None:
-    """Prune a trial that diverges, and exit if the parent process was killed."""
-    parent = parent_process()
-    if parent is not None and not parent.is_alive():
-        raise SystemExit("the study was stopped")
+    """Prune a trial that diverges."""
     if not math.isfinite(metrics["loss"]):
         raise optuna.TrialPruned(f"the loss was {metrics['loss']} in epoch {epochs}")
