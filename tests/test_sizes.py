@@ -13,8 +13,8 @@ from tools.walks import rooms, sizes, walks
 from .conftest import ROOT
 
 MOST = {
-    "statements": 15_800,
-    "lines": 35_150,
+    "statements": 15_810,
+    "lines": 35_250,
     "modules": 234,
     "options": 152,
     "settings": 44,

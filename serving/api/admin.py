@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Path
 from starlette.responses import Response
 
 from retrieval.images.formats import format_of
@@ -53,7 +53,7 @@ def admin_routes(service: Service) -> APIRouter:
         return found[:MOST_ANSWERS]
 
     @router.get("/answers/{request_id}/photo", response_class=Response, responses=answers("image/*") | errors(404))
-    def photo(request_id: str) -> Response:
+    def photo(request_id: Annotated[str, Path(description="The answer's `request_id`.", examples=["…"])]) -> Response:
         """Return the photo that was sent, if it is kept."""
         data = None if service.judged is None else service.judged.photo(request_id)
         form = None if data is None else format_of(data)

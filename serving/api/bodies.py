@@ -32,35 +32,40 @@ BOX = "left, upper, right, lower in pixels of the upright photo."
 Id = Annotated[str, Field(min_length=1, max_length=LONGEST_ID)]
 Base64 = Annotated[str, Field(description=f"A {NAMES} file, base64.")]
 Sides = Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=4, max_length=4, description=BOX)]
-BoxText = Annotated[str, Field(pattern=f"^{NUMBER}(,{NUMBER}){{3}}$", description=f"Part to search: {BOX}")]
-Find = Annotated[Literal["windows", "detector"], Field(description="Windows of the photo, or the server's detector.")]
+BoxText = Annotated[str, Field(pattern=f"^{NUMBER}(,{NUMBER}){{3}}$")]
+Find = Annotated[
+    Literal["windows", "detector"],
+    Field(description="Windows of the photo, or the server's detector.", examples=["windows"]),
+]
 Model = TypeVar("Model", bound=BaseModel)
 
 
 class Options(BaseModel):
     """Options of every search."""
 
-    top_k: Annotated[int, Field(ge=1, le=MOST_MATCHES, description="Largest number of matches.")] = 10
+    top_k: Annotated[int, Field(ge=1, le=MOST_MATCHES, description="Largest number of matches.", examples=[3])] = 10
     where: Annotated[
         str | None,
-        Field(max_length=MOST_WHERE, description="A filter over columns, such as \"brand = 'x' and price < 10\"."),
+        Field(max_length=MOST_WHERE, description="A filter over columns.", examples=["brand = 'x' and price < 10"]),
     ] = None
     fields: Annotated[
         list[Annotated[str, Field(max_length=200)]] | None,
-        Field(max_length=64, description="Metadata keys to return with each match; all by default."),
+        Field(max_length=64, description="Metadata keys to return with each match; all by default.", examples=["name"]),
     ] = None
 
 
 class Explained(Options):
     """Options of searches whose answers can be explained."""
 
-    explain: bool = False
+    explain: Annotated[
+        bool, Field(description="Also return what the distances of the nearest items are made of.", examples=[True])
+    ] = False
 
 
 class PhotoQuery(Explained):
     """Query parameters of a search with one photo."""
 
-    bbox: BoxText | None = None
+    bbox: Annotated[BoxText | None, Field(description=f"Part to search: {BOX}", examples=["0,0,200,150"])] = None
 
 
 class BoxesQuery(Options):
@@ -68,7 +73,8 @@ class BoxesQuery(Options):
 
     find: Find = "windows"
     bbox: Annotated[
-        list[BoxText] | None, Field(max_length=MOST_BBOXES, description="Boxes to search one by one, instead.")
+        list[BoxText] | None,
+        Field(max_length=MOST_BBOXES, description="Boxes to search one by one, instead.", examples=["0,0,200,150"]),
     ] = None
 
 
@@ -120,7 +126,9 @@ class PhotoRequest(BaseModel):
 class FeedbackRequest(BaseModel):
     """A verdict on an answer."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"example": {"request_id": "…", "verdict": "wrong", "item_id": "mug-17"}}
+    )
 
     request_id: Annotated[
         str, Field(max_length=100, description="Request id of one of the last 4,096 answers to the same key.")
@@ -147,7 +155,15 @@ class TableRow(BaseModel):
 class SyncRequest(BaseModel):
     """A table of all photos that the gallery should have."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "example": {
+                "photos": [{"photo_id": "mug-17/1.jpg", "item_id": "mug-17", "metadata": {"name": "Blue mug"}}],
+                "dry_run": True,
+            }
+        },
+    )
 
     photos: Annotated[list[TableRow], Field(min_length=1, max_length=MOST_ROWS)]
     prune: Annotated[bool, Field(description="Remove the gallery's photos that are not in the table.")] = False
@@ -268,6 +284,7 @@ def known_parameters(request: Request) -> None:
         known = []  # the body has them all
     for name in request.query_params:
         if name not in known:
-            rule = "be a field of the JSON body" if is_json(request) else f"be one of {', '.join(known) or 'none'}"
+            rule = f"be one of {', '.join(known)}" if known else "be left out: this route has none"
+            rule = "be a field of the JSON body" if is_json(request) else rule
             near = get_close_matches(name, known, n=1)
             raise InvalidParameter("query parameter", rule, name, remedy=f"Did you mean {near[0]}?" if near else "")

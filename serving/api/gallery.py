@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from anyio import to_thread
 from fastapi import APIRouter, Query, Request
+from fastapi import Path as PathParameter
 from fastapi.responses import JSONResponse, Response
 from starlette.convertors import Convertor, register_url_convertor
 
@@ -34,6 +35,11 @@ from .problems import BODY, IMAGE, answers, body_of, errors, problem
 from .search import public
 
 LISTED = 100  # photo_ids in the answer to a table
+ItemId = Annotated[str, PathParameter(description="The item's id, percent-encoded.", examples=["mug-17"])]
+PhotoId = Annotated[str, PathParameter(description="The photo's id, percent-encoded.", examples=["mug-17/1.jpg"])]
+AFTER = "List the ids that follow this one: `next` of the page before."
+FIND = "Part of the item's id or metadata, in upper or lower case."
+OWNER = "The photo's item, if the body is an image."
 
 
 class AnyText(Convertor[str]):
@@ -59,16 +65,16 @@ def item_routes(service: Service) -> APIRouter:
 
     @router.get("/items", response_model=ItemPage, responses=errors(422))
     def items(
-        after: Annotated[str, Query(max_length=LONGEST_ID)] = "",
-        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-        find: Annotated[str, Query(max_length=LONGEST_ID)] = "",
+        after: Annotated[str, Query(max_length=LONGEST_ID, description=AFTER, examples=["mug-17"])] = "",
+        limit: Annotated[int, Query(ge=1, le=1000, description="Largest number of ids.", examples=[20])] = 100,
+        find: Annotated[str, Query(max_length=LONGEST_ID, description=FIND, examples=["mug"])] = "",
     ) -> dict[str, Any]:
-        """List item ids in alphabetical order, page by page; `find` is a part of their ids or metadata, in any case."""
+        """List item ids in alphabetical order, page by page."""
         item_ids = service.retriever.gallery.item_ids(after=after, limit=limit + 1, find=find)
         return {"items": item_ids[:limit], "next": item_ids[limit - 1] if len(item_ids) > limit else None}
 
     @router.get("/items/{item_id:any}", response_model=Item, responses=errors(404))
-    def item(item_id: str) -> dict[str, Any]:
+    def item(item_id: ItemId) -> dict[str, Any]:
         """Return an item and its photos."""
         photos = service.retriever.gallery.photos(item_id)
         if not photos:
@@ -76,7 +82,7 @@ def item_routes(service: Service) -> APIRouter:
         return {"item_id": item_id, "photos": [_photo(photo) for photo in photos]}
 
     @router.delete("/items/{item_id:any}", response_model=Removed, responses=errors(404, 422, 503, 507))
-    def remove_item(item_id: str) -> dict[str, int]:
+    def remove_item(item_id: ItemId) -> dict[str, int]:
         """Remove all photos of an item."""
         photos, version = service.remove(item_ids=[item_id])
         return {"photos": photos, "gallery_version": version}
@@ -89,7 +95,7 @@ def photo_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["gallery"])
 
     @router.get("/photos/{photo_id:any}", response_model=Photo, responses=errors(404))
-    def photo(photo_id: str) -> dict[str, Any]:
+    def photo(photo_id: PhotoId) -> dict[str, Any]:
         """Return a photo's item and metadata."""
         row = service.retriever.gallery.photo(photo_id)
         if row is None:
@@ -103,7 +109,9 @@ def photo_routes(service: Service) -> APIRouter:
         openapi_extra=body_of("PhotoRequest", "image"),
     )
     async def put_photo(
-        request: Request, photo_id: str, item_id: Annotated[str, Query(max_length=LONGEST_ID)] = ""
+        request: Request,
+        photo_id: PhotoId,
+        item_id: Annotated[str, Query(max_length=LONGEST_ID, description=OWNER, examples=["mug-17"])] = "",
     ) -> Response:
         """Add or replace a photo: send the raw image with ?item_id=, or JSON."""
         metadata: dict[str, Any] = {}
@@ -121,7 +129,7 @@ def photo_routes(service: Service) -> APIRouter:
         )
 
     @router.delete("/photos/{photo_id:any}", response_model=Removed, responses=errors(404, 422, 503, 507))
-    def remove_photo(photo_id: str) -> dict[str, int]:
+    def remove_photo(photo_id: PhotoId) -> dict[str, int]:
         """Remove a photo."""
         photos, version = service.remove(photo_ids=[photo_id])
         return {"photos": photos, "gallery_version": version}
@@ -131,7 +139,7 @@ def photo_routes(service: Service) -> APIRouter:
         response_class=Response,
         responses=answers("image/jpeg") | errors(404),
     )
-    async def thumbnail(photo_id: str) -> Response:
+    async def thumbnail(photo_id: PhotoId) -> Response:
         """Return a gallery photo's thumbnail, a JPEG of at most 256 pixels per side."""
         jpeg = await to_thread.run_sync(service.retriever.gallery.thumbnail, photo_id)
         if jpeg is None:

@@ -47,6 +47,7 @@ MANAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
     "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
 }
+DOCS_SOURCES = "script-src 'self'; connect-src 'self'; img-src blob:"
 DESCRIPTION = (
     f"Images are {NAMES} files of at most 10 MiB; convert others before you send them. They travel as the raw body, in "
     "a form, or as base64 in JSON. Ids in paths are percent-encoded. Errors are RFC 9457 problem documents; malformed "
@@ -158,12 +159,16 @@ def report_routes(service: Service) -> APIRouter:
 
 
 def docs_route(app: FastAPI) -> APIRouter:
-    """Return the route of the API documentation, a page without scripts or resources of other hosts."""
+    """Return the routes of the API documentation, a page without resources of other hosts, and of its script."""
     router = APIRouter(include_in_schema=False)
 
     @router.get(DOCS_PATH, response_class=Response)
     def docs() -> Response:
-        return _html(_docs_template().render(api=app.openapi()))
+        return _html(_docs_template().render(api=app.openapi()), sources=DOCS_SOURCES)
+
+    @router.get(f"{DOCS_PATH}.js", response_class=Response)
+    def script() -> Response:
+        return FileResponse(Path(__file__).with_name("docs.js"), headers={"Cache-Control": "no-cache"})
 
     return router
 
@@ -239,11 +244,11 @@ def _verdict(drift: Drift) -> str:
     return f"{drift.effect:.2f}, {'differs' if drift.alarm else 'as expected'}"
 
 
-def _html(content: str) -> Response:
-    """Return a page that may use its own style, pictures in it, and nothing else."""
+def _html(content: str, *, sources: str = "img-src data:") -> Response:
+    """Return a page that may use its own style, what comes from some sources, and nothing else."""
     styles = re.findall("<style>(.*?)</style>", content, re.DOTALL)
     hashes = " ".join(f"'sha256-{b64encode(sha256(style.encode()).digest()).decode()}'" for style in styles)
-    policy = f"default-src 'none'; style-src {hashes}; img-src data:; frame-ancestors 'none'; base-uri 'none'"
+    policy = f"default-src 'none'; style-src {hashes}; {sources}; frame-ancestors 'none'; base-uri 'none'"
     return Response(content, headers={"Content-Security-Policy": policy}, media_type="text/html; charset=utf-8")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -372,6 +373,29 @@ def test_the_report_can_be_read_everywhere(
     expect(report.locator("h2").last).to_have_text("Drift of live photos")
     assert report.evaluate("document.documentElement.scrollWidth") <= size[0]
     violations = Axe().run(report).response["violations"]
+    page.close()
+    assert [violation["id"] for violation in violations if violation["impact"] in ("serious", "critical")] == []
+
+
+def test_routes_are_tried_from_the_docs(browser: Browser, served: Served) -> None:
+    page = browser.new_page()
+    page.goto(f"{served.address}/docs")
+    violations = Axe().run(page).response["violations"]
+    search = page.locator("section", has=page.locator("form[data-path='/v1/search']"))
+    search.get_by_text("Try it").click()
+    photo = {"name": "photo.png", "mimeType": "image/png", "buffer": encode(draw(3, 5), "PNG")}
+    search.get_by_label("image").set_input_files(photo)  # type: ignore[arg-type]
+    search.get_by_label("top_k").fill("2")
+    search.get_by_role("button", name="POST").click()
+    expect(search.locator("output")).to_contain_text("POST /v1/search?top_k=2: 200")
+    expect(search.locator("pre")).to_contain_text('"item_id": "item-03"')
+    found = re.search(r'"photo_id": "(.+?)"', search.locator("pre").inner_text())
+    assert found
+    thumbnail = page.locator("section", has=page.locator("form[data-path^='/v1/thumbnails']"))
+    thumbnail.get_by_text("Try it").click()
+    thumbnail.get_by_label("photo_id").fill(found[1])
+    thumbnail.get_by_role("button", name="GET").click()
+    expect(thumbnail.locator("output img")).to_be_visible()
     page.close()
     assert [violation["id"] for violation in violations if violation["impact"] in ("serious", "critical")] == []
 

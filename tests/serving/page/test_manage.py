@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from fastapi.testclient import TestClient
 from playwright.sync_api import Page, expect, sync_playwright
 
@@ -213,8 +214,10 @@ def walk(page: Page, folder: Path) -> None:
     expect(page.locator("h2")).to_have_text("i<b>/é")
     page.get_by_role("button", name="Remove the item").click()
     expect(facts).to_contain_text("9 items, 30 photos")
-    for section in ("Look-alikes", "Answers", "Threshold and rates"):
+    for section in ("Items", "Look-alikes", "Answers", "Threshold and rates"):
         page.get_by_role("link", name=section).click()
         expect(page.get_by_role("link", name=section)).to_have_attribute("aria-current", "page")
         expect(page.locator("#main > *").first).to_be_visible()
+        violations = Axe().run(page).response["violations"]
+        assert [each["id"] for each in violations if each["impact"] in ("serious", "critical")] == [], section
     expect(page.locator("#wrong")).to_be_hidden()
