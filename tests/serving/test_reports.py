@@ -59,6 +59,4 @@ def test_a_policy_allows_the_style_of_the_page_by_its_hash_and_nothing_unsafe(
     assert len(styles) == (1 if answer.headers["content-type"].startswith("text/html") else 0)
     for style in styles:
         assert f"'sha256-{b64encode(sha256(style.encode()).digest()).decode()}'" in policy
-    assert not re.search(
-        r"<[^>]+\sstyle=|<script(?! src)|<link", answer.text
-    )  # the policy would stop them
+    assert not re.search(r"<[^>]+\sstyle=|<script(?! src)|<link", answer.text)  # the policy would stop them
