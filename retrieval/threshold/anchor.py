@@ -126,6 +126,8 @@ def anchor(
     }
     if mated is not None:
         evidence |= mated.evidence(threshold, drawn.expected(threshold), target_fpir)
+    if drawn.cross_fitted and mated is not None and not (mated.right <= threshold).any():
+        evidence |= {"tpir": None, "tpir_of": None, "precision": {}}  # of fold models, which find none
     return OperatingPoint(threshold, status, target_fpir, evidence)
 
 
@@ -168,7 +170,10 @@ def _uncertified(drawn: DrawnDistances, target_fpir: float) -> CalibrationError:
 def _choose(
     drawn: DrawnDistances, target: float, mated: _Mated | None, cap: float, *, certify: bool
 ) -> tuple[float, str]:
-    """Return the threshold and its status."""
+    """Return the threshold and its status.
+
+    Where fold models find nothing, the model that serves may: it was fitted on the items that it finds.
+    """
     for status in (CERTIFIED, ESTIMATED):
         if status == CERTIFIED and not certify and drawn.items < CERTIFIED_FROM:
             continue
@@ -189,7 +194,7 @@ def _choose(
                 f"more than {target:g} of the draws are at distance 0 from another item",
                 remedy="Look for items that are in the gallery under two ids, with `retrieval audit`",
             )
-        if mated is None or (mated.right <= limit).any():
+        if mated is None or drawn.cross_fitted or (mated.right <= limit).any():
             return limit, status
     raise CalibrationError(
         f"no threshold with FPIR <= {target:g} in this gallery finds a single item (TPIR 0)",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,23 @@ def test_indexing_the_catalogue_that_the_model_was_fitted_on_sets_an_estimated_t
     assert (point.status, point.evidence["items_drawn"], point.evidence["cross_fitted"]) == ("estimated", 25, 25)
     assert any("fitted without a fifth of the items" in sentence for sentence in point.evidence["assumptions"])
     assert any("Models that were fitted without the item found these" in line for line in describe(point))
+
+
+def test_a_threshold_serves_where_the_fold_models_find_no_photo_of_items_that_they_were_not_fitted_on(
+    tmp_path: Path, photos: Path
+) -> None:
+    """Fine-tuned models do so: unknown items come nearer to fitted ones than their own photos come to each other."""
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, photos)
+    with Gallery.open(tmp_path / "g") as gallery:
+        own = gallery_draws(bundle, gallery).sources[OWN]
+    unknown = np.linspace(0.5, 1, len(own))
+    far = {OWN: replace(own, distances=unknown, own=unknown + 1, wrong=np.full(len(own), np.inf))}
+    point = anchor(far, 0.1, gallery_items=25, fitted=ITEMS)
+    assert (point.status, point.evidence["tpir"]) == ("estimated", None)
+    assert "The share of photos that find their item was not measured" in describe(point)[1]
+    with pytest.raises(CalibrationError, match="finds a single item"):
+        anchor(far, 0.1, gallery_items=25)
 
 
 def test_only_new_photos_are_embedded_again_and_removed_ones_drop_out(
