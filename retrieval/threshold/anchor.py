@@ -125,9 +125,7 @@ def anchor(
         "tpir_of": None,
     }
     if mated is not None:
-        evidence |= mated.evidence(threshold, drawn.expected(threshold), target_fpir)
-    if drawn.cross_fitted and mated is not None and not (mated.right <= threshold).any():
-        evidence |= {"tpir": None, "tpir_of": None, "precision": {}}  # of fold models, which find none
+        evidence |= mated.evidence(threshold, drawn, target_fpir)
     return OperatingPoint(threshold, status, target_fpir, evidence)
 
 
@@ -224,18 +222,20 @@ class _Mated:
         right = np.concatenate([each.own[np.isinf(each.wrong)] for each in both])
         return cls("labelled queries" if labelled else "catalogue photos", draws, scores, right)
 
-    def evidence(self, threshold: float, fpir: float, target_fpir: float) -> dict[str, Any]:
-        """Return the rates at a threshold with an expected FPIR, and OPIS."""
+    def evidence(self, threshold: float, drawn: DrawnDistances, target_fpir: float) -> dict[str, Any]:
+        """Return the rates at a threshold, and OPIS. Where only fold models searched and found nothing, none is known."""
+        unknown = drawn.cross_fitted > 0 and not (self.right <= threshold).any()
+        fpir = drawn.expected(threshold)
         rates = identification_rates(self.scores, threshold)
         plain = replace(self.scores, own=self.draws.own_plain, impostor=self.draws.plain, wrong=None)
         return {
-            "tpir": rates.tpir,
-            "tpir_of": self.photos,
+            "tpir": None if unknown else rates.tpir,
+            "tpir_of": None if unknown else self.photos,
             "closest_is_right": self.scores.recall,
             "misidentification": rates.misidentification,
             "precision": {
                 f"{share:g}": precision(rates.tpir, rates.misidentification, fpir, unknown=share)
-                for share in UNKNOWN_SHARES
+                for share in ([] if unknown else UNKNOWN_SHARES)
             },
             "queries": rates.queries,
             "items": len(np.unique(self.draws.items)),
