@@ -223,7 +223,7 @@ class _Mated:
         return cls("labelled queries" if labelled else "catalogue photos", draws, scores, right)
 
     def evidence(self, threshold: float, drawn: DrawnDistances, target_fpir: float) -> dict[str, Any]:
-        """Return the rates at a threshold, and OPIS. Where only fold models searched and found nothing, none is known."""
+        """Return the rates at a threshold, unknown where only fold models searched and found nothing, and OPIS."""
         unknown = drawn.cross_fitted > 0 and not (self.right <= threshold).any()
         fpir = drawn.expected(threshold)
         rates = identification_rates(self.scores, threshold)
