@@ -73,6 +73,7 @@ def parts(axes: Sequence[Axes], table: Table) -> None:
 
 
 PICTURES: Mapping[str, tuple[Callable[..., None], tuple[str, ...], tuple[int, int]]] = {
+    "found": (found, ("item_distance / curves", "item_distance / found"), (2, 3)),
     "utility": (utility, ("demo / utility",), (1, 1)),
     "promise": (promise, ("promise / sizes",), (1, 1)),
     "parts": (parts, ("endpoint / parts",), (1, 1)),
