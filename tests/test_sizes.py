@@ -14,7 +14,7 @@ from .conftest import ROOT
 
 MOST = {
     "statements": 15_810,
-    "lines": 35_250,
+    "lines": 35_270,
     "modules": 234,
     "options": 152,
     "settings": 44,

@@ -226,7 +226,28 @@
     note.textContent = sent?.ok ? "Saved, thank you." : "This could not be saved. Search again, then answer.";
     for (const button of buttons) button.hidden = true;
     answer.querySelector("#another").hidden = true;
+    if (sent?.ok) await offerToAdd(note, body, answer.querySelector(".r-open")?.dataset.open);
   });
+
+  // --- adding a judged photo to the catalogue, for those who may and where it is kept
+  async function offerToAdd(note, { request_id, verdict, item_id }, first) {
+    const kept = await fetch(`v1/admin/answers/${encodeURIComponent(request_id)}/photo`).catch(() => null);
+    if (!kept?.ok) return;
+    const photo = await kept.blob(), right = verdict === "right" ? first : item_id;
+    const name = make("input", { required: true, maxLength: 200, value: right ?? "", placeholder: "Id; a new one makes a new item" });
+    const button = make("button", { textContent: "Add" });
+    const form = make("form", { className: "r-add" }, make("label", {}, "Add this photo to the item ", name), button);
+    form.onsubmit = async (event) => {
+      event.preventDefault();
+      button.disabled = true;
+      const address = `v1/photos/${encodeURIComponent(`answer-${request_id}`)}?${new URLSearchParams({ item_id: name.value.trim() })}`;
+      const sent = await fetch(address, { method: "PUT", body: photo, headers: { "content-type": photo.type } }).catch(() => null);
+      button.disabled = false;
+      if (sent?.ok) form.replaceWith(`Added to ${name.value.trim()}.`);
+      else note.textContent = (await sent?.json().catch(() => null))?.title ?? "This could not be added. Try again.";
+    };
+    note.after(form);
+  }
   document.addEventListener("click", (event) => {
     if (!event.target.closest?.("#answer [data-another]")) return;
     find("#another").hidden = false;

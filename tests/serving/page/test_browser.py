@@ -15,6 +15,7 @@ from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import Photo
 from retrieval.feedback import read_feedback
@@ -207,6 +208,40 @@ def test_another_item_is_found_by_a_part_of_its_name_and_kept_as_the_right_one(p
     expect(page.locator("#noted")).to_contain_text("thank you")
     line = read_feedback(world / "gallery.feedback.jsonl")[-1]
     assert (line.verdict, line.item_id, line.right_item_id) == ("wrong", "item-03", "item-07")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "offered", "item"),
+    [
+        ("Yes", "item-03", "item-03"),
+        ("It is another item", "item-07", "item-07"),
+        ("It is not in the catalogue", "", "a/new one"),
+    ],
+)
+def test_a_judged_photo_is_added_from_the_answer(
+    browser: Browser, world: Path, tmp_path: Path, verdict: str, offered: str, item: str
+) -> None:
+    shutil.copytree(world / "gallery", tmp_path / "gallery")
+    (tmp_path / "bundle").symlink_to(world / "bundle")
+    own = start(tmp_path, tmp_path, "--feedback-photos", str(tmp_path / "kept"))
+    page = browser.new_page()
+    visit(page, own.address)
+    send(page, encode(draw(3, 5)))
+    expect(page.locator("#answer h2")).to_have_text("This is item-03")
+    page.locator("#answer").get_by_role("button", name=verdict).click()
+    if verdict == "It is another item":
+        page.get_by_label("Which item is it?").fill(item)
+        page.locator("#another").get_by_role("button", name=item).click()
+    field = page.get_by_label("Add this photo to the item")
+    expect(field).to_have_value(offered)
+    field.fill(item)
+    page.get_by_role("button", name="Add").click()
+    expect(page.locator(".r-verdicts")).to_contain_text(f"Added to {item}.")
+    page.close()
+    assert stop(own) == 0
+    with Gallery.open(tmp_path / "gallery", read_only=True) as gallery:
+        added = [photo for photo, _, _ in gallery.photos(item) if photo.startswith("answer-")]
+        assert (len(added), len(gallery)) == (1, 31)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
