@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from index.gallery import Gallery
 from retrieval.cli.main import main
 
 from .conftest import ROOT
@@ -84,5 +85,38 @@ def test_what_clients_type_is_answered(world: Path, tmp_path: Path, monkeypatch:
         names: dict[str, Any] = {}
         exec(SNIPPETS[1].replace(ADDRESS, running.address), names)  # noqa: S102 - the README's own lines
         assert names["answer"].matches[0].item_id == "item-03"
+    finally:
+        stop(running)
+
+
+@pytest.mark.end_to_end
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on the PATH")
+def test_the_calls_of_the_cookbook_and_of_manage_are_answered(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("bundle", "gallery"):
+        shutil.copytree(world / name, tmp_path / name)
+    with Gallery.open(tmp_path / "gallery") as gallery:
+        gallery.declare({"price": "number"})
+    text = "".join((ROOT / "docs" / name).read_text() for name in ("cookbook.md", "manage.md"))
+    for name in set(re.findall(r"[@ ](\w+\.jpg)", text)) | {"query.jpg"}:
+        (tmp_path / name).write_bytes(encode(draw(3, 5)))
+    monkeypatch.chdir(tmp_path)
+    running = start(tmp_path, tmp_path, "--no-page")
+    try:
+        lines = [shlex.split(line, comments=True) for line in text.splitlines() if line.startswith("curl ")]
+        assert len(lines) == 10
+        request_id = ""
+        for line in lines:
+            words = [
+                word.replace(ADDRESS, running.address).replace("…", request_id).replace("sku-2", "item-02")
+                for word in line
+            ]
+            done = subprocess.run([*words, "-sS", "--fail-with-body"], capture_output=True, check=False)
+            assert done.returncode == 0, (line, done.stdout, done.stderr)
+            request_id = request_id or json.loads(done.stdout)["request_id"]
+        (snippet,) = [each for each in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "import" in each]
+        exec(snippet.replace(ADDRESS, running.address), {})  # noqa: S102 - the cookbook's own lines
+        assert capsys.readouterr().out == "This is item-03\n"
     finally:
         stop(running)

@@ -92,7 +92,7 @@ def train(
 
     \b
     Example:
-      retrieval train photos.csv --backbone google/mobilenet_v1_0.75_224 -o runs/shop \\
+      retrieval train photos.csv --backbone efficientnet-lite0 -o runs/shop \\
           --loss smooth_ap --loss.temperature 0.01 --regularizer tcm
       retrieval train reviewed.csv --from runs/shop --epochs 2 -o runs/shop-2
     """

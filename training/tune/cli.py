@@ -76,7 +76,7 @@ def tune(
 
     \b
     Example:
-      retrieval tune photos.csv --set backbone=google/mobilenet_v1_0.75_224 -o studies/shop \\
+      retrieval tune photos.csv --set backbone=efficientnet-lite0 -o studies/shop \\
           --search learning_rate=1e-5..1e-3:log --search loss=smooth_ap,proxy_anchor --trials 30
     """
     from .search_space import parse_searches
