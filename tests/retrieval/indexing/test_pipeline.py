@@ -24,6 +24,15 @@ def test_a_photo_with_too_much_metadata_is_refused_and_the_others_are_indexed(wo
     assert (report.added, [photo_id for photo_id, _ in report.refused]) == (1, [rows[1].photo_id, rows[2].photo_id])
     assert "65,536 bytes" in report.refused[0][1]
     assert all(len(reason) < 1000 for _, reason in report.refused)
+    with Gallery.open(tmp_path / "gallery") as gallery:
+        assert [photo_id for photo_id, _, _ in gallery.photos()] == [photos[0].photo_id]
+
+
+def test_a_new_gallery_that_refuses_every_photo_is_not_left_behind(world: Path, tmp_path: Path) -> None:
+    photo = replace(read_catalogue(world / "photos")[0], metadata={"n": nan})
+    report = index_catalogue(Bundle.open(world / "bundle"), [photo], tmp_path / "gallery", progress=False)
+    assert [photo_id for photo_id, _ in report.refused] == [photo.photo_id]
+    assert not (tmp_path / "gallery").exists()
 
 
 def test_batches_without_photos_to_add_are_not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
