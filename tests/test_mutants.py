@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -114,3 +116,17 @@ def test_a_record_of_other_code_or_with_too_few_faults_is_named() -> None:
     assert of_module(survivors={"a: 1 -> 2": ""}) == [f"{module}: survived without a reason: a: 1 -> 2"]
     assert of_module(survivors={str(n): "it is a limit" for n in range(2)})[0].startswith("only")
     assert wanted([None] * 21, 0.1) == 3  # type: ignore[list-item]
+
+
+@pytest.mark.end_to_end
+def test_tests_run_the_code_with_the_fault_whatever_the_tool_itself_imported() -> None:
+    script = """
+import tempfile, time
+from tools.mutants import ROOT, Runs, make_faults
+module, tests = "retrieval/bundle/fitted.py", ["tests/retrieval/bundle/test_fitted.py"]
+faults = [fault for fault in make_faults(module, (ROOT / module).read_bytes(), tests) if "8 -> 9" in fault.name]
+with tempfile.TemporaryDirectory() as folder:
+    print([outcome for _, outcome in Runs(folder, faults, time.monotonic() + 300).outcomes(faults)])
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "['killed']"

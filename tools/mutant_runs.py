@@ -30,6 +30,7 @@ MARKS = "not slow and not end_to_end and not browser"
 KILLED, SURVIVED, BROKEN = "killed", "survived", "the tests could not be run"
 LEAST_S, LOG, COVERAGE = 30, "tests.log", "tests-of-lines.json"
 SETUP, CALL = "setup", "call"
+OURS = ("index", "research", "retrieval", "serving", "tests", "tools", "training")
 IMPORTED = ("hypothesis", "numpy", "faiss", "onnxruntime", "onnx", "PIL.Image", "fastapi.testclient", "httpx")
 
 
@@ -185,5 +186,5 @@ def _enter(tree: Path) -> None:
     os.environ["PYTHONPATH"] = str(tree)
     os.environ.setdefault("RETRIEVAL_TEST_DATA", str(ROOT.parent / "shared"))
     sys.path[:] = [str(tree), *(path for path in sys.path if path not in ("", str(ROOT)))]
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tools"]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:  # imported from the tree itself
         del sys.modules[name]
