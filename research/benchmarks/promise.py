@@ -41,8 +41,12 @@ from .tables import NONE, Recorder, parser_of
 
 DISTANCE = ItemDistance()
 DIM, CROWDS, PHOTOS = 24, 40, 3  # of a simulated world; photos per item in the gallery
-STRANGERS = 1000  # unknown items of a world
+STRANGERS, MORE_STRANGERS = (
+    1000,
+    20_000,
+)  # unknown items of a world; so few would decide by chance whether 3,000 keep 5 %
 WORLDS = {100: 1, 400: 1, 3000: 2}  # known items of a world; one in so many of the worlds has that size
+LARGE = 3000  # known items from which a world has more unknown ones
 SIZES = (50, 100, 200, 400)  # known items of a gallery of photos
 MOST = 12  # photos of an item in one shop of grocery; birds and cars have as many
 LABELLED = 25  # labelled photos of known items, and of unknown ones
@@ -87,9 +91,9 @@ def products(items: np.ndarray) -> np.ndarray:
 
 
 def world(generator: np.random.Generator, items: int, photos: int = PHOTOS) -> Photos:
-    """Return a simulated world: photos of some items for the gallery, a query for each and for STRANGERS others."""
+    """Return a simulated world: photos of some items for the gallery, a query for each and for many others."""
     centres, widths = generator.normal(size=(CROWDS, DIM)), generator.uniform(0.5, 1.2, size=(CROWDS, 1))
-    count = items + STRANGERS
+    count = items + (MORE_STRANGERS if items >= LARGE else STRANGERS)
     crowd, spread = generator.integers(CROWDS, size=count), generator.uniform(0.5, 1.0, size=(count, 1))
     places = centres[crowd] + widths[crowd] * generator.normal(size=(count, DIM))
     labels = np.concatenate([np.repeat(np.arange(items), photos), np.arange(count)])
