@@ -163,7 +163,7 @@
   }
   async function open(item, photo, distance, places) {
     const answer = await fetch(`v1/items/${encodeURIComponent(item)}`).catch(() => null);
-    if (!answer?.ok) return;
+    if (!answer?.ok) { alert(`The item ${item} cannot be shown. It may have been removed.`); return; }
     const { photos } = await answer.json();
     const own = photos.find((each) => each.photo_id === photo) ?? photos[0], about = own.metadata;
     const name = typeof about.name === "string" && about.name.trim() ? about.name : item;
@@ -189,7 +189,7 @@
     const facts = make("dl");
     for (const [key, value] of Object.entries({ id: item, ...about, ...(distance && { distance }) })) facts.append(make("dt", { textContent: key }), make("dd", { textContent: String(value) }));
     const link = make("button", { type: "button", textContent: "Copy a link to this item" });
-    const note = make("span", { className: "r-small", textContent: " It shows the item, not your photo, which is not kept." });
+    const note = make("span", { className: "r-small", textContent: " It shows the item, not your photo." });
     link.onclick = async () => {
       const address = new URL(location.href);
       address.hash = new URLSearchParams({ item });
@@ -243,7 +243,8 @@
       const address = `v1/photos/${encodeURIComponent(`answer-${request_id}`)}?${new URLSearchParams({ item_id: name.value.trim() })}`;
       const sent = await fetch(address, { method: "PUT", body: photo, headers: { "content-type": photo.type } }).catch(() => null);
       button.disabled = false;
-      if (sent?.ok) form.replaceWith(`Added to ${name.value.trim()}.`);
+      const item = name.value.trim(), link = make("a", { href: `manage#item=${encodeURIComponent(item)}`, textContent: item });
+      if (sent?.ok) form.replaceWith("Added to ", link, ".");
       else note.textContent = (await sent?.json().catch(() => null))?.title ?? "This could not be added. Try again.";
     };
     note.after(form);

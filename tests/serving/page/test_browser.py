@@ -159,6 +159,7 @@ def test_a_phone_takes_photos_with_its_camera(browser: Browser, served: Served) 
 
 
 def test_boxes_that_were_found_are_drawn_and_open_their_answer(page: Page) -> None:
+    expect(page.locator("#parts")).to_be_hidden()  # there is no photo yet
     send(page, encode(pair_of(4, 6), "PNG"), "pair.png")
     expect(page.locator("#answer .r-banner")).to_be_visible()
     page.get_by_role("button", name="Find all items in the photo").click()
@@ -181,7 +182,7 @@ def test_a_card_opens_the_item_beside_the_photo_and_links_to_it(page: Page, serv
     expect(dialog.locator("h2")).to_have_text("item-03")
     expect(dialog.locator(".r-pair figure")).to_have_count(2)
     expect(dialog.locator(".r-photos button")).to_have_count(3)
-    expect(dialog).to_contain_text("not your photo, which is not kept")
+    expect(dialog).to_contain_text("It shows the item, not your photo.")
     before = dialog.locator(".r-pair img").last.get_attribute("src")
     for place in range(3):  # one of them is shown already
         dialog.locator(".r-photos button").nth(place).click()
@@ -195,6 +196,10 @@ def test_a_card_opens_the_item_beside_the_photo_and_links_to_it(page: Page, serv
     page.reload()
     expect(page.locator("#item h2")).to_have_text("item-05")
     expect(page.locator("#item .r-pair figure")).to_have_count(1)
+    with page.expect_event("dialog") as told:
+        page.evaluate("location.hash = 'item=gone'")
+    assert told.value.message == "The item gone cannot be shown. It may have been removed."
+    told.value.dismiss()
 
 
 def test_another_item_is_found_by_a_part_of_its_name_and_kept_as_the_right_one(page: Page, world: Path) -> None:
@@ -237,6 +242,8 @@ def test_a_judged_photo_is_added_from_the_answer(
     field.fill(item)
     page.get_by_role("button", name="Add").click()
     expect(page.locator(".r-verdicts")).to_contain_text(f"Added to {item}.")
+    page.get_by_role("link", name=item).click()
+    expect(page.get_by_role("heading", name=item)).to_be_visible()
     page.close()
     assert stop(own) == 0
     with Gallery.open(tmp_path / "gallery", read_only=True) as gallery:
