@@ -194,7 +194,8 @@ def _end_with_main_process() -> None:
 def _announce_address(plan: ServePlan, host: str, listeners: Sequence[socket.socket]) -> None:
     """Print the addresses of the endpoint and of the page."""
     address = f"http://{f'[{host}]' if ':' in host else host}:{port_of(list(listeners))}"
-    click.echo(f"Search at {address}/v1/search" + (f", page at {address}" if plan.page else ""))
+    pages = f", page at {address}, catalogue at {address}/manage" if plan.page else ""
+    click.echo(f"Search at {address}/v1/search{pages}")
 
 
 def _rule(retriever: Retriever) -> str:

@@ -167,7 +167,7 @@ def evaluate(run: Path, as_json: bool, target_fpir: float | None) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the errors as JSON.")
 def explain(run: Path, output: Path | None, worst: int, as_json: bool) -> None:
-    """Show the worst errors of a run on its test items with photos, on one HTML page.
+    """Show the worst errors of a run on its test items, with photos, on one HTML page.
 
     For each wrong search, the error sheet has the query, the nearest photo of another item, the nearest one of its own
     item and their distances. The threshold is set on the calibration items.

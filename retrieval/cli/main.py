@@ -88,7 +88,7 @@ SECTIONS = {
     },
     "Evaluate": {
         "evaluate": Entry("training.cli", "evaluate", "Measure a run on items that it was not trained on."),
-        "explain": Entry("training.cli", "explain", "Show the worst errors of a run with photos."),
+        "explain": Entry("training.cli", "explain", "Show the worst errors of a run, with photos."),
         "audit": Entry("retrieval.cli.inspect", "audit", "Find the items and photos of a gallery that cause errors."),
         "doctor": Entry("retrieval.cli.inspect", "doctor", "Check the installation, a bundle and a gallery."),
     },

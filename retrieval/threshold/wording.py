@@ -56,8 +56,8 @@ def describe(point: OperatingPoint) -> list[str]:
         )
     shares = {share: value for share, value in evidence.get("precision", {}).items() if value is not None}
     if shares:
-        told = ", ".join(f"{value:.0%} if {float(share):.0%}" for share, value in shares.items())
-        lines.append(f"How many matches show the right item first: {told} of the searches are for unknown items.")
+        told = ", ".join(f"{value:.0%} if {float(share):.0%} are" for share, value in shares.items())
+        lines.append(f"How many matches are right depends on how many searches are for unknown items: {told}.")
         lines.append(f"{evidence['misidentification']:.1%} of {evidence['tpir_of']} return a wrong item first.")
     if evidence["duplicates"]:
         left_out = counted(evidence["duplicates"], "photo is", "photos are")
