@@ -99,7 +99,8 @@ def answer_html(result: SearchResult, request_id: str = "", *, least_p: float = 
     """
     matches, shown = list(result.matches), shown_items(result)
     others = shown[len(matches) :]
-    told: dict[str, Any] = {"others": others, "request_id": request_id, "places": _places(result)}
+    told: dict[str, Any] = {"others": others, "request_id": request_id}
+    told |= {"places": _places(result), "threshold": result.threshold}
     if not shown:
         empty = "The gallery holds no photos yet." if result.reason != FILTERED_OUT else "No photo passes the filter."
         return _answer(kind="none", title=NO_MATCH, text=empty)
@@ -181,6 +182,7 @@ def _answer(*, kind: str, title: str, text: str, **told: Any) -> str:
         "asks": False,
         "request_id": "",
         "places": "",
+        "threshold": None,
     }
     return _templates().get_template("answer.html").render(kind=kind, title=title, text=text, **{**defaults, **told})
 

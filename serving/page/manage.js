@@ -203,17 +203,14 @@ let measured = null;
 async function showRates() {
   const info = await get("v1/info"), percent = (share) => (typeof share === "number" ? `${(100 * share).toFixed(1)} %` : "not measured");
   const row = (name, ...values) => make("tr", {}, make("th", { textContent: name, scope: "row" }), ...values.map((value) => make("td", { textContent: value })));
-  const parts = [make("p", { textContent: "Changes of the catalogue change how often the search is right. Measure again after larger ones: every item is left out in turn and searched for." }),
+  const parts = [make("p", { textContent: "Changes of the catalogue change how often the search is right. Measure again after larger ones: every item is left out in turn and searched for. For fewer false matches, set a lower target: retrieval calibrate BUNDLE GALLERY --target-fpir 0.01." }),
     button("Measure again", async () => { measured = await call("POST", "v1/admin/calibrate"); tell("The threshold was measured again."); })];
-  if (measured) {
-    const points = [measured.before, measured.after], of = (name) => points.map((point) => percent(point.evidence?.[name]));
-    parts.push(make("table", {}, make("thead", {}, make("tr", {}, ...["", "before", "after"].map((text) => make("th", { textContent: text, scope: "col" })))), make("tbody", {},
-      row("Threshold", ...points.map((point) => (typeof point.threshold === "number" ? point.threshold.toFixed(4) : "none"))),
-      row("Unknown items that return a match", ...of("fpir_expected")), row("Catalogue photos that find their item", ...of("tpir")))),
-      ...measured.told.map((line) => make("p", { textContent: line })));
-  } else {
-    parts.push(make("p", { textContent: `Threshold ${info.threshold?.toFixed?.(4) ?? "none"} (${info.threshold_status}).` }));
-  }
+  const points = measured ? [measured.before, measured.after] : [info], of = (name) => points.map((point) => percent(point.evidence?.[name]));
+  const columns = measured ? ["before", "after"] : [`now (${info.threshold_status})`];
+  parts.push(make("table", {}, make("thead", {}, make("tr", {}, ...["", ...columns].map((text) => make("th", { textContent: text, scope: "col" })))), make("tbody", {},
+    row("Threshold", ...points.map((point) => (typeof point.threshold === "number" ? point.threshold.toFixed(4) : "none"))),
+    row("Unknown items that return a match", ...of("fpir_expected")), row("Catalogue photos that find their item", ...of("tpir")))),
+    ...(measured?.told ?? []).map((line) => make("p", { textContent: line })));
   parts.push(make("a", { href: "v1/report", textContent: "The whole report" }));
   return parts;
 }

@@ -161,7 +161,7 @@
       figure.append(drawing);
     }, () => {});
   }
-  async function open(item, photo, distance, places) {
+  async function open(item, photo, { distance, threshold, places } = {}) {
     const answer = await fetch(`v1/items/${encodeURIComponent(item)}`).catch(() => null);
     if (!answer?.ok) { alert(`The item ${item} cannot be shown. It may have been removed.`); return; }
     const { photos } = await answer.json();
@@ -186,8 +186,8 @@
       };
       rest.append(button);
     }
-    const facts = make("dl");
-    for (const [key, value] of Object.entries({ id: item, ...about, ...(distance && { distance }) })) facts.append(make("dt", { textContent: key }), make("dd", { textContent: String(value) }));
+    const facts = make("dl"), closeness = threshold ? `${distance} (a match is at most ${threshold})` : distance;
+    for (const [key, value] of Object.entries({ id: item, ...about, ...(distance && { distance: closeness }) })) facts.append(make("dt", { textContent: key }), make("dd", { textContent: String(value) }));
     const link = make("button", { type: "button", textContent: "Copy a link to this item" });
     const note = make("span", { className: "r-small", textContent: " It shows the item, not your photo." });
     link.onclick = async () => {
@@ -206,8 +206,7 @@
   }
   document.addEventListener("click", (event) => {
     const pressed = event.target.closest?.("#answer [data-open]");
-    const card = pressed?.closest("figure").dataset;
-    if (pressed) open(pressed.dataset.open, pressed.dataset.photo, card.distance, card.places);
+    if (pressed) open(pressed.dataset.open, pressed.dataset.photo, pressed.closest("figure").dataset);
   });
   const linked = () => new URLSearchParams(location.hash.slice(1)).get("item");
   const openLinked = () => { if (linked()) open(linked()); };

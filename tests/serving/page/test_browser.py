@@ -182,7 +182,7 @@ def test_a_card_opens_the_item_beside_the_photo_and_links_to_it(page: Page, serv
     expect(dialog.locator("h2")).to_have_text("item-03")
     expect(dialog.locator(".r-pair figure")).to_have_count(2)
     expect(dialog.locator(".r-photos button")).to_have_count(3)
-    expect(dialog).to_contain_text("It shows the item, not your photo.")
+    expect(dialog).to_contain_text(re.compile(r"\(a match is at most [\d.]+\).*It shows the item, not your photo\."))
     before = dialog.locator(".r-pair img").last.get_attribute("src")
     for place in range(3):  # one of them is shown already
         dialog.locator(".r-photos button").nth(place).click()

@@ -175,7 +175,7 @@ def test_a_shopkeeper_adds_moves_renames_merges_undoes_and_removes(shop: Path, t
 
 
 def walk(page: Page, folder: Path) -> None:
-    """Tend the catalogue as a shopkeeper would."""
+    """Manage the catalogue as a shopkeeper would."""
     facts, done = page.locator("#facts"), page.locator("#done")
     expect(facts).to_contain_text("10 items, 30 photos")
     page.get_by_label("Name, id").fill("M-03")
@@ -220,4 +220,5 @@ def walk(page: Page, folder: Path) -> None:
         expect(page.locator("#main > *").first).to_be_visible()
         violations = Axe().run(page).response["violations"]
         assert [each["id"] for each in violations if each["impact"] in ("serious", "critical")] == [], section
+    expect(page.get_by_role("row", name="Catalogue photos that find their item")).to_contain_text("not measured")
     expect(page.locator("#wrong")).to_be_hidden()
