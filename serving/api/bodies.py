@@ -84,7 +84,7 @@ class SearchRequest(Explained):
     model_config = ConfigDict(extra="forbid")
 
     image: Base64
-    bbox: Sides | None = None
+    bbox: Annotated[Sides | None, Field(description=f"Part to search: {BOX}")] = None
 
 
 class BatchRequest(Explained):
@@ -92,7 +92,7 @@ class BatchRequest(Explained):
 
     model_config = ConfigDict(extra="forbid")
 
-    images: Annotated[list[Base64], Field(min_length=1, max_length=MOST_IMAGES)]
+    images: Annotated[list[Base64], Field(min_length=1, max_length=MOST_IMAGES, description="Photos to search.")]
 
 
 class PhotosRequest(Options):
@@ -100,7 +100,7 @@ class PhotosRequest(Options):
 
     model_config = ConfigDict(extra="forbid")
 
-    images: Annotated[list[Base64], Field(min_length=2, max_length=MOST_QUERY_PHOTOS)]
+    images: Annotated[list[Base64], Field(min_length=2, max_length=MOST_QUERY_PHOTOS, description="All of one item.")]
 
 
 class BoxesRequest(Options):
@@ -110,17 +110,22 @@ class BoxesRequest(Options):
 
     image: Base64
     find: Find = "windows"
-    bbox: Annotated[list[Sides] | None, Field(max_length=MOST_BBOXES)] = None
+    bbox: Annotated[list[Sides] | None, Field(max_length=MOST_BBOXES, description="Boxes to search instead.")] = None
 
 
-class PhotoRequest(BaseModel):
-    """A photo to add to the gallery."""
+class Labelled(BaseModel):
+    """What is told about a photo of the gallery."""
 
     model_config = ConfigDict(extra="forbid")
 
+    item_id: Annotated[Id, Field(description="Id of the item that the photo shows.")]
+    metadata: Annotated[dict[str, Any], Field(description="Values for columns, such as a name or a price.")] = {}
+
+
+class PhotoRequest(Labelled):
+    """A photo to add to the gallery."""
+
     image: Base64
-    item_id: Id
-    metadata: dict[str, Any] = {}
 
 
 class FeedbackRequest(BaseModel):
@@ -142,14 +147,10 @@ class FeedbackRequest(BaseModel):
     ] = ""
 
 
-class TableRow(BaseModel):
+class TableRow(Labelled):
     """A photo of a table."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    photo_id: Id
-    item_id: Id
-    metadata: dict[str, Any] = {}
+    photo_id: Annotated[Id, Field(description="Id of the photo in the gallery.")]
 
 
 class SyncRequest(BaseModel):
@@ -165,7 +166,7 @@ class SyncRequest(BaseModel):
         },
     )
 
-    photos: Annotated[list[TableRow], Field(min_length=1, max_length=MOST_ROWS)]
+    photos: Annotated[list[TableRow], Field(min_length=1, max_length=MOST_ROWS, description="The rows of the table.")]
     prune: Annotated[bool, Field(description="Remove the gallery's photos that are not in the table.")] = False
     prune_at_most: Annotated[
         float, Field(ge=0, le=1, description="Refuse to remove a larger share of the gallery's photos.")

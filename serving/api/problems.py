@@ -115,7 +115,8 @@ def answers(media_type: str) -> Responses:
 
 def body_of(model: str, field: str = "", *, several: bool = False) -> dict[str, Any]:
     """Return the OpenAPI of a JSON body; a field of images may also be sent as a form, or raw if it is one image."""
-    files: dict[str, Any] = {"type": "array", "items": FILE} if several else FILE
+    kind: dict[str, Any] = {"type": "array", "items": FILE} if several else FILE
+    files = {**kind, "description": "JPEG, PNG or WebP."}
     form = {"type": "object", "required": [field], "properties": {field: files}}
     content: dict[str, Any] = {"image/*": {"schema": FILE}} if field and not several else {}
     if field:

@@ -92,6 +92,16 @@ def test_every_parameter_has_a_description_and_an_example(paths: dict[str, dict[
     assert bare == []
 
 
+def test_every_field_of_a_body_has_a_description(client: TestClient, paths: dict[str, dict[str, Any]]) -> None:
+    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    contents = [o["requestBody"]["content"] for each in paths.values() for o in each.values() if "requestBody" in o]
+    told = [each["schema"] for content in contents for each in content.values()]
+    bodies = [schemas[each["$ref"].split("/")[-1]] if "$ref" in each else each for each in told]
+    fields = [pair for body in (*bodies, schemas["TableRow"]) for pair in body.get("properties", {}).items()]
+    assert len(fields) > 20
+    assert {name for name, field in fields if not field.get("description")} == set()
+
+
 def test_a_browser_is_asked_for_the_key_of_a_page(world: Path, tmp_path: Path) -> None:
     key = add_key(tmp_path / "keys.json", "shop", "search")
     settings = ServeSettings(keys=tmp_path / "keys.json")
