@@ -78,7 +78,7 @@ def describe_twins(pairs: Sequence[Sequence[str]]) -> str:
     counted = "1 pair of items looks" if len(pairs) == 1 else f"{len(pairs)} pairs of items look"
     return (
         f"{counted} like one item under two ids: {named}{more}. A photo of either is answered with both, not with a "
-        "match. Merge them, or give them one group."
+        "match. If they are one, merge them on the page /manage, or give them one group in the catalogue."
     )
 
 
