@@ -9,8 +9,7 @@ TPIR is at exactly 5 % of the searches for unknown items. Differences are those 
 published, with their standard error over the repetitions.
 
 The start is the projection of `training.loop.head_start`; before, it was fitted to unaugmented photos and kept the 512
-directions in which these vary most. The second part trains heads from it with other losses, by the same steps, and the
-third with losses of pytorch-metric-learning on the same batches as its guide does: Adam, a miner where a loss has one.
+directions in which these vary most. The second part trains heads from it with other losses, by the same steps.
 """
 
 from __future__ import annotations
@@ -65,17 +64,15 @@ LOSSES: dict[str, dict[str, Any]] = {
     "proxy_anchor": {"loss": "proxy_anchor"},
     "proxy_anchor + vmf_nca": {"loss": "proxy_anchor", "regularizer": "vmf_nca"},
 }
-PEERS = {  # losses of pytorch-metric-learning, and whether their heads begin at the same start
-    "multi-similarity": ("MultiSimilarityLoss", True),
-    "Proxy Anchor": ("ProxyAnchorLoss", True),
-    "ArcFace": ("ArcFaceLoss", True),
-    "multi-similarity from random weights": ("MultiSimilarityLoss", False),
-}
 PRETRAINED, OLD, OLD_TRAINED, START, TRAINED = (
     *("pretrained", "start before", "trained from it"),
     *("start", "trained"),
 )
 PARTS = FITTED, UNFITTED, BOTH = "fitted", "unfitted", "both"
+
+
+RATES = [f"{metric} {part}" for metric in ("R@1", "TPIR") for part in PARTS]
+COLUMNS = ("items, photos, model", *RATES, "OPIS", "distance of fitted items", "threshold")
 
 
 @dataclass(frozen=True)
@@ -262,51 +259,6 @@ def by_loss(features: Features, division: Division, *, seed: int) -> Iterator[tu
             yield name, head(torch.from_numpy(features.views[0])).numpy()
 
 
-def by_peer(features: Features, division: Division, *, seed: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the name and the embeddings of all photos (n, d): ours, and those of heads by pytorch-metric-learning."""
-    yield PRETRAINED, features.published
-    views, items = features.views[:, division.fitted], features.items[division.fitted]
-    labels = np.unique(items, return_inverse=True)[1]
-    for name, (loss, started) in {"retrieval train": ("", True), **PEERS}.items():
-        torch.manual_seed(seed)
-        head = nn.Linear(views.shape[2], views.shape[2])
-        if started:
-            start_head(head, views, items)
-        head = (
-            trained_by_peer(head, views, labels, loss, seed=seed)
-            if loss
-            else trained(head, views, items, seed=seed, recipe={})
-        )
-        with torch.no_grad():
-            yield name, head(torch.from_numpy(features.views[0])).numpy()
-
-
-def trained_by_peer(head: nn.Linear, views: np.ndarray, labels: np.ndarray, loss: str, *, seed: int) -> nn.Linear:
-    """Return the head after the steps and batches of `trained`, with a loss of pytorch-metric-learning."""
-    from pytorch_metric_learning import losses, miners  # its samplers change Faiss for the whole process
-
-    settings = schedule(Settings(catalogue=""), photos=len(labels), items=int(labels.max()) + 1)
-    classes = {"num_classes": int(labels.max()) + 1}
-    make = getattr(losses, loss)
-    criterion = make() if loss == "MultiSimilarityLoss" else make(**classes, embedding_size=head.out_features)
-    miner = miners.MultiSimilarityMiner() if loss == "MultiSimilarityLoss" else None
-    rates = ((head, 1e-3), (criterion, 1e-2))
-    optimizer = torch.optim.Adam([{"params": list(part.parameters()), "lr": rate} for part, rate in rates])
-    sampler = ItemSampler(labels.tolist(), items_per_batch=16, photos_per_item=4, seed=seed, steps=settings.epoch_steps)
-    every, targets = torch.from_numpy(views), torch.from_numpy(labels)
-    for positions in itertools.chain.from_iterable(sampler.epoch(epoch) for epoch in range(settings.epochs)):
-        chosen = every[torch.randint(len(views), (len(positions),)), positions]
-        vectors = head(chosen)
-        value = criterion(vectors, targets[positions], miner and miner(vectors, targets[positions]))
-        optimizer.zero_grad()
-        value.backward()
-        optimizer.step()
-    return head
-
-
-TABLES = (("mixed", CASES, models), ("losses", LOSS_CASES, by_loss), ("peers", LOSS_CASES, by_peer))
-
-
 def main() -> None:
     """Measure every case and print the table."""
     parser = parser_of(__doc__)
@@ -316,11 +268,9 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     sets = Sets(Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")), arguments.output)
-    rates = [f"{metric} {part}" for metric in ("R@1", "TPIR") for part in PARTS]
-    columns = ("items, photos, model", *rates, "OPIS", "distance of fitted items", "threshold")
     with Recorder("head_start", arguments) as record:
-        for table, cases, make in TABLES:
-            record.table(table, columns)
+        for table, cases, make in (("mixed", CASES, models), ("losses", LOSS_CASES, by_loss)):
+            record.table(table, COLUMNS)
             every: dict[str, list[dict[str, float]]] = {}
             for name, (items, photos) in cases:
                 if arguments.only not in (None, name):
@@ -332,17 +282,17 @@ def main() -> None:
                     for model, vectors in make(features, division, seed=seed):
                         found.setdefault(model, []).append(measure(vectors, features, division))
                 for model, values in found.items():
-                    record.add(f"{name}, {items} × {photos}, {model}", *cells(values, found[PRETRAINED], rates))
+                    record.add(f"{name}, {items} × {photos}, {model}", *cells(values, found[PRETRAINED]))
                     every.setdefault(model, []).extend(values)
-            if table != "mixed":
+            if table == "losses":
                 for model, values in every.items():
-                    record.add(f"all sets, {model}", *cells(values, every[PRETRAINED], rates))
+                    record.add(f"all sets, {model}", *cells(values, every[PRETRAINED]))
 
 
-def cells(values: list[dict[str, float]], before: list[dict[str, float]], rates: list[str]) -> list[str]:
+def cells(values: list[dict[str, float]], before: list[dict[str, float]]) -> list[str]:
     """Return a row of the table: the rates with their change, OPIS, the distance of fitted items and the threshold."""
     means = [f"{np.mean([value[key] for value in values]):.3f}" for key in ("OPIS", "distance", "threshold")]
-    return [*(told(rate, values, before, plain=values is before) for rate in rates), *means]
+    return [*(told(rate, values, before, plain=values is before) for rate in RATES), *means]
 
 
 def told(rate: str, values: list[dict[str, float]], before: list[dict[str, float]], *, plain: bool) -> str:

@@ -50,6 +50,7 @@ BENCHMARKS = (
     Benchmark("promise", fast="--output OUTPUT --worlds 2 --repetitions 1 --grown 1 --labelled 1"),
     Benchmark("verification"),
     Benchmark("head_start", fast="--output OUTPUT --repetitions 1 --only cars"),
+    Benchmark("library_heads", fast="--output OUTPUT --repetitions 1 --only cars"),
     Benchmark("open_set", fast="--output OUTPUT --seeds 1"),
     Benchmark("cross_fitting", fast="--output OUTPUT --divisions 1"),
     Benchmark("demo", "--output OUTPUT --seeds 6 7 8 9 10", "--output OUTPUT --seeds 6"),

@@ -22,6 +22,7 @@ MEASURED = {  # folders and modules of the product; modules of `research` are fo
     "head_start": (*DECISION, *TRAINING),
     "indexing": ("index", "retrieval/images", "retrieval/indexing"),
     "item_distance": (*DECISION, *TRAINING, "training/demo", "training/data/synthetic"),
+    "library_heads": (*DECISION, *TRAINING),
     "losses": ("training/losses",),
     "many_classes": ("training/losses", "retrieval/metrics"),
     "open_set": (*DECISION, *TRAINING),
