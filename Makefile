@@ -10,7 +10,7 @@ export GRADIO_ANALYTICS_ENABLED := 0
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo picture test test-fast test-all research-test lint docs tables hooks audit release-check bench bench-fast stale mutants reliability
+.PHONY: help demo picture test test-fast test-all research-test lint docs tables hooks audit release-check bench bench-fast bench-gpu stale mutants reliability
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,15 @@ bench: $(VENV)/.installed  ## measure again what is older than its code; needs R
 
 bench-fast: $(VENV)/.installed  ## see that every benchmark still runs: about 30 minutes; no record changes
 	$(BIN)/python -m research.benchmarks.suite --fast -o runs/bench-fast
+
+$(VENV)-gpu/.installed: pyproject.toml constraints-gpu.txt
+	$(PYTHON) -m venv $(VENV)-gpu
+	$(VENV)-gpu/bin/pip install --quiet --disable-pip-version-check -c constraints-gpu.txt -e '.[serve-gpu,train-gpu,milvus,client]'
+	touch $@
+
+bench-gpu: $(VENV)-gpu/.installed  ## measure training, indexing and searching on a GPU, into runs/bench-gpu; no record changes
+	$(VENV)-gpu/bin/retrieval doctor
+	$(VENV)-gpu/bin/python -m research.benchmarks.suite --gpu -o runs/bench-gpu
 
 stale: $(VENV)/.installed  ## list the figures of docs/ that are older than the code they describe
 	$(BIN)/python -m research.benchmarks.suite --stale

@@ -2,6 +2,7 @@
 
     python -m research.benchmarks.suite                        run those whose record is missing or older than its code
     python -m research.benchmarks.suite --fast -o runs/fast    run each with little work, to see that all still run
+    python -m research.benchmarks.suite --gpu -o runs/gpu      run on a GPU those that gain from one; no record changes
     python -m research.benchmarks.suite --stale                list the records that are older than their code
 
 Each benchmark is a process with a folder of its own for every state of its code: an interrupted one goes on where it
@@ -27,24 +28,26 @@ UNFINISHED = 75  # EX_TEMPFAIL: the benchmark stopped at its time limit
 
 
 class Benchmark(NamedTuple):
-    """The name of a benchmark, and its arguments when everything is measured and when little is.
+    """The name of a benchmark, and its arguments when everything is measured, when little is, and on a GPU.
 
     OUTPUT is the folder for what it computes, BUNDLE a pretrained model, GALLERY the photos of grocery as a gallery,
-    and PHOTO and PHOTOS some of them.
+    and PHOTO and PHOTOS some of them. Without arguments for a GPU, it is not run there.
     """
 
     name: str
     whole: str = "--output OUTPUT"
     fast: str = ""
+    gpu: str = ""
 
 
+INDEXING, ENDPOINT = "BUNDLE --rounds 5 --photos 1000 --large 96", "BUNDLE GALLERY PHOTOS"
 BENCHMARKS = (
-    Benchmark("step", "", ""),
-    Benchmark("losses", "", "--only smooth_ap --only recall_at_k"),
-    Benchmark("gallery", fast="--output OUTPUT --photos 20000 --milvus 2000"),
-    Benchmark("indexing", "BUNDLE --rounds 5 --photos 1000 --large 96", "BUNDLE --rounds 1 --photos 64 --large 4"),
+    Benchmark("step", "", "", "--device cuda"),
+    Benchmark("losses", "", "--only smooth_ap --only recall_at_k", "--device cuda"),
+    Benchmark("gallery", fast="--output OUTPUT --photos 20000 --milvus 2000", gpu="--output OUTPUT --photos 100000"),
+    Benchmark("indexing", INDEXING, "BUNDLE --rounds 1 --photos 64 --large 4", INDEXING),
     Benchmark("start", "BUNDLE PHOTO", "BUNDLE PHOTO --photos 2000 --starts 1"),
-    Benchmark("endpoint", "BUNDLE GALLERY PHOTOS", "BUNDLE GALLERY PHOTOS --rounds 1 --requests 20"),
+    Benchmark("endpoint", ENDPOINT, f"{ENDPOINT} --rounds 1 --requests 20", ENDPOINT),
     Benchmark("pretrained", fast="--output OUTPUT --repetitions 2"),
     Benchmark("item_distance", fast="--output OUTPUT --repetitions 2 --compared 2 --demos 1"),
     Benchmark("promise", fast="--output OUTPUT --worlds 2 --repetitions 1 --grown 1 --labelled 1"),
@@ -68,34 +71,34 @@ def stale() -> Iterator[str]:
             yield name
 
 
-def run(benchmark: Benchmark, folder: Path, *, fast: bool) -> bool:
-    """Run a benchmark and tell how long it took; return whether it succeeded."""
+def run(benchmark: Benchmark, folder: Path, how: str) -> bool:
+    """Run a benchmark ("whole", "fast" or "gpu") and tell how long it took; return whether it succeeded."""
     output = folder / f"{benchmark.name}-{code_of(benchmark.name)}"
     output.mkdir(parents=True, exist_ok=True)
-    words = shlex.split(benchmark.fast if fast else benchmark.whole)
-    needed = inputs(folder) if "BUNDLE" in words else {}
+    words = shlex.split(getattr(benchmark, how))
+    needed = inputs(folder, "cuda" if how == "gpu" else "cpu") if "BUNDLE" in words else {}
     command = [sys.executable, "-m", f"research.benchmarks.{benchmark.name}"]
     for word in words:
         command += [str(output)] if word == "OUTPUT" else needed.get(word, [word])
-    if fast:
+    if how != "whole":
         command += ["--results", str(output / "record.json")]
     print(f"{benchmark.name}: {shlex.join(command[1:])}", flush=True)
     begun = time.monotonic()
     with (output / "log.txt").open("a") as log:
         code = subprocess.run(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
-    good = code == 0 or (fast and code == UNFINISHED)
+    good = code == 0 or (how == "fast" and code == UNFINISHED)
     told = "done" if good else f"FAILED with exit status {code}, see {output / 'log.txt'}"
     print(f"{benchmark.name}: {told}, {(time.monotonic() - begun) / 60:.1f} minutes", flush=True)
     return good
 
 
-def inputs(folder: Path) -> Mapping[str, list[str]]:
+def inputs(folder: Path, provider: str) -> Mapping[str, list[str]]:
     """Return what stands for BUNDLE, GALLERY, PHOTO and PHOTOS; make the bundle and the gallery if they are missing."""
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve() / "data" / "grocery"
     bundle, gallery = folder / "bundle", folder / "gallery"
     command = [sys.executable, "-m", "retrieval"]
     for missing, words in (
-        (bundle, ["export", "--pretrained", "efficientnet-lite0", "-o", str(bundle)]),
+        (bundle, ["export", "--pretrained", "efficientnet-lite0", "--provider", provider, "-o", str(bundle)]),
         (gallery, ["index", str(bundle), str(data / "images"), "-o", str(gallery)]),
     ):
         if not missing.exists():
@@ -109,6 +112,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="Run only these, even if their records are new.")
     parser.add_argument("--fast", action="store_true", help="Little work, and no record is changed.")
+    parser.add_argument(
+        "--gpu", action="store_true", help="On a GPU, those that gain from it; no record is changed."
+    )
     parser.add_argument("--stale", action="store_true", help="List the records that are older than their code.")
     parser.add_argument("-o", "--output", type=Path, default=Path("runs/bench"), help="Folder for what is computed.")
     arguments = parser.parse_args()
@@ -116,12 +122,10 @@ def main() -> None:
     if arguments.stale:
         print(*(f"{name}: older than its code" for name in old), sep="\n")
         sys.exit(1 if old else 0)
-    chosen = arguments.names or ([each.name for each in BENCHMARKS] if arguments.fast else old)
-    good = [
-        run(benchmark, arguments.output.resolve(), fast=arguments.fast)
-        for benchmark in BENCHMARKS
-        if benchmark.name in chosen
-    ]
+    how = "gpu" if arguments.gpu else "fast" if arguments.fast else "whole"
+    able = [each.name for each in BENCHMARKS if each.gpu]
+    chosen = arguments.names or {"gpu": able, "fast": [each.name for each in BENCHMARKS], "whole": old}[how]
+    good = [run(each, arguments.output.resolve(), how) for each in BENCHMARKS if each.name in chosen]
     sys.exit(0 if all(good) else 1)
 
 

@@ -34,7 +34,9 @@ def test_every_record_has_its_code_and_its_place_in_the_suite() -> None:
 def test_the_options_of_the_suite_exist() -> None:
     for benchmark in suite.BENCHMARKS:
         source = (ROOT / f"research/benchmarks/{benchmark.name}.py").read_text(encoding="utf-8")
-        for option in re.findall(r"--\S+", f"{benchmark.whole} {benchmark.fast}"):
+        if "add_device(parser)" in source:
+            source += (ROOT / "research/benchmarks/devices.py").read_text(encoding="utf-8")
+        for option in re.findall(r"--\S+", f"{benchmark.whole} {benchmark.fast} {benchmark.gpu}"):
             assert f'"{option}"' in source, f"{benchmark.name} has no {option}"
 
 
