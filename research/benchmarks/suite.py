@@ -112,9 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="Run only these, even if their records are new.")
     parser.add_argument("--fast", action="store_true", help="Little work, and no record is changed.")
-    parser.add_argument(
-        "--gpu", action="store_true", help="On a GPU, those that gain from it; no record is changed."
-    )
+    parser.add_argument("--gpu", action="store_true", help="On a GPU, those that gain from it; no record is changed.")
     parser.add_argument("--stale", action="store_true", help="List the records that are older than their code.")
     parser.add_argument("-o", "--output", type=Path, default=Path("runs/bench"), help="Folder for what is computed.")
     arguments = parser.parse_args()
