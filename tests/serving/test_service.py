@@ -20,11 +20,13 @@ from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.catalogue.read import read_catalogue
+from retrieval.errors import GalleryLocked
 from retrieval.images import Appearance
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.worker import FILE
 from retrieval.retriever import Retriever
 from retrieval.search.result import SearchResult
+from serving import service
 from serving.access.keys import KeyFileError, KeyRing, add_key, read_keys, remove_keys
 from serving.app import create_app
 from serving.batching import BatchingEmbedder
@@ -178,6 +180,48 @@ def test_another_writer_is_told_apart_from_a_failure(client: TestClient, shop: P
         busy = client.delete("/v1/items/item-01")
     assert (busy.status_code, busy.headers["retry-after"]) == (503, "1")
     assert client.delete("/v1/items/item-01").status_code == 200
+
+
+def test_a_change_waits_for_another_process_that_writes_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Locked:
+        tries = 0
+
+        def lock(self) -> None:
+            self.tries += 1
+            if self.tries < 4:
+                raise GalleryLocked("another process is writing", remedy="Wait")
+
+    gallery: Any = Locked()
+    service._lock(gallery)
+    assert gallery.tries == 4
+    gallery.tries = 0
+    monkeypatch.setattr(service, "LOCK_S", -1.0)
+    with pytest.raises(GalleryLocked):
+        service._lock(gallery)
+    assert gallery.tries == 1
+
+
+def test_a_photo_is_refused_if_the_gallery_keeps_other_features_than_the_bundle_computes(
+    client: TestClient, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bundle, "features_key", property(lambda _: "of a verifier"))
+    body = {"image": base64.b64encode(STRANGER).decode(), "item_id": "new"}
+    answer = client.put("/v1/photos/new.jpg", json=body)
+    assert (answer.status_code, "does not compute" in answer.text) == (409, True)
+    with Gallery.open(shop / "gallery") as gallery:
+        assert gallery.photo("new.jpg") is None
+
+
+def test_a_server_that_stops_leaves_no_threads(shop: Path) -> None:
+    before = set(threading.enumerate())
+    with TestClient(create_app(Retriever.open(shop / "bundle", shop / "gallery"), page=False)) as client:
+        assert client.get("/readyz").status_code == 200
+        started = [thread for thread in threading.enumerate() if thread not in before]
+    ours = [thread for thread in started if thread.name.startswith(("following", "readiness"))]
+    assert len(ours) == 2
+    for thread in ours:
+        thread.join(60)
+        assert not thread.is_alive(), thread.name
 
 
 def test_a_batch_answers_each_photo_and_refuses_each(client: TestClient) -> None:

@@ -70,7 +70,11 @@ def plainly(answers: list[list[Neighbour]]) -> list[list[tuple[str, str, float]]
     return [[(found.item_id, found.photo_id, found.distance) for found in best] for best in answers]
 
 
-@pytest.mark.parametrize("groups", [{}, {"i1": "g", "i2": "g", "i3": "g"}], ids=["no groups", "three of a group"])
+@pytest.mark.parametrize(
+    "groups",
+    [{}, {"i1": "g", "i2": "g", "i3": "g"}, {f"i{number}": "g" for number in range(37)}],
+    ids=["no groups", "three of a group", "more of a group than the nearest items"],
+)
 def test_search_finds_the_items_and_distances_of_the_definition(tmp_path: Path, groups: dict[str, str]) -> None:
     with filled(tmp_path / "g", groups=groups) as gallery:
         for vector in clustered(20, 40, 7)[0]:
@@ -196,7 +200,11 @@ def copy_without(gallery: Gallery, path: Path, *, items: set[str] = frozenset(),
     return copy
 
 
-@pytest.mark.parametrize("groups", [{}, {"i1": "g", "i2": "g", "i3": "g"}], ids=["no groups", "three of a group"])
+@pytest.mark.parametrize(
+    "groups",
+    [{}, {"i1": "g", "i2": "g", "i3": "g"}, {f"i{number}": "g" for number in range(37)}],
+    ids=["no groups", "three of a group", "more of a group than the nearest items"],
+)
 def test_a_draw_is_a_search_of_a_gallery_without_the_item_and_one_without_the_photo(
     tmp_path: Path, groups: dict[str, str]
 ) -> None:
