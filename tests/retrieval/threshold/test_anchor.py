@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from index.search.leave_one_out import NOBODY, OWN, Draws, KeptDraws
+from index.search.leave_one_out import DRAWS, NOBODY, OWN, Draws, KeptDraws
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.errors import CalibrationError, InvalidParameter
-from retrieval.threshold.anchor import _stricter, anchor, precision
+from retrieval.threshold.anchor import CROSS_FITTED, Proposal, _stricter, anchor, assumptions, precision
 from retrieval.threshold.error_rates import (
     LABELLED,
     PROBE,
@@ -204,6 +204,41 @@ def test_enough_items_certify_and_a_cap_tightens() -> None:
     assert capped.threshold == point.threshold / 2
 
 
+@pytest.mark.parametrize(("items", "status"), [(299, ESTIMATED), (300, CERTIFIED)])
+def test_thresholds_are_certified_from_300_items_on(items: int, status: str) -> None:
+    own = draws(np.random.default_rng(0).random(items), np.arange(items))
+    assert anchor({OWN: own}, 0.05, gallery_items=items).status == status
+
+
+@pytest.mark.parametrize(("items", "photos"), [(19, "catalogue photos"), (20, "labelled queries")])
+def test_labelled_queries_of_20_items_or_more_tell_the_tpir(items: int, photos: str) -> None:
+    own = draws(np.linspace(0.5, 1, 40), np.arange(40), own=np.full(40, 0.1))
+    labelled = draws(np.linspace(0.5, 1, items), np.arange(items), own=np.full(items, 0.1))
+    assert anchor({OWN: own, LABELLED: labelled}, 0.1, gallery_items=40).evidence["tpir_of"] == photos
+
+
+def test_a_threshold_says_whether_users_photos_were_measured() -> None:
+    own = draws(np.linspace(0.5, 1, 40), np.arange(40))
+    measured = anchor({OWN: own}, 0.1, gallery_items=40, shift=Shift(-0.1, 0.01, 33))
+    assert "as measured on 33 items" in measured.evidence["assumptions"][1]
+    for told in (anchor({OWN: own}, 0.1, gallery_items=40).evidence["assumptions"], assumptions([OWN])):
+        assert "this was not measured" in told[1]
+
+
+def test_one_item_that_a_fold_model_drew_is_an_assumption() -> None:
+    own = draws(np.linspace(0.5, 1, 40), np.arange(40))
+    one, none = (anchor({OWN: own}, 0.1, gallery_items=40, fitted=fitted) for fitted in (["i7"], []))
+    assert CROSS_FITTED in one.evidence["assumptions"]
+    assert CROSS_FITTED not in none.evidence["assumptions"]
+
+
+def test_fold_models_that_find_some_items_tell_the_tpir() -> None:
+    others = np.linspace(0.5, 1, 40)
+    own = draws(others, np.arange(40), own=np.where(np.arange(40) < 10, 0.1, others - 0.01))  # the last are too far
+    point = anchor({OWN: own}, 0.1, gallery_items=40, fitted=["i0"])
+    assert (point.evidence["tpir_of"], 0 < point.evidence["tpir"] < 1) == ("catalogue photos", True)
+
+
 def test_asked_to_certify_a_point_is_certified_or_refused() -> None:
     few = draws(np.random.default_rng(1).uniform(0.1, 1, 25), np.arange(25))
     with pytest.raises(CalibrationError, match=r"25 items cannot certify an FPIR of 0\.05"):
@@ -301,6 +336,16 @@ def test_perhaps_reaches_as_far_as_the_first_item_is_right_in_most_searches(seed
         assert point.evidence["perhaps"] == pytest.approx(slow_perhaps(mated, drawn_from(source), point.threshold))
 
 
+def test_perhaps_counts_the_unknown_items_between_the_threshold_and_its_limit_alone() -> None:
+    """Of the searches beyond the threshold, 9 of 20 find their item, and 11 of 40 draws come as near."""
+    near = np.where(np.arange(40) < 11, 0.1, np.inf)
+    near[31:] = np.linspace(0.7, 0.79, 9)
+    source = draws(np.linspace(0.6, 1, 40), np.arange(40), own=near)
+    point = anchor({OWN: source}, 0.2, gallery_items=40)
+    assert point.evidence["fpir"] > 0.15
+    assert point.evidence["perhaps"] == {"within": pytest.approx(0.79), "right": 1, "searches": 9}
+
+
 def test_a_threshold_stays_if_the_few_labelled_photos_find_nothing_but_own_draws_do() -> None:
     far = np.linspace(0.5, 1, 40)
     own, labelled = draws(far, np.arange(40), own=np.full(40, 0.1)), draws(far, np.arange(40), own=np.full(40, 1.5))
@@ -352,6 +397,27 @@ def test_a_point_that_misses_its_target_is_replaced_by_one_of_its_status_that_ke
     assert lowest is not None
     assert (lowest.status, lowest.target_fpir) == (ESTIMATED, 0.001)
     assert rates.fpir(lowest.threshold) == 0
+
+
+def test_a_point_that_misses_its_target_stays_if_no_stricter_one_finds_anything() -> None:
+    lost = draws(np.linspace(0.1, 0.5, 40), np.arange(40), own=np.full(40, 1.0))
+    assert tightened(OperatingPoint(0.4, ESTIMATED, 0.1, {}), lost) is None
+
+
+def test_a_proposal_is_written_under_the_lock_of_the_gallery() -> None:
+    source, called = draws(np.linspace(0.5, 1, 40), np.arange(40)), []
+
+    class Calls:
+        def lock(self) -> None:
+            called.append("lock")
+
+        def keep(self, contents: dict[str, bytes], action: str, *, actor: str | None) -> None:
+            called.append(f"keep {', '.join(contents)}: {action} by {actor}")
+
+    point, bundle, gallery = anchor({OWN: source}, 0.1, gallery_items=40), SimpleNamespace(), Calls()
+    found = Proposal(bundle, KeptDraws("m", {OWN: source}, frozenset()), point, point, point)  # type: ignore[arg-type]
+    found.write(gallery, actor="me")  # type: ignore[arg-type]
+    assert called == ["lock", f"keep {DRAWS}: measure the threshold by me"]
 
 
 def test_the_shift_of_own_draws_moves_threshold_and_p_values() -> None:

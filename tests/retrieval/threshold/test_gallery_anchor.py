@@ -15,23 +15,24 @@ from click.testing import CliRunner
 from index.database import POINT
 from index.gallery import Gallery
 from index.search.leave_one_out import DRAWS, NOBODY, OWN, KeptDraws
-from retrieval.bundle.bundle import FITTED, Bundle
+from retrieval.bundle.bundle import CALIBRATION, FITTED, Bundle
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
-from retrieval.errors import DataError, GalleryCorrupt
+from retrieval.errors import CalibrationError, DataError, GalleryCorrupt
 from retrieval.indexing.pipeline import IndexReport, index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
+from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever
 from retrieval.threshold.anchor import changed_share, gallery_draws, measure, propose, remeasure
-from retrieval.threshold.error_rates import LABELLED, PROBE, GalleryRates
+from retrieval.threshold.error_rates import LABELLED, PROBE, REFERENCE, GalleryRates
 from retrieval.threshold.gallery_points import pack_points, read_points, served_point, stored_point, warning_of
 from retrieval.threshold.labelled_queries import read_queries
 from retrieval.threshold.wording import changed_answers, changes
 
-from ...world import draw, encode, make_bundle, write_folder
+from ...world import draw, encode, make_bundle, pack_calibration, write_folder
 
 TARGET = OperatingPoint(0.5, "estimated", 0.2, {"fpir": 0.05})
 
@@ -74,9 +75,36 @@ def test_items_that_the_model_was_fitted_on_set_no_threshold(tmp_path: Path) -> 
         draws = gallery_draws(fitted, gallery)
         assert set(draws.sources[OWN].items) == {f"item-{i:02d}" for i in range(15, 30)}
         assert len(draws.fitted) == 15
+        proposed = propose(fitted, gallery)
+        assert (proposed.summary(), proposed.is_news) == ("", False)
+        with pytest.raises(CalibrationError, match="15 items"):
+            _ = proposed.after
     with Retriever.open(fitted.path, tmp_path / "g") as retriever:
         found = retriever.search(encode(draw(3, 9)))
         assert (found.threshold, found.threshold_status, found.nearest.p_value) == (0.5, "unanchored", None)  # type: ignore[union-attr]
+
+
+def test_a_single_item_that_the_model_was_fitted_on_makes_no_draws(tmp_path: Path) -> None:
+    fitted = bundle_of(tmp_path, "item-03")
+    fill(fitted, tmp_path, range(25))
+    with Gallery.open(tmp_path / "g") as gallery:
+        draws = gallery_draws(fitted, gallery)
+    assert set(draws.sources[OWN].items) == {f"item-{i:02d}" for i in range(25)} - {"item-03"}
+    assert draws.fitted == {"item-03"}
+
+
+def test_calibration_photos_of_the_bundle_are_searched_in_the_gallery(tmp_path: Path) -> None:
+    names = [f"other-{i % 7}" for i in range(15)]
+    scores = SearchScores(np.array(names), np.linspace(0.1, 0.4, 15), np.linspace(0.5, 0.9, 15), 7)
+    files = {FITTED: Fitted.of((), ()).pack(), CALIBRATION: pack_calibration(scores, np.ones(15, np.float32))}
+    bundle = make_bundle(tmp_path, point=TARGET, files=files)
+    fill(bundle, tmp_path, range(25))
+    with Gallery.open(tmp_path / "g") as gallery:
+        sources = gallery_draws(bundle, gallery).sources
+    drawn = dict(zip(sources[PROBE].ids.tolist(), sources[PROBE].items.tolist(), strict=True))
+    assert drawn == {str(number): name for number, name in enumerate(names)}
+    assert {name.partition("-")[0] for name in sources[PROBE].nearest_items} == {"item"}
+    assert len(sources[REFERENCE]) == 15
 
 
 def test_a_threshold_whose_observed_rate_alone_keeps_the_target_is_tightened(tmp_path: Path) -> None:
@@ -425,6 +453,7 @@ def test_added_photos_that_keep_the_promise_leave_the_threshold(tmp_path: Path) 
     assert report.rates is not None
     with Gallery.open(tmp_path / "g") as gallery:
         assert [change.action for change in gallery.changes(2)] == ["measure the threshold", "add"]
+        assert measure(bundle, gallery).summary() == ""
 
 
 def test_a_broken_promise_is_told_by_index_and_tightened_by_measuring_and_never_loosened(tmp_path: Path) -> None:
