@@ -223,6 +223,7 @@ def test_a_threshold_says_whether_users_photos_were_measured() -> None:
     assert "as measured on 33 items" in measured.evidence["assumptions"][1]
     for told in (anchor({OWN: own}, 0.1, gallery_items=40).evidence["assumptions"], assumptions([OWN])):
         assert "this was not measured" in told[1]
+        assert CROSS_FITTED not in told
 
 
 def test_one_item_that_a_fold_model_drew_is_an_assumption() -> None:
@@ -237,6 +238,16 @@ def test_fold_models_that_find_some_items_tell_the_tpir() -> None:
     own = draws(others, np.arange(40), own=np.where(np.arange(40) < 10, 0.1, others - 0.01))  # the last are too far
     point = anchor({OWN: own}, 0.1, gallery_items=40, fitted=["i0"])
     assert (point.evidence["tpir_of"], 0 < point.evidence["tpir"] < 1) == ("catalogue photos", True)
+    found = draws(others, np.arange(40), own=np.full(40, 0.1))
+    at_the_threshold = anchor({OWN: found}, 0.1, gallery_items=40, fitted=["i0"], cap=0.1)
+    assert (at_the_threshold.threshold, at_the_threshold.evidence["tpir"]) == (0.1, 1)
+
+
+def test_fold_models_that_find_nothing_leave_the_tpir_unknown() -> None:
+    lost = draws(np.linspace(0.1, 0.5, 40), np.arange(40), own=np.full(40, 1.0))
+    point = anchor({OWN: lost}, 0.1, gallery_items=40, fitted=["i0"])
+    told = [point.evidence[name] for name in ("tpir", "tpir_of", "precision")]
+    assert told == [None, None, {}]
 
 
 def test_asked_to_certify_a_point_is_certified_or_refused() -> None:
@@ -399,9 +410,11 @@ def test_a_point_that_misses_its_target_is_replaced_by_one_of_its_status_that_ke
     assert rates.fpir(lowest.threshold) == 0
 
 
-def test_a_point_that_misses_its_target_stays_if_no_stricter_one_finds_anything() -> None:
+def test_a_point_stays_if_no_stricter_one_finds_anything_or_too_few_items_tell_its_rate() -> None:
     lost = draws(np.linspace(0.1, 0.5, 40), np.arange(40), own=np.full(40, 1.0))
-    assert tightened(OperatingPoint(0.4, ESTIMATED, 0.1, {}), lost) is None
+    few = draws(np.linspace(0.1, 0.5, 5), np.arange(5))  # too few items for rates
+    for source in (lost, few):
+        assert tightened(OperatingPoint(0.4, ESTIMATED, 0.1, {}), source) is None
 
 
 def test_a_proposal_is_written_under_the_lock_of_the_gallery() -> None:

@@ -453,7 +453,10 @@ def test_added_photos_that_keep_the_promise_leave_the_threshold(tmp_path: Path) 
     assert report.rates is not None
     with Gallery.open(tmp_path / "g") as gallery:
         assert [change.action for change in gallery.changes(2)] == ["measure the threshold", "add"]
-        assert measure(bundle, gallery).summary() == ""
+        kept = measure(bundle, gallery)
+        assert (kept.summary(), kept.is_new) == ("", False)
+        gallery.remove(photo_ids=[photo_id for photo_id, _, _ in gallery.photos()][:1])
+        assert measure(bundle, gallery).is_new
 
 
 def test_a_broken_promise_is_told_by_index_and_tightened_by_measuring_and_never_loosened(tmp_path: Path) -> None:
