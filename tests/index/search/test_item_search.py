@@ -142,6 +142,8 @@ def test_a_filter_chooses_answers_and_changes_no_distance(tmp_path: Path) -> Non
             assert len(same) > 3  # items whose nearest photo passes
             assert same == {item: known[item] for item in same}
             assert all(found.distance >= known.get(found.item_id, 0) for found in half)
+            (first,) = gallery.search(query[None], 1, where="half = 'a'", item_distance=ITEM)
+            assert first == half[:1]  # not that of the nearest photo alone
 
 
 def test_items_beyond_the_nearest_come_last(tmp_path: Path) -> None:
@@ -241,6 +243,16 @@ def test_a_draw_of_an_unknown_item_leaves_nothing_out(tmp_path: Path) -> None:
         assert {(draw.own, draw.wrong) for draw in found} == {(np.inf, np.inf)}
 
 
+def test_a_copy_of_one_of_several_photos_of_a_draw_leaves_its_item_out(tmp_path: Path) -> None:
+    vectors = unit(4, 1)
+    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e") as gallery:
+        gallery.add(["a0", "b0", "a1", "c0"], ["a", "b", "a", "c"], vectors[[0, 0, 1, 3]])
+        now = gallery.snapshot()
+        queries = Queries(vectors[:1], now.items[[0]], np.array([[2, 0]]))
+        (draw,) = ItemSearch(now, ITEM).draws(queries, lambda photo, other: (photo, other) == (0, 1))
+        assert (draw.duplicate, draw.nearest) == (1, 3)
+
+
 def test_draws_do_not_depend_on_how_many_are_made_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with filled(tmp_path / "g") as gallery:
         together = draws_of(gallery)
@@ -288,6 +300,26 @@ def test_votes_bring_an_item_that_is_far_away(tmp_path: Path, monkeypatch: pytes
             found.append(best[0].item_id)
         assert found[0] == "x"  # without votes, the nearest item is all that is looked at
         assert "z" in found[1:]
+
+
+def test_details_of_the_nearest_items_are_compared_and_of_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(item_search, "CANDIDATES", 2)
+    vectors = np.eye(DIM, dtype=np.float32)
+    query, details = vectors[:1] + 0.5 * vectors[1:2], ItemDistance(details=1)
+    query /= np.sqrt(1.25)
+    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e", features_key="f") as gallery:
+        places = [vectors[0], vectors[1], -vectors[0]]
+        gallery.add(["near", "next", "far"], ["x", "y", "z"], places, features=[pack([1, 2, 3])] * 3)
+        now = gallery.snapshot()
+        (best,) = ItemSearch(now, details, FakeVerifier(1, 1, 0)).nearest(query, 2, features=[pack([1, 2, 3])])
+        assert [(now.photo(near.position)[0], near.inliers) for near in best] == [("near", 3), ("next", 0)]
+        unlike = [
+            ItemSearch(now, details, FakeVerifier(1, 1, voted)).nearest(query, 2, features=[pack([7, 8])])
+            for voted in (0, 3)
+        ]
+        assert unlike[0] == unlike[1]  # photos without votes are no candidates
 
 
 def test_details_never_bring_an_item_farther(tmp_path: Path) -> None:

@@ -105,6 +105,12 @@ def test_a_draw_is_the_nearest_photo_of_another_item(tmp_path: Path) -> None:
         assert draws.wrong[row] == (np.inf if own.min() < others.min() else others.min())
 
 
+def test_a_photo_of_another_item_that_is_as_near_as_the_own_one_comes_first(tmp_path: Path) -> None:
+    with shop(tmp_path / "g", {"b0": ("b", 10.0), "a0": ("a", 0.0), "a1": ("a", 10.0)}) as gallery:
+        draws = drawer(gallery).own()
+    assert by_id(draws, "wrong")["a0"] == by_id(draws, "own")["a0"] == pytest.approx(distance(10))
+
+
 def test_items_that_the_model_was_fitted_on_are_not_drawn_but_found(tmp_path: Path) -> None:
     with filled(tmp_path / "g") as gallery:
         numbers = gallery.item_numbers(["i0", "i1"])
