@@ -306,6 +306,10 @@ def test_too_few_items_and_a_model_that_finds_nothing_are_refused() -> None:
         CalibrationError, match=r"40 items cannot certify an FPIR of 0\.05: they count as 40 .*and 59 are needed"
     ):
         anchor({OWN: draws(np.linspace(0.1, 0.5, 40), np.arange(40))}, 0.05, gallery_items=40, certify=True)
+    near_ones_in_pairs = np.where(np.arange(200) < 20, np.arange(200) ^ 1, (np.arange(200) + 7) % 200)
+    some = draws(np.linspace(0.1, 0.5, 200), np.arange(200), nearest=near_ones_in_pairs)
+    with pytest.raises(CalibrationError, match=r"200 items cannot certify .* they count as 100 independent ones"):
+        anchor({OWN: some}, 0.005, gallery_items=200, certify=True)
     in_pairs = draws(np.repeat(np.linspace(0.1, 0.5, 20), 2), np.arange(40), nearest=np.arange(40) ^ 1)
     with pytest.raises(CalibrationError, match=r"40 items cannot certify .* they count as 20 independent ones"):
         anchor({OWN: in_pairs}, 0.05, gallery_items=40, certify=True)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import logging
 
-from serving.access.guard import ENDPOINT_CSP, PAGE_CSP, _missing_key, _Request, _RequestIds, _with_headers
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from serving.access import guard
+from serving.access.guard import ENDPOINT_CSP, PAGE_CSP, Guard, _missing_key, _Request, _RequestIds, _with_headers
+from serving.ops.metrics import Metrics
 
 
 def test_request_ids_are_16_characters_and_never_repeat() -> None:
@@ -37,3 +42,21 @@ def test_every_response_has_one_policy_and_answers_are_not_stored(path: str, pol
     assert b"access-control-allow-origin" not in dict(headers)
     chosen = _with_headers([(b"cache-control", b"max-age=5")], _Request("id", "GET", path, 0.0))
     assert [value for name, value in chosen if name == b"cache-control"] == [b"max-age=5"]
+
+
+async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    """Stand for the application behind a guard."""
+
+
+@pytest.mark.parametrize(
+    ("path", "route"), [("/docs", "/docs"), ("/metrics", "/metrics"), ("/v1/made-up", "refused"), ("/file=x", "page")]
+)
+def test_a_request_is_logged_with_its_time_under_a_route_that_clients_cannot_make_up(
+    path: str, route: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard.time, "perf_counter", lambda: 5.0123456)
+    with caplog.at_level(logging.DEBUG, "retrieval.access"):
+        Guard(nothing, metrics=Metrics(), keys=None)._record(_Request("id", "GET", path, 5.0), {"state": {}})
+    (record,) = caplog.records
+    facts = record.facts  # type: ignore[attr-defined]
+    assert (facts["route"], facts["ms"]) == (route, 12.35)
