@@ -80,6 +80,9 @@ def test_a_gallery_with_features_is_limited(tmp_path: Path, monkeypatch: pytest.
         assert len(gallery) == 40
         gallery.add(["a", "b", "p0"], ["x"] * 3, new, features=features_of(new), upsert=True)
         check(gallery, 42)
+        monkeypatch.setattr(features, "MOST_PHOTOS", 41)
+        with pytest.raises(GalleryError, match="at most 41 photos"):
+            gallery.rebuild()
     with filled(tmp_path / "plain", count=43) as gallery:
         assert len(gallery) == 43
 

@@ -98,6 +98,8 @@ def test_one_writer_and_readers_that_follow(tmp_path: Path) -> None:
     assert len(reader) == 40
     with pytest.raises(GalleryLocked, match="another process is writing"):
         second.remove(photo_ids=["p0"])
+    with pytest.raises(GalleryLocked, match="another process is writing"):
+        second.keep({"name": b"content"}, "keep")
     with pytest.raises(GalleryError, match="read-only"):
         reader.remove(photo_ids=["p0"])
     writer.remove(photo_ids=["p0"])

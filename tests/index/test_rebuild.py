@@ -127,6 +127,16 @@ def test_an_index_is_written_over_the_live_photos(tmp_path: Path) -> None:
         assert list((tmp_path / "indexes").iterdir()) == []
 
 
+def test_a_rebuild_forgets_the_removed_photos_whose_vectors_are_gone(tmp_path: Path) -> None:
+    with filled(tmp_path / "g") as gallery:
+        gallery.remove(photo_ids=["p0", "p5"])
+        rows = "SELECT COUNT(*) FROM removed"
+        assert list(gallery._database.rows(rows)) == [(2,)]
+        gallery.rebuild(purge=True)
+        assert list(gallery._database.rows(rows)) == [(0,)]
+        assert len(gallery) == 38
+
+
 @pytest.mark.parametrize("kind", ["fp16", "ivf"])
 def test_searches_during_a_rebuild_use_the_index_in_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str

@@ -40,6 +40,7 @@ def test_scores_by_hand() -> None:
     votes = voting(1, 4, 9, 0, 5)
     lists = lists_of(votes, points([0, 1]), points([]), points([1, 2, 4]), points([3]), points([0]))
     assert lists.scores(asked([1], [3]), votes).tolist() == [4 / np.sqrt(5), 0, 4 / np.sqrt(18), 0, 0]
+    assert lists.scores(asked([3], [1]), votes).tolist() == [4 / np.sqrt(5), 0, 4 / np.sqrt(18), 0, 0]
     everything = lists.scores(asked([0], [1], [2], [4]), votes).tolist()
     assert everything == pytest.approx([np.sqrt(5), 0, np.sqrt(18), 0, 1])
     assert lists.scores(asked(), votes).tolist() == [0] * 5
