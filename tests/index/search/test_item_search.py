@@ -310,7 +310,7 @@ def test_details_of_the_nearest_items_are_compared_and_of_no_others(
     query, details = vectors[:1] + 0.5 * vectors[1:2], ItemDistance(details=1)
     query /= np.sqrt(1.25)
     with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e", features_key="f") as gallery:
-        places = [vectors[0], vectors[1], -vectors[0]]
+        places = np.stack([vectors[0], vectors[1], 0.6 * vectors[0] - 0.8 * vectors[1]])
         gallery.add(["near", "next", "far"], ["x", "y", "z"], places, features=[pack([1, 2, 3])] * 3)
         now = gallery.snapshot()
         (best,) = ItemSearch(now, details, FakeVerifier(1, 1, 0)).nearest(query, 2, features=[pack([1, 2, 3])])
