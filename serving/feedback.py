@@ -43,12 +43,16 @@ DELETE FROM photos WHERE number IN (SELECT number FROM (
 """
 FIND = """
 SELECT answers.key, answer, content FROM answers LEFT JOIN photos ON photos.number = answers.photo
-WHERE request_id = ? AND (answers.key = ? OR ?) ORDER BY answers.key = ? DESC LIMIT 1
+WHERE request_id = ? AND (answers.key = ? OR ?) ORDER BY answers.key = ? DESC, answers.number DESC LIMIT 1
 """
 RECENT = """
-SELECT request_id, answer FROM answers JOIN photos ON photos.number = answers.photo ORDER BY answers.number DESC LIMIT ?
+SELECT answers.key, request_id, answer FROM answers JOIN photos ON photos.number = answers.photo
+ORDER BY answers.number DESC LIMIT ?
 """
-PHOTO_OF = "SELECT content FROM answers JOIN photos ON photos.number = answers.photo WHERE request_id = ? LIMIT 1"
+PHOTO_OF = """
+SELECT content FROM answers JOIN photos ON photos.number = answers.photo WHERE request_id = ?
+ORDER BY answers.number DESC LIMIT 1
+"""
 MOST_RECENT = 1000
 log = logging.getLogger("retrieval.serving")
 
@@ -130,20 +134,26 @@ class FeedbackRecorder:
         append_feedback(self._path, FEEDBACK.validate_json(json.dumps(facts)))
 
     def recent(self) -> list[dict[str, str]]:
-        """Return the recent answers whose photos are kept, newest first, with the last verdict on each."""
+        """Return the recent answers whose photos are kept, newest first, with the last verdict on each.
+
+        Clients may choose request ids. Of answers to several keys with one id, the newest is returned.
+        """
         with self._guard:
             rows = self._database.execute(RECENT, (MOST_RECENT,)).fetchall()
-        verdicts = {line.request_id: line for line in read_feedback(self._path)} if self._path.exists() else {}
-        found = []
-        for request_id, answer in rows:
-            facts, line = json.loads(answer), verdicts.get(request_id)
-            judged = ("", "") if line is None else (line.verdict, line.right_item_id)
+        judged = read_feedback(self._path) if self._path.exists() else []
+        verdicts = {(line.asked_by, line.request_id): line for line in judged}
+        found: dict[str, dict[str, str]] = {}
+        for key, request_id, answer in rows:
+            if request_id in found:
+                continue
+            facts, line = json.loads(answer), verdicts.get((key, request_id))
+            verdict, right = ("", "") if line is None else (line.verdict, line.right_item_id)
             told = {"request_id": request_id, "decision": facts["decision"], "item_id": facts.get("item_id", "")}
-            found.append({**told, "verdict": judged[0], "right_item_id": judged[1]})
-        return found
+            found[request_id] = {**told, "verdict": verdict, "right_item_id": right}
+        return list(found.values())
 
     def photo(self, request_id: str) -> bytes | None:
-        """Return the photo of a recent answer, None if it is not kept."""
+        """Return the photo of the newest answer with a request id, None if it is not kept."""
         with self._guard:
             row = self._database.execute(PHOTO_OF, (request_id,)).fetchone()
         return None if row is None else bytes(row[0])

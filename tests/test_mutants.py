@@ -66,6 +66,13 @@ def test_rules_change_conditions_numbers_and_statements_and_leave_messages_alone
         assert ast.dump(ast.parse(fault.apply(SOURCE))) != ast.dump(ast.parse(SOURCE))
 
 
+def test_rules_leave_the_check_that_lists_have_one_length_alone() -> None:
+    source = b"def pairs(one, two):\n    return sorted(zip(one, two, strict=True), reverse=True)\n"
+    assert [(fault.old, fault.new) for fault in make_faults("pairs.py", source, [])] == [("True", "False")]
+    (fault,) = make_faults("pairs.py", source, [])
+    assert fault.apply(source).endswith(b"strict=True), reverse=False)\n")
+
+
 def test_faults_have_names_of_their_own_and_an_order_that_other_lines_do_not_change() -> None:
     faults = make_faults("keeper.py", SOURCE, ["test_keeper.py"])
     moved = make_faults("keeper.py", b"\n\n# a comment\n" + SOURCE, ["test_keeper.py"])

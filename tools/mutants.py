@@ -99,7 +99,7 @@ def find_test(test: str, whose: str, root: Path = ROOT) -> str:
 
 
 def make_faults(module: str, source: bytes, tests: Sequence[str]) -> list[Fault]:
-    """Return the faults that the rules make in a module, without those in annotations and messages."""
+    """Return the faults that the rules make in a module, without those in annotations, messages and `strict=True`."""
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -125,6 +125,8 @@ def _walk(node: ast.AST, where: str, first: int) -> Iterator[tuple[ast.AST, str,
     """Yield what may be changed below a node, with the function around it and the first line of its statement."""
     for child in ast.iter_child_nodes(node):
         if child in (getattr(node, "returns", None), *getattr(node, "decorator_list", ())):
+            continue
+        if isinstance(child, ast.keyword) and child.arg == "strict":  # of zip: a check, as an annotation is
             continue
         if isinstance(node, ast.AnnAssign) and child is node.annotation:
             continue

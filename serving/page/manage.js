@@ -177,17 +177,22 @@ async function showAnswers() {
     const item = make("input", { value: rightOf(answer), ariaLabel: "Item", maxLength: 200 });
     const said = answer.verdict ? `Judged ${answer.verdict}.` : `Probably ${answer.item_id}.`;
     const about = make("span", { textContent: said });
-    const row = make("li", {}, make("img", { src: `v1/admin/answers/${encodeURIComponent(answer.request_id)}/photo`, alt: "" }), about, item, make("label", { className: "row" }, "Choose", chosen));
-    return { answer, chosen, item, row };
+    // the photo that is shown is the one that is added: another search may use the same request id meanwhile
+    const image = make("img", { alt: "", onload: () => URL.revokeObjectURL(image.src) });
+    const photo = fetch(`v1/admin/answers/${encodeURIComponent(answer.request_id)}/photo`).then((got) => (got.ok ? got.blob() : null));
+    photo.then((blob) => { if (blob) image.src = URL.createObjectURL(blob); });
+    const row = make("li", {}, image, about, item, make("label", { className: "row" }, "Choose", chosen));
+    return { answer, chosen, item, photo, row };
   });
   const accept = async () => {
     const taken = rows.filter((row) => row.chosen.checked);
     if (!taken.length) throw new Error("Choose some photos first.");
     if (taken.some((row) => !row.item.value.trim())) throw new Error("Write the item of each chosen photo.");
     const undos = [];
-    for (const { answer, item } of taken) {
-      const photo = await fetch(`v1/admin/answers/${encodeURIComponent(answer.request_id)}/photo`).then((got) => got.blob());
-      undos.push(await add(photo, `answer-${answer.request_id}`, item.value.trim()));
+    for (const { answer, item, photo } of taken) {
+      const shown = await photo;
+      if (!shown) throw new Error(`The photo of the answer ${answer.request_id} is no longer kept.`);
+      undos.push(await add(shown, `answer-${answer.request_id}`, item.value.trim()));
     }
     tell(`Added ${counted(taken.length, "photo")}.`, all(undos));
   };

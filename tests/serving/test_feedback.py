@@ -81,6 +81,29 @@ def test_a_key_judges_its_own_answers_and_an_admin_all(world: Path, tmp_path: Pa
     assert [(line.asked_by, line.key) for line in lines] == [("ann", "ann"), ("bob", "bob"), ("ann", "boss")]
 
 
+def test_of_answers_to_two_keys_with_one_id_photo_verdict_and_item_are_those_of_the_newest(
+    world: Path, tmp_path: Path
+) -> None:
+    """Clients may choose the id: nobody's photo may come to the answer or the verdict of somebody else."""
+    file, folder, other = tmp_path / "keys.json", tmp_path / "judged", encode(draw(5, 5))
+    keys = {name: add_key(file, name, "admin" if name == "boss" else "search") for name in ("ann", "bob", "boss")}
+    ann, bob, boss = ({"Authorization": f"Bearer {key}", "X-Request-ID": "same"} for key in keys.values())
+    with server(world, tmp_path, keys=file, feedback_photos=folder) as client:
+
+        def shown() -> tuple[list[tuple[str, str]], bytes]:
+            listed = client.get("/v1/admin/answers", headers=boss).json()
+            photo = client.get("/v1/admin/answers/same/photo", headers=boss).content
+            return [(one["item_id"], one["verdict"]) for one in listed], photo
+
+        search(client, headers=bob)
+        assert judge(client, "same", headers=bob) == 200
+        assert shown() == ([("item-03", "right")], MINE)
+        search(client, other, headers=ann)
+        assert shown() == ([], other)  # that verdict was on another answer
+        assert judge(client, "same", "wrong", headers=boss, item_id="item-07") == 200
+        assert shown() == ([("item-05", "wrong")], other)
+
+
 def test_the_table_keeps_the_newest_answers_of_each_key(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from fastapi.testclient import TestClient
@@ -222,3 +223,29 @@ def walk(page: Page, folder: Path) -> None:
         assert [each["id"] for each in violations if each["impact"] in ("serious", "critical")] == [], section
     expect(page.get_by_role("row", name="Catalogue photos that find their item")).to_contain_text("not measured")
     expect(page.locator("#wrong")).to_be_hidden()
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt install chromium)")
+def test_the_photo_of_an_answer_that_is_added_is_the_one_that_was_shown(shop: Path, tmp_path: Path) -> None:
+    """Clients choose request ids: a later search with the same one must not bring another photo into the catalogue."""
+    served = start(shop, tmp_path, "--feedback", tmp_path / "feedback.jsonl", "--feedback-photos", tmp_path / "judged")
+    named = {"X-Request-ID": "chosen"}
+    with httpx.Client(base_url=served.address) as client, sync_playwright() as playwright:
+        client.post("/v1/search", content=encode(draw(3, 5)), headers=named).raise_for_status()
+        client.post("/v1/feedback", json={"request_id": "chosen", "verdict": "right"}).raise_for_status()
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page()
+        page.goto(f"{served.address}/manage")
+        page.get_by_role("link", name="Answers").click()
+        expect(page.locator(".cards img")).to_have_js_property("naturalWidth", draw(3, 5).width)
+        client.post("/v1/search", content=encode(draw(77, 0)), headers=named).raise_for_status()
+        page.get_by_label("Choose this photo").check()
+        page.get_by_role("button", name="Add the chosen photos").click()
+        expect(page.locator("#done")).to_contain_text("Added 1 photo.")
+        browser.close()
+    stop(served)
+    with Retriever.open(shop / "bundle", shop / "gallery") as retriever:
+        found = retriever.search(encode(draw(3, 5)))
+        assert found.nearest is not None
+        assert (found.nearest.photo_id, found.nearest.item_id) == ("answer-chosen", "item-03")
