@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import pytest
 from index.search.leave_one_out import DRAWS, NOBODY, OWN, Draws, KeptDraws
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.errors import CalibrationError, InvalidParameter
-from retrieval.threshold.anchor import CROSS_FITTED, Proposal, _stricter, anchor, assumptions, precision
+from retrieval.threshold.anchor import CROSS_FITTED, Proposal, _point, _stricter, anchor, assumptions, precision
 from retrieval.threshold.error_rates import (
     LABELLED,
     PROBE,
@@ -412,6 +413,26 @@ def test_a_point_that_misses_its_target_is_replaced_by_one_of_its_status_that_ke
     assert lowest is not None
     assert (lowest.status, lowest.target_fpir) == (ESTIMATED, 0.001)
     assert rates.fpir(lowest.threshold) == 0
+    assert tightened(lowest, source) is None  # there is no stricter one
+
+
+@pytest.mark.parametrize(("items", "told"), [(5, "its FPIR no longer"), (40, r"its FPIR of \d+\.\d% no longer")])
+def test_a_proposal_says_that_a_threshold_was_tightened_with_its_rate_if_there_is_one(items: int, told: str) -> None:
+    source = draws(np.linspace(0.1, 0.5, items), np.arange(items))
+    before, point = OperatingPoint(0.4, ESTIMATED, 0.1, {}), OperatingPoint(0.2, ESTIMATED, 0.1, {})
+    kept = KeptDraws("m", {OWN: source}, frozenset())
+    summary = Proposal(SimpleNamespace(), kept, before, before, point).summary()  # type: ignore[arg-type]
+    assert re.search(f"tightened from 0.4000 to 0.2000, because {told} kept the target of 10.0%", summary)
+
+
+def test_the_point_of_a_gallery_has_the_shift_of_its_labelled_photos() -> None:
+    generator = np.random.default_rng(0)
+    own = draws(generator.uniform(0.8, 1, 60), np.arange(60), own=generator.uniform(0.1, 0.2, 60))
+    labelled = draws(generator.uniform(0.6, 0.8, 60), np.arange(60), own=generator.uniform(0.3, 0.4, 60))
+    sources = {OWN: own, LABELLED: labelled}
+    point, _ = _point(SimpleNamespace(items=60), KeptDraws("m", sources, frozenset()), 0.1)  # type: ignore[arg-type]
+    assert point is not None
+    assert point.evidence["shift"] == gallery_shift(sources).to_dict() != Shift().to_dict()
 
 
 def test_a_point_stays_if_no_stricter_one_finds_anything_or_too_few_items_tell_its_rate() -> None:

@@ -154,7 +154,10 @@ def test_a_photo_saved_again_under_another_item_leaves_the_draws(tmp_path: Path)
 
 
 def test_a_bundle_that_does_not_say_what_it_was_fitted_on_sets_none(tmp_path: Path) -> None:
-    assert fill(make_bundle(tmp_path, name="old"), tmp_path, range(30)).point is None
+    bundle = make_bundle(tmp_path, name="old")
+    assert fill(bundle, tmp_path, range(30)).point is None
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert len(gallery_draws(bundle, gallery).sources.get(OWN, ())) == 0
 
 
 def test_the_point_of_another_bundle_does_not_serve(tmp_path: Path) -> None:
