@@ -109,3 +109,29 @@ def test_a_filter_holds_live_photos_only(tmp_path: Path) -> None:
         assert chosen.few.tolist() == [2, 128]
         assert now.known_filter("some") is chosen
         assert now.known_filter("other") is None
+
+
+def test_an_item_behind_very_many_photos_of_another_one_is_found_beside_a_tail(tmp_path: Path) -> None:
+    """The first fetch brings photos of the first item alone, and the tail has none that is near."""
+    rows = np.eye(DIM, dtype=np.float32)
+    near = rows[:1] + 0.01 * np.random.default_rng(0).normal(size=(120, DIM)).astype(np.float32)
+    vectors = np.concatenate([near, rows[:1] + rows[1:2], -rows])
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    items = ["many"] * 120 + ["next"] + [f"far{i}" for i in range(DIM)]
+    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e") as gallery:
+        gallery.add([f"p{i}" for i in range(len(items))], items, vectors)
+        gallery.rebuild(kind="fp16")
+        gallery.add(["last"], ["last"], -rows[:1])
+        (answer,) = gallery.search(rows[:1], 2)
+    assert [found.item_id for found in answer] == ["many", "next"]
+
+
+def test_a_filter_passes_the_first_photo_of_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "SCANNED", 0)
+    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e", columns={"number": "number"}) as gallery:
+        rows = range(20)
+        metadata = [{"number": i} for i in rows]
+        gallery.add([f"p{i}" for i in rows], [f"i{i}" for i in rows], VECTORS[:20], metadata=metadata)
+        gallery.rebuild(kind="fp16")
+        (answer,) = gallery.search(VECTORS[:1], 1, where="number < 5")
+    assert answer[0].photo_id == "p0"

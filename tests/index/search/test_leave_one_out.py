@@ -20,6 +20,7 @@ from index.search.leave_one_out import (
     OWN,
     Drawer,
     Draws,
+    FoldVectors,
     KeptDraws,
     Probes,
     evenly_spaced,
@@ -30,6 +31,7 @@ from index.search.leave_one_out import (
     suspected_twins,
 )
 from index.snapshot import GROUP
+from tests.index.search.fake_verifier import FakeVerifier
 from tests.index.vectors import DIM, filled, unit
 
 CONTENT = "content"
@@ -299,6 +301,22 @@ def test_fitted_items_need_the_key_of_the_hashes(tmp_path: Path) -> None:
         kept(gallery, is_fitted=lambda *_: False, content_key="")
 
 
+def test_a_gallery_keeps_fewer_draws_where_details_are_compared(tmp_path: Path) -> None:
+    with filled(tmp_path / "g") as gallery:
+        now = gallery.snapshot()
+        assert Drawer(ItemSearch(now, NEAREST_PHOTO)).most == leave_one_out.MOST_DRAWS
+        assert Drawer(ItemSearch(now, NEAREST_PHOTO, FakeVerifier())).most == leave_one_out.MOST_VERIFIED
+    assert leave_one_out.MOST_VERIFIED < leave_one_out.MOST_DRAWS
+
+
+def test_vectors_by_fold_models_are_unpacked_for_the_photos_that_have_them() -> None:
+    vectors = np.random.default_rng(0).normal(size=(2, 5, DIM)).astype(np.float16)
+    found = FoldVectors.unpacked([vectors[0].tobytes(), None, vectors[1].tobytes()], "key", DIM)
+    assert (found.key, found.seqs.tolist()) == ("key", [0, 2])
+    np.testing.assert_array_equal(found.vectors, vectors)
+    assert FoldVectors.unpacked([None, None], "key", DIM).vectors.size == 0
+
+
 def test_draws_are_kept_and_read(tmp_path: Path) -> None:
     probes = {"probe": Probes(np.stack([at(8.0), at(9.0)]), ["q0", "q1"], ["b", "stranger"])}
     with shop(tmp_path / "g", LINE) as gallery:
@@ -414,17 +432,18 @@ def test_every_item_comes_once_before_any_comes_twice(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "before", "suspected"), [(6, 3, True), (8, 3, True), (5, 5, False), (6, 2, False), (8, 8, True)]
+    ("count", "found", "before", "suspected"),
+    [(8, 6, 3, True), (8, 8, 3, True), (8, 5, 5, False), (8, 6, 2, False), (8, 8, 8, True), (20, 15, 6, True)],
 )
 def test_two_items_are_suspected_by_three_quarters_and_three_tenths_of_their_draws(
-    found: int, before: int, suspected: bool
+    count: int, found: int, before: int, suspected: bool
 ) -> None:
-    """Of four draws of `b` and four of `a`, some find the other item, and some of these before their own one."""
-    order = np.random.default_rng(found).permutation(8)
-    items = np.array(["b", "a"] * 4)
-    other = np.where(np.arange(8) < found, np.array(["a", "b"] * 4), [f"x{i}" for i in range(8)])
-    wrong = np.where(np.arange(8) < before, 0.3, np.inf)
-    nobody, near = np.full(8, NOBODY), np.full(8, 0.4)
+    """Of the draws of `b` and as many of `a`, some find the other item, and some of these before their own one."""
+    order = np.random.default_rng(found).permutation(count)
+    items = np.array(["b", "a"] * (count // 2))
+    other = np.where(np.arange(count) < found, np.array(["a", "b"] * (count // 2)), [f"x{i}" for i in range(count)])
+    wrong = np.where(np.arange(count) < before, 0.3, np.inf)
+    nobody, near = np.full(count, NOBODY), np.full(count, 0.4)
     made = Draws(items, items, nobody, near, nobody, other, near, near, nobody, near, wrong, nobody)
     chosen = Draws(**{name: values[order] for name, values in made.arrays().items()})
     assert suspected_twins(chosen) == ([("a", "b")] if suspected else [])
