@@ -73,6 +73,18 @@ def test_a_damaged_number_of_a_photo_is_an_error(tmp_path: Path, kind: str, what
         gallery.search(vectors[8:9], 2)
 
 
+def test_the_name_of_a_photo_is_checked_even_if_its_vector_was_not_read(tmp_path: Path) -> None:
+    made(tmp_path / "g", "flat")
+    with Gallery.open(tmp_path / "g", read_only=True) as gallery:
+        (segment,) = gallery.snapshot().segments
+        file = only(tmp_path / "g", "segments/*.rows")
+        overwrite(file, file.read_bytes().index(b'"p7"'), b'"p8"')
+        opened = segments.open_segment(file.parent, gallery._database.segments()[0], dim=DIM)
+        assert opened.photos(np.array([6]))[0][0] == segment.photos(np.array([6]))[0][0] == "p6"
+        with pytest.raises(GalleryCorrupt, match="photo number 7 has changed since it was written"):
+            opened.photos(np.array([7]))
+
+
 @pytest.mark.parametrize("kind", ["fp16", pytest.param("ivf", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("ending", [".faiss", ".npy"])
 def test_a_damaged_index_is_an_error(tmp_path: Path, kind: str, ending: str) -> None:
