@@ -46,9 +46,9 @@ SELECT answers.key, answer, content FROM answers LEFT JOIN photos ON photos.numb
 WHERE request_id = ? AND (answers.key = ? OR ?) ORDER BY answers.key = ? DESC, answers.number DESC LIMIT 1
 """
 RECENT = """
-SELECT answers.key, request_id, answer FROM answers JOIN photos ON photos.number = answers.photo
-ORDER BY answers.number DESC LIMIT ?
-"""
+SELECT answers.key, request_id, answer, max(answers.number) AS newest FROM answers
+JOIN photos ON photos.number = answers.photo GROUP BY request_id ORDER BY newest DESC LIMIT ?
+"""  # the other columns are of the newest row
 PHOTO_OF = """
 SELECT content FROM answers JOIN photos ON photos.number = answers.photo WHERE request_id = ?
 ORDER BY answers.number DESC LIMIT 1
@@ -140,17 +140,14 @@ class FeedbackRecorder:
         """
         with self._guard:
             rows = self._database.execute(RECENT, (MOST_RECENT,)).fetchall()
-        judged = read_feedback(self._path) if self._path.exists() else []
-        verdicts = {(line.asked_by, line.request_id): line for line in judged}
-        found: dict[str, dict[str, str]] = {}
-        for key, request_id, answer in rows:
-            if request_id in found:
-                continue
-            facts, line = json.loads(answer), verdicts.get((key, request_id))
-            verdict, right = ("", "") if line is None else (line.verdict, line.right_item_id)
+        judged = read_feedback(self._path) if self._path.exists() else ()
+        verdicts = {(line.asked_by, line.request_id): (line.verdict, line.right_item_id) for line in judged}
+        found = []
+        for key, request_id, answer, _ in rows:
+            facts, (verdict, right) = json.loads(answer), verdicts.get((key, request_id), ("", ""))
             told = {"request_id": request_id, "decision": facts["decision"], "item_id": facts.get("item_id", "")}
-            found[request_id] = {**told, "verdict": verdict, "right_item_id": right}
-        return list(found.values())
+            found.append({**told, "verdict": verdict, "right_item_id": right})
+        return found
 
     def photo(self, request_id: str) -> bytes | None:
         """Return the photo of the newest answer with a request id, None if it is not kept."""

@@ -14,7 +14,7 @@ from .conftest import ROOT
 
 MOST = {
     "statements": 15_810,
-    "lines": 35_270,
+    "lines": 35_285,
     "modules": 234,
     "options": 152,
     "settings": 44,
@@ -22,7 +22,7 @@ MOST = {
     "most_methods": 28,
 }
 WALKS = {"a search in process": 20, "a search over HTTP": 30, "a new row": 46, "draws to threshold": 20}
-LINES_OF_TESTS, LINES_OF_RESEARCH = 32_420, 11_200
+LINES_OF_TESTS, LINES_OF_RESEARCH = 32_850, 11_200
 IMPORTED = 80  # modules of ours that `import retrieval.retriever` brings
 
 
