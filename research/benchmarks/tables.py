@@ -6,6 +6,7 @@ import argparse
 import datetime
 import os
 import platform
+import re
 import shlex
 import sys
 from collections.abc import Iterable
@@ -80,7 +81,8 @@ def command() -> str:
 
 
 def _plain(word: str) -> str:
-    return Path(word).name if Path(word).is_absolute() else word
+    """Return a word, or the name of a folder without the hash of code that `suite` appends."""
+    return re.sub("-[0-9a-f]{12}$", "", Path(word).name) if Path(word).is_absolute() else word
 
 
 def machine(device: str | None = None) -> dict[str, object]:
