@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -315,6 +316,28 @@ def test_vectors_by_fold_models_are_unpacked_for_the_photos_that_have_them() -> 
     assert (found.key, found.seqs.tolist()) == ("key", [0, 2])
     np.testing.assert_array_equal(found.vectors, vectors)
     assert FoldVectors.unpacked([None, None], "key", DIM).vectors.size == 0
+
+
+def test_photos_of_other_sources_come_first_and_then_those_of_known_ones(tmp_path: Path) -> None:
+    sources = ["shelf", "shelf", "web", "web", "phone"]
+    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e") as gallery:
+        ids = [f"p{number}" for number in range(5)]
+        gallery.add(ids, ["a"] * 5, unit(5), metadata=[{leave_one_out.SOURCE: source} for source in sources])
+        found = drawer(gallery)._of_other_sources(0, [1, 2, 3, 4])
+    assert [sources[place] for place in found] == ["web", "phone", "shelf", "web"]
+
+
+def test_of_the_windows_of_a_photo_the_one_counts_whose_first_item_is_closest(tmp_path: Path) -> None:
+    with shop(tmp_path / "g", LINE) as gallery:
+        own = drawer(gallery).own()
+    order = np.argsort(own.ids)
+    chosen = own.where(np.isin(np.arange(len(own)), order[:2]))
+    assert chosen.items.tolist() == ["a", "a"]  # two windows: one finds its item nearer than the other does
+    two = replace(chosen, own=np.array([0.3, 0.1]), wrong=np.full(2, np.inf), own_nearest=np.array([4, 5]))
+    found = two.closest(np.zeros(2, np.int64), 1)
+    assert (found.own.tolist(), found.own_nearest.tolist()) == ([0.1], [5])
+    lost = replace(two, own=np.full(2, 0.5), wrong=np.array([0.2, 0.4]))
+    assert lost.closest(np.zeros(2, np.int64), 1).wrong.tolist() == [0.2]
 
 
 def test_draws_are_kept_and_read(tmp_path: Path) -> None:
