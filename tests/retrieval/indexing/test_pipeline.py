@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import nan
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle, require_match
 from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.read import read_catalogue
-from retrieval.errors import BundleMismatch
+from retrieval.errors import BundleMismatch, GalleryLocked
 from retrieval.indexing import pipeline
 from retrieval.indexing.pipeline import index_catalogue, plan_catalogue
 from retrieval.indexing.worker import Batch
@@ -33,6 +34,24 @@ def test_a_new_gallery_that_refuses_every_photo_is_not_left_behind(world: Path, 
     report = index_catalogue(Bundle.open(world / "bundle"), [photo], tmp_path / "gallery", progress=False)
     assert [photo_id for photo_id, _ in report.refused] == [photo.photo_id]
     assert not (tmp_path / "gallery").exists()
+
+
+def test_no_other_process_writes_once_the_plan_is_being_made(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, photos, refused = Bundle.open(world / "bundle"), read_catalogue(world / "photos"), list[str]()
+    index_catalogue(bundle, photos[:3], tmp_path / "gallery", progress=False)
+    plan = pipeline._plan
+
+    def planned(*arguments: Any) -> Any:
+        with Gallery.open(tmp_path / "gallery") as other, pytest.raises(GalleryLocked) as error:
+            other.remove(photo_ids=[photos[0].photo_id])
+        refused.append(str(error.value))
+        return plan(*arguments)
+
+    monkeypatch.setattr(pipeline, "_plan", planned)
+    assert index_catalogue(bundle, photos[:4], tmp_path / "gallery", progress=False).skipped == 3
+    assert len(refused) == 1
 
 
 def test_batches_without_photos_to_add_are_not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
