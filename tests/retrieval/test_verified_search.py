@@ -111,9 +111,14 @@ def test_several_photos_and_windows_are_compared_without_their_details(
     assert {answer.decision for answer in retriever.search_boxes(images[0])} == {"ranked"}
 
 
-def test_photos_that_repeat_the_first_are_searched_as_the_first_with_its_details(retriever: Retriever) -> None:
-    first = encode(draw_cover(3, 5))
-    alone, together = retriever.search(first), retriever.search_photos([first, first])
+def test_photos_that_repeat_the_first_are_searched_as_the_first_with_its_details(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, other = encode(draw_cover(3, 5)), encode(draw_cover(200, 5))
+    rates = retriever.rates()
+    assert rates is not None
+    monkeypatch.setattr(retriever, "rates", lambda: replace(rates, same_item=9.0))  # every photo is a repetition
+    alone, together = retriever.search(first), retriever.search_photos([first, other])
     assert (together.decision, together.nearest_distance) == ("match", alone.nearest_distance)
     assert together.matches == alone.matches
 

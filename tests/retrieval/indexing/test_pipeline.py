@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import nan
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,6 +64,13 @@ def test_batches_without_photos_to_add_are_not_held_back(monkeypatch: pytest.Mon
         (len(group.photos), len(group.unchanged)) for group in pipeline._grouped([same, same, new, same, new, same])
     ]
     assert sizes == [(0, 1), (0, 1), (1, 0), (0, 1), (1, 0), (0, 1), (0, 0)]
+
+
+def test_batches_are_written_together_until_a_second_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([100.0, 100.4, 101.0, 101.0, 101.5])
+    monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=times.__next__))
+    one = Batch(photos=[Photo("p", Path("p.jpg"), "i")])
+    assert [len(group.photos) for group in pipeline._grouped([one, one, one])] == [2, 1]
 
 
 def test_a_gallery_of_another_model_is_neither_indexed_nor_planned_nor_searched(world: Path, tmp_path: Path) -> None:

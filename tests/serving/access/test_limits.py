@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from serving.access import limits
 from serving.access.limits import ALL_BYTES, BATCH_BYTES, CLIENT_BYTES, BodyLimit
 
 MB = 2**20
@@ -113,6 +114,22 @@ def test_many_keys_together_have_a_bound_too(declared: bool) -> None:
                         assert sum(client.taken for client in clients if client.status is None) <= ALL_BYTES
             assert [client.status for client in clients].count(503) >= 3
             assert [client.status for client in clients].count(None) >= 4
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("size", "status"), [(1000, 200), (1001, 413)])
+def test_a_body_of_the_most_bytes_is_read_and_a_longer_one_is_refused(
+    size: int, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(limits, "OVERHEAD", 0)
+
+    async def scenario() -> None:
+        client = Client(BodyLimit(reads_all), "shop")
+        async with arriving([client]):
+            await client.send(bytes(size), None)
+            assert client.status == status
 
     asyncio.run(scenario())
 
