@@ -190,3 +190,16 @@ def test_the_memory_of_the_old_index_is_returned_before_a_new_one_is_built(
         monkeypatch.setattr(gallery_module, "release_memory", lambda: events.append("kept" if old() else "released"))
         gallery.rebuild(kind="fp16")
     assert events == ["build", "released", "build"]
+
+
+def test_a_rebuild_is_due_when_more_than_a_fifth_of_the_photos_are_outside_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gallery_module, "TAIL", 3)
+    with filled(tmp_path / "g", count=80) as gallery:
+        gallery.rebuild(kind="fp16")
+        gallery.add([f"n{i}" for i in range(20)], [f"n{i}" for i in range(20)], unit(20, 9))
+        assert gallery.rebuild_if_due() is None
+        gallery.add(["last"], ["last"], unit(1, 10))
+        assert gallery.rebuild_if_due() is not None
+        assert gallery.snapshot().scanned_photos == 0

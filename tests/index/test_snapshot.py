@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from index import snapshot
+from index.ann.faiss_index import Candidates
+from index.errors import GalleryCorrupt
 from index.gallery import Gallery
 from index.search.distance import plain_distance
-from index.snapshot import Snapshot
+from index.search.exact_search import MANY, sweep
+from index.snapshot import Proposed, Snapshot
 
-from .vectors import DIM, unit
+from .vectors import DIM, filled, unit
 
 pytestmark = pytest.mark.usefixtures("few_own_queries")
 
@@ -135,3 +141,90 @@ def test_a_filter_passes_the_first_photo_of_an_index(tmp_path: Path, monkeypatch
         gallery.rebuild(kind="fp16")
         (answer,) = gallery.search(VECTORS[:1], 1, where="number < 5")
     assert answer[0].photo_id == "p0"
+
+
+def test_damage_is_told_before_the_first_of_several_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The vectors of photos in an index are not read when a gallery is opened."""
+    monkeypatch.setattr(snapshot, "BLOCK", 5)
+    with filled(tmp_path / "g") as gallery:
+        gallery.rebuild(kind="fp16")
+        name = gallery.snapshot().segments[0].name
+    mapped = np.load(tmp_path / "g" / "segments" / f"{name}.npy", mmap_mode="r+")
+    mapped[-1] = -mapped[-1]
+    mapped.flush()
+    with Gallery.open(tmp_path / "g") as gallery:
+        blocks = gallery.snapshot().blocks(np.arange(40))
+        with pytest.raises(GalleryCorrupt, match="has changed since it was written"):
+            next(blocks)
+
+
+@pytest.mark.parametrize("queries", [1, 70])
+def test_a_gallery_whose_only_photo_was_removed_has_no_neighbours(tmp_path: Path, queries: int) -> None:
+    """Its index still finds the photo: for many queries, its place is looked up among the items."""
+    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e") as gallery:
+        gallery.add(["p"], ["i"], VECTORS[:1])
+        gallery.rebuild(kind="fp16")
+        gallery.remove(photo_ids=["p"])
+        assert gallery.search(unit(queries, 22), 1) == [[]] * queries
+
+
+def test_the_bounds_of_squared_distances_are_twice_the_error_of_the_cosines_away() -> None:
+    cosines = np.array([[1.0, 0.5, -1.0]], np.float32)
+    least, most = Proposed(np.arange(3)[None], cosines, 0.01, [-np.inf]).bounds()
+    np.testing.assert_allclose(least, [[0, 0.98, 3.98]])
+    np.testing.assert_allclose(most, [[0.02, 1.02, 4]])
+
+
+@pytest.mark.parametrize(("k", "most", "fetched"), [(1, 4096, 22), (3, 4096, 34), (3, 30, 30)])
+def test_as_many_candidates_are_fetched_as_the_items_have_on_average_and_a_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: int, most: int, fetched: int
+) -> None:
+    """Forty photos of ten items: sixteen candidates, and six for each item."""
+    monkeypatch.setattr(snapshot, "MOST_FETCHED", most)
+    asked: list[int] = []
+    search = Candidates.search
+
+    def noted(self: Candidates, vectors: np.ndarray, count: int, selection: Any = None) -> Any:
+        asked.append(count)
+        return search(self, vectors, count, selection)
+
+    monkeypatch.setattr(Candidates, "search", noted)
+    with filled(tmp_path / "g") as gallery:
+        gallery.snapshot().nearest(unit(1, 22), k)
+    assert asked[0] == fetched
+
+
+def test_photos_of_an_item_are_not_read_again_when_others_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with filled(tmp_path / "g") as gallery:
+        numbers = gallery.item_numbers(["i0", "i1"])
+        first, changed = gallery.snapshot().about([numbers["i0"], numbers["i1"]])
+        gallery.add(["new"], ["i1"], unit(1, 9))
+        read: list[int] = []
+        vectors = Snapshot.vectors
+
+        def noted(self: Snapshot, positions: np.ndarray) -> np.ndarray:
+            read.append(len(positions))
+            return vectors(self, positions)
+
+        monkeypatch.setattr(Snapshot, "vectors", noted)
+        again = gallery.snapshot().about([numbers["i0"], numbers["i1"]])
+    assert again[0] is first
+    assert again[1] is not changed
+    assert read == [5]  # of the changed item
+
+
+@pytest.mark.parametrize(("queries", "in_threads"), [(MANY - 1, False), (MANY, True)])
+def test_many_queries_are_compared_in_threads_and_few_in_that_of_the_caller(
+    monkeypatch: pytest.MonkeyPatch, queries: int, in_threads: bool
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    readers: list[threading.Thread] = []
+
+    def read(rows: np.ndarray) -> np.ndarray:
+        readers.append(threading.current_thread())
+        return np.asarray(VECTORS[rows])
+
+    sweep(unit(queries, 22), 1, read, np.arange(COUNT))
+    assert [reader is not threading.current_thread() for reader in readers] == [in_threads]

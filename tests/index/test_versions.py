@@ -111,6 +111,8 @@ def test_a_search_goes_on_with_the_open_index_while_its_photos_change(tmp_path: 
     with filled(tmp_path / "g") as gallery:
         gallery.rebuild(kind="fp16")
         first = gallery.snapshot()
+        assert first.base is not None
+        assert isinstance(first.base.seqs, np.memmap)  # they take no memory
         gallery.add(["new"], ["new"], unit(1, 9))
         second = gallery.snapshot()
         assert second.base is first.base
