@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from index.search import item_distance, item_search
 from index.search.distance import plain_distance
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance, mean_photo
 from index.search.item_search import CANDIDATES, NOBODY, Draw, ItemSearch, Queries
-from index.snapshot import Neighbour
+from index.snapshot import Neighbour, Snapshot
 
 from ..vectors import DIM, unit
 from .fake_verifier import FakeVerifier, fill, pack, some_features, verified_gallery
@@ -253,11 +256,43 @@ def test_a_copy_of_one_of_several_photos_of_a_draw_leaves_its_item_out(tmp_path:
         assert (draw.duplicate, draw.nearest) == (1, 3)
 
 
+@pytest.mark.parametrize("items", [("own", "other"), ("other", "own")], ids=["own first", "other first"])
+def test_of_items_at_one_distance_the_first_is_a_candidate_in_a_draw_as_in_a_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, items: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(item_search, "CANDIDATES", 1)
+    vectors = unit(2, 1)
+    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e") as gallery:
+        gallery.add(["p0", "p1"], items, vectors[[1, 1]])
+        ((found,),) = gallery.search(vectors[:1], 1, item_distance=ITEM)
+        gallery.add(["query"], ["own"], vectors[:1])
+        now = gallery.snapshot()
+        (draw,) = ItemSearch(now, ITEM).draws(Queries(vectors[:1], now.items[[2]], np.array([[2]])), lambda *_: False)
+    assert found.item_id == items[0]
+    assert draw.wrong == (np.inf if items[0] == "own" else found.distance)
+
+
 def test_draws_do_not_depend_on_how_many_are_made_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with filled(tmp_path / "g") as gallery:
         together = draws_of(gallery)
         monkeypatch.setattr(item_search, "TOGETHER", 7)
         assert draws_of(gallery) == together
+
+
+def test_draws_without_a_verifier_read_photos_in_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Photos on Milvus, which are drawn in the same way, forget what they have read: no other thread may do so."""
+    read, threads = Snapshot.photos_of, set[int]()
+
+    def slowly(self: Snapshot, items: Sequence[int]) -> list[np.ndarray]:
+        if threading.current_thread() is not threading.main_thread():
+            threads.add(threading.get_ident())
+            time.sleep(0.005)  # another thread would go on meanwhile
+        return read(self, items)
+
+    monkeypatch.setattr(Snapshot, "photos_of", slowly)
+    with filled(tmp_path / "g", count=20) as gallery:
+        draws_of(gallery)
+    assert len(threads) == 1
 
 
 # details
@@ -320,6 +355,18 @@ def test_details_of_the_nearest_items_are_compared_and_of_no_others(
             for voted in (0, 3)
         ]
         assert unlike[0] == unlike[1]  # photos without votes are no candidates
+
+
+def test_evidence_of_the_nearest_photo_has_no_mean_without_a_verifier_and_inliers_with_one(tmp_path: Path) -> None:
+    vectors = unit(2, 1)
+    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e", features_key="f") as gallery:
+        gallery.add(["a", "b"], ["a", "b"], vectors, features=[pack([1, 2, 3]), pack([4, 5])])
+        now = gallery.snapshot()
+        ((plain,),) = ItemSearch(now, NEAREST_PHOTO).nearest(vectors[:1], 1)
+        verified = ItemSearch(now, NEAREST_PHOTO, FakeVerifier())
+        ((compared,),) = verified.nearest(vectors[:1], 1, features=[pack([1, 2, 3])])
+    assert (plain.position, plain.distance, plain.mean, plain.inliers) == (0, 0.0, None, 0)
+    assert (compared.position, compared.distance, compared.mean, compared.inliers) == (0, 0.0, 0.0, 3)
 
 
 def test_details_never_bring_an_item_farther(tmp_path: Path) -> None:
