@@ -78,13 +78,17 @@ FEEDBACK = TypeAdapter(Feedback)
 def append_feedback(path: Path, feedback: Feedback) -> None:
     """Append a line in a single synced write: processes never interleave lines, and a kill loses none.
 
+    A line before it that was cut off is ended first.
+
     Raises OSError if the line does not fit on the disk; a part of it that was written is taken out again.
     """
     line = FEEDBACK.dump_json(feedback) + b"\n"
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
         size = os.fstat(file).st_size
+        if size and os.pread(file, 1, size - 1) != b"\n":
+            line = b"\n" + line
         if size + len(line) > MAX_BYTES:
             raise DataError(f"{path} is full: {MAX_BYTES:,} bytes", remedy="Use it, and move it away")
         if os.write(file, line) < len(line):

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 
 from retrieval.errors import InvalidParameter
-from retrieval.feedback import FEEDBACK, Verdict, append_feedback, read_feedback
+from retrieval.feedback import FEEDBACK, Verdict, append_feedback
 from retrieval.files import explain, naming, write_file
 from retrieval.images.formats import format_of
 from retrieval.retriever import Retriever
@@ -31,6 +31,7 @@ SCHEMA = """
 CREATE TABLE IF NOT EXISTS answers (number INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL,
     request_id TEXT NOT NULL, answer TEXT NOT NULL, photo INTEGER, UNIQUE (key, request_id));
 CREATE TABLE IF NOT EXISTS photos (number INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL, content BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS verdicts (number INTEGER PRIMARY KEY, verdict TEXT NOT NULL, right_item_id TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS answers_of_key ON answers (key, number);
 CREATE INDEX IF NOT EXISTS photos_of_key ON photos (key, number);
 """
@@ -42,13 +43,15 @@ DELETE FROM photos WHERE number IN (SELECT number FROM (
     SELECT number, sum(length(content)) OVER (ORDER BY number DESC) AS total FROM photos WHERE key = ?) WHERE total > ?)
 """
 FIND = """
-SELECT answers.key, answer, content FROM answers LEFT JOIN photos ON photos.number = answers.photo
+SELECT answers.number, answers.key, answer, content FROM answers LEFT JOIN photos ON photos.number = answers.photo
 WHERE request_id = ? AND (answers.key = ? OR ?) ORDER BY answers.key = ? DESC, answers.number DESC LIMIT 1
 """
 RECENT = """
-SELECT answers.key, request_id, answer, max(answers.number) AS newest FROM answers
-JOIN photos ON photos.number = answers.photo GROUP BY request_id ORDER BY newest DESC LIMIT ?
+SELECT request_id, answer, coalesce(verdict, ''), coalesce(right_item_id, ''), max(answers.number) AS newest
+FROM answers JOIN photos ON photos.number = answers.photo LEFT JOIN verdicts ON verdicts.number = answers.number
+GROUP BY request_id ORDER BY newest DESC LIMIT ?
 """  # the other columns are of the newest row
+DROP_VERDICTS = "DELETE FROM verdicts WHERE number NOT IN (SELECT number FROM answers)"
 PHOTO_OF = """
 SELECT content FROM answers JOIN photos ON photos.number = answers.photo WHERE request_id = ?
 ORDER BY answers.number DESC LIMIT 1
@@ -102,6 +105,7 @@ class FeedbackRecorder:
                 self._added += len(rows)
                 if self._added >= TRIM_EVERY:
                     self._database.execute(DROP_ANSWERS, (caller.key, KEPT_PER_KEY))
+                    self._database.execute(DROP_VERDICTS)
                     self._added = 0
         except sqlite3.Error as error:
             log.warning("an answer was not kept for feedback: %s", error)
@@ -127,24 +131,27 @@ class FeedbackRecorder:
             raise InvalidParameter("verdict", "be wrong where another item is named", verdict)
         if right_item_id and not retriever.gallery.photos(right_item_id):
             raise NoSuchThing("the gallery does not have this item", remedy="Send an item_id of the gallery")
-        asked_by, answer, photo = found
+        number, asked_by, answer, photo = found
         facts = json.loads(answer) | {"verdict": verdict, "request_id": request_id, "right_item_id": right_item_id}
         facts |= {"time": datetime.now(UTC).isoformat(timespec="seconds"), "asked_by": asked_by, "key": caller.key}
         facts["photo"] = "" if photo is None else self._write(photo)
         append_feedback(self._path, FEEDBACK.validate_json(json.dumps(facts)))
+        try:
+            with self._guard:
+                self._database.execute("REPLACE INTO verdicts VALUES (?, ?, ?)", (number, verdict, right_item_id))
+        except sqlite3.Error as error:
+            log.warning("a verdict is in the feedback file, but is not shown for review: %s", error)
 
     def recent(self) -> list[dict[str, str]]:
         """Return the recent answers whose photos are kept, newest first, with the last verdict on each.
 
-        Clients may choose request ids. Of answers to several keys with one id, the newest is returned.
+        Clients may choose request ids. Of several answers with one id, the newest is returned.
         """
         with self._guard:
             rows = self._database.execute(RECENT, (MOST_RECENT,)).fetchall()
-        judged = read_feedback(self._path) if self._path.exists() else ()
-        verdicts = {(line.asked_by, line.request_id): (line.verdict, line.right_item_id) for line in judged}
         found = []
-        for key, request_id, answer, _ in rows:
-            facts, (verdict, right) = json.loads(answer), verdicts.get((key, request_id), ("", ""))
+        for request_id, answer, verdict, right, _ in rows:
+            facts = json.loads(answer)
             told = {"request_id": request_id, "decision": facts["decision"], "item_id": facts.get("item_id", "")}
             found.append({**told, "verdict": verdict, "right_item_id": right})
         return found

@@ -41,18 +41,18 @@ async function change(button, work) {
 }
 find("#undo").onclick = (event) => change(event.target, async () => { const undo = undoing.pop(); tell(await undo()); });
 
+const sorted = (key, value) => (value && typeof value === "object" && !Array.isArray(value) ? Object.fromEntries(Object.entries(value).sort()) : value);
+const same = (one, other) => one.item_id === other.item_id && JSON.stringify(one.metadata, sorted) === JSON.stringify(other.metadata, sorted);
 // gives photos other items or metadata; if one of them was changed by somebody else since, nothing is changed
 async function set(photos, next) {
   for (const photo of photos) {
-    const now = await get(path("photos", photo.photo_id));
-    if (now.item_id !== photo.item_id) throw new Error(`${photo.photo_id} is a photo of ${now.item_id} now. Look again.`);
+    if (!same(await get(path("photos", photo.photo_id)), photo)) throw new Error(`${photo.photo_id} was changed by somebody else. Load the page again.`);
   }
   const rows = photos.map((photo) => ({ ...photo, ...next(photo) }));
   await call("POST", "v1/admin/sync", JSON.stringify({ photos: rows }));
   return async () => {
     for (const row of rows) {
-      const now = await get(path("photos", row.photo_id));
-      if (now.item_id !== row.item_id) throw new Error(`${row.photo_id} was changed again: this cannot be undone.`);
+      if (!same(await get(path("photos", row.photo_id)), row)) throw new Error(`${row.photo_id} was changed again: this cannot be undone.`);
     }
     await call("POST", "v1/admin/sync", JSON.stringify({ photos }));
     return "Undone.";

@@ -104,6 +104,32 @@ def test_of_answers_to_two_keys_with_one_id_photo_verdict_and_item_are_those_of_
         assert shown() == ([("item-05", "wrong")], other)
 
 
+def test_a_verdict_does_not_pass_to_a_later_answer_with_the_same_id(world: Path, tmp_path: Path) -> None:
+    with server(world, tmp_path, feedback_photos=tmp_path / "judged") as client:
+        named = {"X-Request-ID": "same"}
+        search(client, headers=named)
+        assert judge(client, "same", "wrong", item_id="item-07") == 200
+        assert [one["verdict"] for one in client.get("/v1/admin/answers").json()] == ["wrong"]
+        search(client, encode(draw(5, 5)), headers=named)
+        assert client.get("/v1/admin/answers").json() == []  # a match that nobody judged
+        assert judge(client, "same") == 200
+        (shown,) = client.get("/v1/admin/answers").json()
+        assert (shown["item_id"], shown["verdict"], shown["right_item_id"]) == ("item-05", "right", "")
+
+
+def test_a_line_that_was_cut_off_spoils_neither_the_next_verdict_nor_the_list_of_answers(
+    world: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "feedback.jsonl"
+    file.write_text('{"verdict":"wro')
+    with server(world, tmp_path, feedback_photos=tmp_path / "judged") as client:
+        assert judge(client, search(client)) == 200
+        assert [one["verdict"] for one in client.get("/v1/admin/answers").json()] == ["right"]
+    broken, verdict, end = file.read_text().split("\n")
+    assert (broken, end) == ('{"verdict":"wro', "")
+    assert json.loads(verdict)["verdict"] == "right"
+
+
 def test_the_table_keeps_the_newest_answers_of_each_key(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -249,3 +249,39 @@ def test_the_photo_of_an_answer_that_is_added_is_the_one_that_was_shown(shop: Pa
         found = retriever.search(encode(draw(3, 5)))
         assert found.nearest is not None
         assert (found.nearest.photo_id, found.nearest.item_id) == ("answer-chosen", "item-03")
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt install chromium)")
+def test_what_somebody_else_changed_is_neither_overwritten_nor_undone(shop: Path, tmp_path: Path) -> None:
+    served = start(shop, tmp_path)
+    with httpx.Client(base_url=served.address) as client, sync_playwright() as playwright:
+
+        def rename(name: str) -> None:
+            """Name all photos of item-03, as another program would."""
+            photos = client.get("/v1/items/item-03").json()["photos"]
+            body = {"photos": [{**photo, "metadata": {**photo["metadata"], "name": name}} for photo in photos]}
+            client.post("/v1/admin/sync", json=body).raise_for_status()
+
+        def names() -> set[str]:
+            return {photo["metadata"]["name"] for photo in client.get("/v1/items/item-03").json()["photos"]}
+
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page()
+        page.goto(f"{served.address}/manage#item=item-03")
+        expect(page.locator(".cards li")).to_have_count(3)
+        rename("Theirs")
+        page.get_by_label("New id").fill("mine")
+        page.get_by_role("button", name="Change the id").click()
+        expect(page.locator("#wrong")).to_contain_text("was changed by somebody else")
+        assert names() == {"Theirs"}
+        page.reload()
+        page.get_by_label("Name", exact=True).fill("Mine")
+        page.get_by_role("button", name="Change the name").click()
+        expect(page.locator("h2")).to_have_text("Mine")
+        rename("Theirs again")
+        page.get_by_role("button", name="Undo").click()
+        expect(page.locator("#wrong")).to_contain_text("was changed again")
+        assert names() == {"Theirs again"}
+        browser.close()
+    stop(served)
