@@ -22,7 +22,7 @@ from .search.filters import BOOLEAN, NUMBER, TEXT, kind_of
 MAX_METADATA = 64 * 1024  # bytes of JSON per photo; each search reads and returns the metadata of its matches
 MAX_DEPTH = 64  # levels of lists and objects in metadata; an answer may nest them deeper, up to the 255 of JSON writers
 LENGTH_TOLERANCE = 1e-3  # maximum deviation of a vector's length from one
-LONGEST_ACTOR = 200  # characters
+LONGEST_ACTOR, LONGEST_ID = 200, 500  # characters
 ROUNDING = 1e-6  # deviation due to float32 rounding alone; the `slack` of the candidates relies on it
 
 JSON_TYPES = {TEXT: ("text", "null"), NUMBER: ("integer", "real", "null"), BOOLEAN: ("true", "false", "null")}
@@ -40,6 +40,13 @@ def check_ids(name: str, ids: Sequence[str]) -> list[str]:
         except UnicodeEncodeError as error:
             raise InvalidParameter(name, "be valid Unicode", value, remedy="Rename the file or the id") from error
     return list(ids)
+
+
+def check_lengths(name: str, ids: Sequence[str]) -> None:
+    """Raise InvalidParameter if an id is longer than a new one may be."""
+    for value in ids:
+        if len(value) > LONGEST_ID:
+            raise InvalidParameter(name, f"have at most {LONGEST_ID} characters", f"{value[:60]}…")
 
 
 def check_actor(actor: str, *, parameter: str = "actor") -> str:
@@ -152,6 +159,8 @@ def check_additions(
     for name in ("item_ids", "vectors", "metadata", "thumbnails"):
         if len(getattr(checked, name)) != count:
             raise InvalidParameter(name, f"have one entry per photo_id ({count})", len(getattr(checked, name)))
+    check_lengths("photo_ids", checked.photo_ids)
+    check_lengths("item_ids", checked.item_ids)
     repeated = [photo_id for photo_id, times in Counter(checked.photo_ids).items() if times > 1]
     if repeated:
         raise InvalidParameter("photo_ids", "hold each id once", listed(repeated))

@@ -238,7 +238,7 @@ def _arrays(raw: NDArray[np.uint8], segment: Segment) -> dict[str, Any]:
     sizes = {"checksums": 4 * rows, "items": 4 * rows, "starts": 8 * (rows + 1), "seqs": 8 * rows}
     first = end - sum(sizes.values())
     arrays: dict[str, Any] = {}
-    whole = first >= 0 and len(raw) % 8 == 0
+    whole = rows > 0 and first >= 0 and len(raw) % 8 == 0
     if whole:
         count, checksum = raw[end:].view(np.uint32).tolist()
         whole = count == rows and checksum == zlib.crc32(raw[first:end].data)

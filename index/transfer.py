@@ -30,7 +30,7 @@ FACTS = b"retrieval.gallery"  # key of dim, embedding_id and columns in the file
 KEPT = b"retrieval.gallery.kept"  # key of the named contents: JSON of base64 of zlib
 FORMAT = 1  # of an exported parquet file
 FOLDS = "folds"  # key of the fold models, and the column of a photo's vectors by them
-MOST_KEPT = 2**30  # bytes of a named content; draws and windows take some MB
+MOST_KEPT = 2**28  # bytes of a named content; draws take some MB, windows up to 100
 NEEDED = ("dim", "embedding_id", "columns", FEATURES_KEY, FOLDS)
 IDS = ("photo_id", "item_id")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet evaluates text that starts with one of these

@@ -7,6 +7,8 @@ retriever is freed when its last request ends.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import logging
 import threading
 import time
@@ -30,7 +32,7 @@ from retrieval.search.result import BBox, SearchResult
 from retrieval.verification.features import PackedFeatures
 
 from .access.guard import CALLER
-from .access.limits import TRY_AGAIN, Busy, GalleryMismatch, NoSuchThing
+from .access.limits import TRY_AGAIN, Busy, GalleryMismatch, NoSuchThing, PhotoChanged
 from .feedback import FeedbackRecorder
 from .measuring import Measuring
 from .ops.drift import DriftMonitor
@@ -209,8 +211,12 @@ class Service:
         finally:
             self._writing.release()
 
-    async def put_photo(self, photo_id: str, item_id: str, image: bytes, metadata: dict[str, Any]) -> tuple[bool, int]:
-        """Add or replace a photo; return whether one was replaced, and the gallery version.
+    async def put_photo(
+        self, photo_id: str, item_id: str, image: bytes, metadata: dict[str, Any], *, is_new: bool = False
+    ) -> tuple[bool, int, str]:
+        """Add or replace a photo; return whether one was replaced, the gallery version and the photo's tag.
+
+        With `is_new`, raises PhotoChanged if there is one already.
 
         A photo is never written after its request was refused: once writing begins, the answer waits for its end.
         """
@@ -221,7 +227,7 @@ class Service:
         for _, error in batch.refused:
             raise error
 
-        def write() -> tuple[bool, int]:
+        def write() -> tuple[bool, int, str]:
             with self.writer() as gallery:
                 if gallery.embedding_id != retriever.gallery.embedding_id:
                     raise Busy("the gallery is being replaced", remedy="Try again in a second")
@@ -231,19 +237,33 @@ class Service:
                         remedy="Serve the bundle that the photos were indexed with, or index them into a new gallery",
                     )
                 replaced = gallery.photo(photo_id) is not None
+                if replaced and is_new:
+                    raise PhotoChanged(f"there is a photo {photo_id} already", remedy="Choose another id")
                 write_batch(gallery, batch, actor=CALLER.get().actor)
-                return replaced, gallery.version
+                return replaced, gallery.version, tag_of(gallery.photo(photo_id))
 
         stored, _ = await self.pool.run(write, until_done=True)
         return stored
 
-    def remove(self, *, photo_ids: Sequence[str] = (), item_ids: Sequence[str] = ()) -> tuple[int, int]:
-        """Remove photos, or all photos of items; return their number and the gallery version."""
+    def remove(
+        self, *, photo_ids: Sequence[str] = (), item_ids: Sequence[str] = (), tag: str | None = None
+    ) -> tuple[int, int]:
+        """Remove photos, or all photos of items; return their number and the gallery version.
+
+        Raises PhotoChanged if a photo has another tag than the given one.
+        """
         with self.writer() as gallery:
+            if tag is not None and any(tag_of(gallery.photo(photo_id)) != tag for photo_id in photo_ids):
+                raise PhotoChanged("the photo was changed by somebody else", remedy="Look at it again")
             count = gallery.remove(photo_ids=photo_ids, item_ids=item_ids, actor=CALLER.get().actor)
             if not count:
                 raise NoSuchThing("the gallery contains none of these")
             return count, gallery.version
+
+
+def tag_of(row: tuple[str, str, dict[str, Any]] | None) -> str:
+    """Return the ETag of a photo, given its ids and metadata with the hash of its content; "" if it does not exist."""
+    return "" if row is None else f'"{hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:32]}"'
 
 
 def _lock(gallery: AnyGallery) -> None:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from index.checks import encode_metadata
+from index.checks import check_lengths, encode_metadata
 from index.location import AnyGallery
 from index.search.filters import TEXT, is_column, kind_of
 from retrieval.catalogue.kinds import PARSERS, check_kinds
@@ -68,10 +68,12 @@ def _converted(value: Any, kind: str) -> Any:
 
 
 def refused_metadata(photos: Sequence[Photo], columns: Mapping[str, str]) -> dict[str, str]:
-    """Return the reason per photo_id, for photos whose metadata the gallery or a declared column refuses."""
+    """Return the reason per photo_id, for photos whose ids or metadata the gallery or a declared column refuses."""
     reasons = {}
     for photo in photos:
         try:
+            check_lengths("photo_id", [photo.photo_id])
+            check_lengths("item_id", [photo.item_id])
             encode_metadata(stored_metadata(photo, "0" * 64))
         except InvalidParameter as error:
             reasons[photo.photo_id] = error.message

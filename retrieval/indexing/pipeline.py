@@ -166,7 +166,7 @@ def _plan(gallery: AnyGallery, photos: Sequence[Photo], sync: SyncSettings) -> S
 def _update(gallery: AnyGallery, photos: Sequence[Photo], plan: SyncPlan, report: IndexReport) -> list[Photo]:
     """Declare columns for filters, apply the updates of a plan, and return the photos to read.
 
-    Photos whose metadata cannot be stored are refused.
+    Photos whose ids or metadata cannot be stored are refused.
     """
     declared = gallery.columns()
     gallery.declare({name: kind for name, kind in columns_of(photos).items() if name not in declared})

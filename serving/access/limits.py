@@ -43,6 +43,14 @@ class GalleryMismatch(RetrievalError):
     """The served bundle does not compute the local features that the gallery keeps."""
 
 
+class PartlyWritten(RetrievalError):
+    """The disk became full after a part of a table had been written."""
+
+
+class PhotoChanged(RetrievalError):
+    """A photo is not the one that the request's If-Match or If-None-Match asks for."""
+
+
 class BodyLimit:
     """Middleware that refuses bodies that are too large, declared or not, arrive too slowly, or too many at once."""
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
+from index.checks import LONGEST_ID
 from retrieval.errors import ImageUnreadable, InvalidParameter
 from retrieval.feedback import Verdict
 from retrieval.images.formats import NAMES
@@ -25,7 +26,6 @@ MOST_ROWS = 100_000  # of a table
 MOST_ERRORS = 1000  # in a body whose first error is told
 MOST_COMMAS = 100_000  # of a body: every value costs memory, an image has no commas, and metadata is at most 64 KiB
 TABLE_COMMAS = 5 * MOST_ROWS  # of a table
-LONGEST_ID = 500
 PLACES = ("query", "path", "body")  # location prefixes of pydantic errors, left out of messages
 NUMBER = r"\d{1,6}(\.\d{1,3})?"
 BOX = "left, upper, right, lower in pixels of the upright photo."

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from anyio import to_thread
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Header, Query, Request
 from fastapi import Path as PathParameter
 from fastapi.responses import JSONResponse, Response
 from starlette.convertors import Convertor, register_url_convertor
 
 from retrieval.catalogue.photos import UploadedPhoto
-from retrieval.errors import InvalidParameter, listed
+from retrieval.errors import DiskFull, InvalidParameter, listed
 from retrieval.indexing.plan import SyncSettings, plan_table, sync_table
 from retrieval.messages import Item, ItemPage, Photo, Removed, Stored, Synced
 from serving.access.guard import CALLER
-from serving.access.limits import NoSuchThing
-from serving.service import Service
+from serving.access.limits import NoSuchThing, PartlyWritten
+from serving.service import Service, tag_of
 
 from .bodies import (
     LONGEST_ID,
@@ -39,6 +39,7 @@ ItemId = Annotated[str, PathParameter(description="The item's id, percent-encode
 PhotoId = Annotated[str, PathParameter(description="The photo's id, percent-encoded.", examples=["mug-17/1.jpg"])]
 AFTER = "List the ids that follow this one: `next` of the page before."
 FIND = "Part of the item's id or metadata, in upper or lower case."
+UNCHANGED = "ETag of the photo: one that was changed since is not removed."
 OWNER = "The photo's item, if the body is an image."
 
 
@@ -95,23 +96,27 @@ def photo_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["gallery"])
 
     @router.get("/photos/{photo_id:any}", response_model=Photo, responses=errors(404))
-    def photo(photo_id: PhotoId) -> dict[str, Any]:
-        """Return a photo's item and metadata."""
+    def photo(photo_id: PhotoId, response: Response) -> dict[str, Any]:
+        """Return a photo's item and metadata; the header ETag changes with them and with the image."""
         row = service.retriever.gallery.photo(photo_id)
         if row is None:
             raise NoSuchThing("no such photo")
+        response.headers["ETag"] = tag_of(row)
         return _photo(row)
 
     @router.put(
         "/photos/{photo_id:any}",
         response_model=Stored,
-        responses=errors(*IMAGE, 409, 503, 507),
+        responses=errors(*IMAGE, 409, 412, 503, 507),
         openapi_extra=body_of("PhotoRequest", "image"),
     )
     async def put_photo(
         request: Request,
         photo_id: PhotoId,
         item_id: Annotated[str, Query(max_length=LONGEST_ID, description=OWNER, examples=["mug-17"])] = "",
+        if_none_match: Annotated[
+            Literal["*"] | None, Header(description="Do not replace a photo.", examples=["*"])
+        ] = None,
     ) -> Response:
         """Add or replace a photo: send the raw image with ?item_id=, or JSON."""
         metadata: dict[str, Any] = {}
@@ -123,15 +128,23 @@ def photo_routes(service: Service) -> APIRouter:
         if not item_id or len(photo_id) > LONGEST_ID:
             raise InvalidParameter("item_id", f"be given, and ids have at most {LONGEST_ID} characters", item_id)
         check_keys(metadata)
-        replaced, version = await service.put_photo(photo_id, item_id, image, metadata)
+        replaced, version, tag = await service.put_photo(
+            photo_id, item_id, image, metadata, is_new=if_none_match is not None
+        )
         return JSONResponse(
-            {"photo_id": photo_id, "item_id": item_id, "replaced": replaced, "gallery_version": version}
+            {"photo_id": photo_id, "item_id": item_id, "replaced": replaced, "gallery_version": version},
+            headers={"ETag": tag},
         )
 
-    @router.delete("/photos/{photo_id:any}", response_model=Removed, responses=errors(404, 422, 503, 507))
-    def remove_photo(photo_id: PhotoId) -> dict[str, int]:
+    @router.delete("/photos/{photo_id:any}", response_model=Removed, responses=errors(404, 412, 422, 503, 507))
+    def remove_photo(
+        photo_id: PhotoId,
+        if_match: Annotated[
+            str | None, Header(max_length=200, description=UNCHANGED, examples=['"5d41402abc4b2a76"'])
+        ] = None,
+    ) -> dict[str, int]:
         """Remove a photo."""
-        photos, version = service.remove(photo_ids=[photo_id])
+        photos, version = service.remove(photo_ids=[photo_id], tag=if_match)
         return {"photos": photos, "gallery_version": version}
 
     @router.get(
@@ -171,7 +184,16 @@ def sync_routes(service: Service) -> APIRouter:
             plan, version = plan_table(gallery, photos, settings), gallery.version
         else:
             with service.writer() as gallery:
-                plan = sync_table(gallery, photos, settings, actor=CALLER.get().actor)
+                before = gallery.version
+                try:
+                    plan = sync_table(gallery, photos, settings, actor=CALLER.get().actor)
+                except DiskFull as error:
+                    if gallery.version == before:
+                        raise
+                    raise PartlyWritten(
+                        "the server's disk is full; a part of the table was written",
+                        remedy="When its operator has made room, send the table again: it goes on where it ended",
+                    ) from error
                 version = gallery.version
         missing = [photo.photo_id for photo in plan.new]
         return {

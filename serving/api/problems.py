@@ -23,10 +23,12 @@ STATUS = {
     "ImageUnsupported": HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     "NoSuchThing": HTTPStatus.NOT_FOUND,
     "GalleryMismatch": HTTPStatus.CONFLICT,
+    "PhotoChanged": HTTPStatus.PRECONDITION_FAILED,
     "PruneRefused": HTTPStatus.CONFLICT,
     "CalibrationError": HTTPStatus.CONFLICT,  # the gallery's photos set no threshold
     # temporary conditions
     "DiskFull": HTTPStatus.INSUFFICIENT_STORAGE,
+    "PartlyWritten": HTTPStatus.INSUFFICIENT_STORAGE,
     "Busy": HTTPStatus.SERVICE_UNAVAILABLE,
     "GalleryLocked": HTTPStatus.SERVICE_UNAVAILABLE,
     # server errors: details go to the log, not to the client
@@ -68,7 +70,7 @@ def problem_response(error: RetrievalError) -> ProblemResponse:
     status = STATUS.get(name, HTTPStatus.INTERNAL_SERVER_ERROR)
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         return problem(status, "the request failed", "The server's log says why.")
-    if status == HTTPStatus.INSUFFICIENT_STORAGE:
+    if name == "DiskFull":
         return problem(status, "the server's disk is full; nothing was changed", "Its operator must make room.")
     kind = "/problems/" + re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
     return problem(status, error.message, error.remedy, kind=kind)
@@ -89,11 +91,12 @@ MEANINGS = {
     408: "The body took too long to arrive",
     409: "The new bundle or gallery was refused, or the removal of too many photos, or a photo for a gallery with "
     "local features which the served bundle does not compute",
+    412: "The photo was changed since (If-Match), or is there already (If-None-Match)",
     413: "The image has too many bytes or pixels",
     415: f"The image is none of {NAMES}, or its mode or shape is not supported",
     422: "A parameter has a value that is not allowed",
     500: "The server failed; its log says why",
-    507: "The server's disk is full; nothing was changed",
+    507: "The server's disk is full; the title says whether anything was changed",
     503: "The queue is full, the deadline has passed, or the server is not ready; try again after Retry-After seconds",
 }
 

@@ -12,12 +12,13 @@ const titleOf = (item) => item.photos.map((photo) => photo.metadata.name).find((
 const picture = (photo) => make("img", { src: path("thumbnails", photo), alt: "", loading: "lazy" });
 const counted = (number, one) => `${number.toLocaleString("en")} ${one}${number === 1 ? "" : "s"}`;
 
-async function call(method, address, body, type = "application/json") {
-  const answer = await fetch(address, { method, body, headers: body === undefined ? {} : { "content-type": type } });
+async function send(method, address, body, headers = body === undefined ? {} : { "content-type": "application/json" }) {
+  const answer = await fetch(address, { method, body, headers });
   const told = await answer.json().catch(() => ({}));
   if (!answer.ok) throw new Error([told.title, told.detail, told.remedy].filter(Boolean).join(". ") || `The server answered ${answer.status}.`);
-  return told;
+  return { told, tag: answer.headers.get("etag") };
 }
+const call = async (...words) => (await send(...words)).told;
 const get = (address) => call("GET", address);
 const getItem = (id) => get(path("items", id));
 
@@ -59,9 +60,9 @@ async function set(photos, next) {
   };
 }
 async function add(file, photo, item) {
-  if (await get(path("photos", photo)).catch(() => null)) throw new Error(`There is a photo ${photo} already. Rename the file.`);
-  await call("PUT", `${path("photos", photo)}?${new URLSearchParams({ item_id: item })}`, file, file.type || "image/jpeg");
-  return async () => { await call("DELETE", path("photos", photo)); return "Undone."; };
+  const headers = { "content-type": file.type || "image/jpeg", "if-none-match": "*" };
+  const { tag } = await send("PUT", `${path("photos", photo)}?${new URLSearchParams({ item_id: item })}`, file, headers);
+  return async () => { await call("DELETE", path("photos", photo), undefined, { "if-match": tag }); return "Undone."; };
 }
 const all = (undos) => async () => { for (const undo of undos.reverse()) await undo(); return "Undone."; };
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from index import segments
 from index.ann.kinds import KINDS
+from index.database import Segment
 from index.errors import GalleryCorrupt
 from index.gallery import Gallery
 
@@ -83,6 +85,14 @@ def test_the_name_of_a_photo_is_checked_even_if_its_vector_was_not_read(tmp_path
         assert opened.photos(np.array([6]))[0][0] == segment.photos(np.array([6]))[0][0] == "p6"
         with pytest.raises(GalleryCorrupt, match="photo number 7 has changed since it was written"):
             opened.photos(np.array([7]))
+
+
+def test_a_segment_without_photos_is_damaged() -> None:
+    """None is ever written: a search for its first photo would end in an IndexError."""
+    starts = bytes(8)
+    raw = starts + (0).to_bytes(4, "little") + zlib.crc32(starts).to_bytes(4, "little")
+    with pytest.raises(GalleryCorrupt, match="damaged description of its 0 photos"):
+        segments._arrays(np.frombuffer(raw, np.uint8), Segment(1, "s", 0, 0, ""))
 
 
 @pytest.mark.parametrize("kind", ["fp16", pytest.param("ivf", marks=pytest.mark.slow)])

@@ -20,8 +20,9 @@ from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.catalogue.read import read_catalogue
-from retrieval.errors import GalleryLocked
+from retrieval.errors import DiskFull, GalleryLocked
 from retrieval.images import Appearance
+from retrieval.indexing import plan
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.worker import FILE
 from retrieval.retriever import Retriever
@@ -210,6 +211,48 @@ def test_a_photo_is_refused_if_the_gallery_keeps_other_features_than_the_bundle_
     assert (answer.status_code, "does not compute" in answer.text) == (409, True)
     with Gallery.open(shop / "gallery") as gallery:
         assert gallery.photo("new.jpg") is None
+
+
+def test_a_photo_that_was_changed_since_is_neither_replaced_nor_removed_where_that_is_asked(client: TestClient) -> None:
+    body = {"image": base64.b64encode(STRANGER).decode(), "item_id": "new"}
+    new, name = {"If-None-Match": "*"}, "/v1/photos/new.jpg"
+    added = client.put(name, json=body, headers=new)
+    mine = added.headers["etag"]
+    assert (added.status_code, client.get(name).headers["etag"]) == (200, mine)
+    assert client.put(name, json=body, headers=new).status_code == 412
+    for change in ({"item_id": "other"}, {"metadata": {"brand": "x"}}, {"image": base64.b64encode(MINE).decode()}):
+        assert client.put(name, json={**body, **change}).status_code == 200
+        refused = client.delete(name, headers={"If-Match": mine})
+        assert (refused.status_code, "changed by somebody else" in refused.text) == (412, True), change
+    assert client.put(name, json=body).headers["etag"] == mine  # as it was
+    assert client.delete(name, headers={"If-Match": mine}).status_code == 200
+    assert client.delete(name, headers={"If-Match": mine}).status_code == 412
+
+
+@pytest.mark.parametrize(
+    ("blocks", "told"), [(0, "disk is full; nothing was changed"), (1, "disk is full; a part of the table was written")]
+)
+def test_a_table_on_a_full_disk_says_whether_a_part_of_it_was_written(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, blocks: int, told: str
+) -> None:
+    monkeypatch.setattr(plan, "BATCH", 2)
+    update, written = Gallery.update, list[int]()
+
+    def filling(gallery: Gallery, photo_ids: list[str], *rest: Any, **options: Any) -> int:
+        if len(written) == blocks:
+            raise DiskFull("no room", remedy="Make room")
+        written.append(len(photo_ids))
+        return update(gallery, photo_ids, *rest, **options)
+
+    monkeypatch.setattr(Gallery, "update", filling)
+    photos = client.get("/v1/items/item-03").json()["photos"]
+    answer = client.post("/v1/admin/sync", json={"photos": [{**photo, "item_id": "moved"} for photo in photos]})
+    assert (answer.status_code, told in answer.json()["title"]) == (507, True)
+    moved = client.get("/v1/items/moved").json()
+    assert len(moved.get("photos", [])) == 2 * blocks
+    monkeypatch.setattr(Gallery, "update", update)
+    rest = client.post("/v1/admin/sync", json={"photos": [{**photo, "item_id": "moved"} for photo in photos]})
+    assert (rest.status_code, len(client.get("/v1/items/moved").json()["photos"])) == (200, 3)
 
 
 def test_a_server_that_stops_leaves_no_threads(shop: Path) -> None:

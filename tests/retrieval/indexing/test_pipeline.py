@@ -30,6 +30,20 @@ def test_a_photo_with_too_much_metadata_is_refused_and_the_others_are_indexed(wo
         assert [photo_id for photo_id, _, _ in gallery.photos()] == [photos[0].photo_id]
 
 
+def test_a_photo_with_too_long_an_id_is_refused_and_the_others_are_indexed(world: Path, tmp_path: Path) -> None:
+    first, second, third, _ = read_catalogue(world / "photos")[:4]
+    rows = [
+        first,
+        replace(second, item_id="x" * 501),
+        replace(third, photo_id="y" * 501),
+        replace(third, item_id="z" * 500),
+    ]
+    report = index_catalogue(Bundle.open(world / "bundle"), rows, tmp_path / "gallery", progress=False)
+    assert (report.added, {len(reason) < 1000 for _, reason in report.refused}) == (2, {True})
+    assert {photo_id for photo_id, _ in report.refused} == {second.photo_id, "y" * 501}
+    assert all("at most 500 characters" in reason for _, reason in report.refused)
+
+
 def test_a_new_gallery_that_refuses_every_photo_is_not_left_behind(world: Path, tmp_path: Path) -> None:
     photo = replace(read_catalogue(world / "photos")[0], metadata={"n": nan})
     report = index_catalogue(Bundle.open(world / "bundle"), [photo], tmp_path / "gallery", progress=False)

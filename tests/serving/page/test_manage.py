@@ -285,3 +285,27 @@ def test_what_somebody_else_changed_is_neither_overwritten_nor_undone(shop: Path
         assert names() == {"Theirs again"}
         browser.close()
     stop(served)
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt install chromium)")
+def test_undoing_an_addition_keeps_the_photo_that_somebody_else_put_in_its_place(shop: Path, tmp_path: Path) -> None:
+    served = start(shop, tmp_path)
+    (tmp_path / "new.jpg").write_bytes(encode(draw(50, 1)))
+    address = "/v1/photos/item-03%2Fnew.jpg"
+    with httpx.Client(base_url=served.address) as client, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page()
+        page.goto(f"{served.address}/manage#item=item-03")
+        page.get_by_label("Photos").set_input_files(tmp_path / "new.jpg")
+        page.get_by_role("button", name="Add photos").click()
+        expect(page.locator("#done")).to_contain_text("Added 1 photo")
+        client.put(f"{address}?item_id=item-03", content=encode(draw(77, 1))).raise_for_status()
+        page.get_by_role("button", name="Undo").click()
+        expect(page.locator("#wrong")).to_contain_text("was changed by somebody else")
+        assert client.get(address).status_code == 200
+        page.get_by_label("Photos").set_input_files(tmp_path / "new.jpg")
+        page.get_by_role("button", name="Add photos").click()
+        expect(page.locator("#wrong")).to_contain_text("already")
+        browser.close()
+    stop(served)
