@@ -13,8 +13,8 @@ from tools.walks import rooms, sizes, walks
 from .conftest import ROOT
 
 MOST = {
-    "statements": 15_840,
-    "lines": 35_365,
+    "statements": 15_841,
+    "lines": 35_354,
     "modules": 234,
     "options": 152,
     "settings": 44,

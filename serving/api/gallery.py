@@ -12,6 +12,7 @@ from fastapi import Path as PathParameter
 from fastapi.responses import JSONResponse, Response
 from starlette.convertors import Convertor, register_url_convertor
 
+from index.checks import LONGEST_ID
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import DiskFull, InvalidParameter, listed
 from retrieval.indexing.plan import SyncSettings, plan_table, sync_table
@@ -21,7 +22,6 @@ from serving.access.limits import NoSuchThing, PartlyWritten
 from serving.service import Service, tag_of
 
 from .bodies import (
-    LONGEST_ID,
     TABLE_COMMAS,
     PhotoRequest,
     SyncRequest,
@@ -37,9 +37,13 @@ from .search import public
 LISTED = 100  # photo_ids in the answer to a table
 ItemId = Annotated[str, PathParameter(description="The item's id, percent-encoded.", examples=["mug-17"])]
 PhotoId = Annotated[str, PathParameter(description="The photo's id, percent-encoded.", examples=["mug-17/1.jpg"])]
+IfNoneMatch = Annotated[Literal["*"] | None, Header(description="Replace no photo.", examples=["*"])]
+IfMatch = Annotated[
+    str | None,
+    Header(max_length=200, description="The photo's ETag; a changed photo stays.", examples=['"5d41402abc4b"']),
+]
 AFTER = "List the ids that follow this one: `next` of the page before."
 FIND = "Part of the item's id or metadata, in upper or lower case."
-UNCHANGED = "ETag of the photo: one that was changed since is not removed."
 OWNER = "The photo's item, if the body is an image."
 
 
@@ -114,9 +118,7 @@ def photo_routes(service: Service) -> APIRouter:
         request: Request,
         photo_id: PhotoId,
         item_id: Annotated[str, Query(max_length=LONGEST_ID, description=OWNER, examples=["mug-17"])] = "",
-        if_none_match: Annotated[
-            Literal["*"] | None, Header(description="Do not replace a photo.", examples=["*"])
-        ] = None,
+        if_none_match: IfNoneMatch = None,
     ) -> Response:
         """Add or replace a photo: send the raw image with ?item_id=, or JSON."""
         metadata: dict[str, Any] = {}
@@ -128,21 +130,13 @@ def photo_routes(service: Service) -> APIRouter:
         if not item_id or len(photo_id) > LONGEST_ID:
             raise InvalidParameter("item_id", f"be given, and ids have at most {LONGEST_ID} characters", item_id)
         check_keys(metadata)
-        replaced, version, tag = await service.put_photo(
-            photo_id, item_id, image, metadata, is_new=if_none_match is not None
-        )
-        return JSONResponse(
-            {"photo_id": photo_id, "item_id": item_id, "replaced": replaced, "gallery_version": version},
-            headers={"ETag": tag},
-        )
+        is_new = if_none_match is not None
+        replaced, version, tag = await service.put_photo(photo_id, item_id, image, metadata, is_new=is_new)
+        stored = {"photo_id": photo_id, "item_id": item_id, "replaced": replaced, "gallery_version": version}
+        return JSONResponse(stored, headers={"ETag": tag})
 
     @router.delete("/photos/{photo_id:any}", response_model=Removed, responses=errors(404, 412, 422, 503, 507))
-    def remove_photo(
-        photo_id: PhotoId,
-        if_match: Annotated[
-            str | None, Header(max_length=200, description=UNCHANGED, examples=['"5d41402abc4b2a76"'])
-        ] = None,
-    ) -> dict[str, int]:
+    def remove_photo(photo_id: PhotoId, if_match: IfMatch = None) -> dict[str, int]:
         """Remove a photo."""
         photos, version = service.remove(photo_ids=[photo_id], tag=if_match)
         return {"photos": photos, "gallery_version": version}

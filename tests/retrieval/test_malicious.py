@@ -133,7 +133,7 @@ def test_objects_in_arrays_are_refused(tmp_path: Path) -> None:
 def test_names_never_become_paths(tmp_path: Path) -> None:
     outside = {path.name for path in tmp_path.iterdir()}
     with Gallery.create(tmp_path / "in" / "g", dim=16, embedding_id="e") as gallery:
-        for number, name in enumerate(("../../evil", "/etc/evil", "a\\b", "nul\0l", "a" * 5000)):
+        for number, name in enumerate(("../../evil", "/etc/evil", "a\\b", "nul\0l", "a" * 500)):
             gallery.add([name], [name], np.eye(16, dtype=np.float32)[number : number + 1], thumbnails=[b"x"])
         assert {photo[0] for photo in gallery.photos()} >= {"../../evil", "/etc/evil"}
     assert {path.name for path in tmp_path.iterdir()} == outside | {"in"}
