@@ -27,12 +27,18 @@ class BatchAnswer(BaseModel):
     request_id: str
 
 
+ETag = Annotated[
+    str, Field(description="Differs after any change of the photo. Send it back to change only what you saw.")
+]
+
+
 class Photo(BaseModel):
     """A photo of the gallery."""
 
     photo_id: str
     item_id: str
     metadata: dict[str, Any]
+    etag: ETag = ""
 
 
 class Item(BaseModel):
@@ -63,6 +69,7 @@ class Stored(BaseModel):
     item_id: str
     replaced: bool
     gallery_version: int
+    etag: ETag = ""
 
 
 class Synced(BaseModel):
@@ -75,6 +82,7 @@ class Synced(BaseModel):
     gone: Annotated[int, Field(description="Photos of the gallery that the table does not have.")]
     gone_photos: list[str]
     gallery_version: int
+    etags: Annotated[dict[str, str], Field(description="The new `etag` of each photo whose row had one.")] = {}
 
 
 class LookAlikes(BaseModel):

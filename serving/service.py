@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -22,7 +22,7 @@ from typing import Any
 
 from index.location import AnyGallery, is_address, open_gallery
 from retrieval.catalogue.photos import UploadedPhoto
-from retrieval.errors import GalleryLocked, RetrievalError, command, counted
+from retrieval.errors import GalleryLocked, RetrievalError, command, counted, listed
 from retrieval.feedback import Verdict
 from retrieval.images import check_sent
 from retrieval.indexing.worker import embed_batch, write_batch
@@ -214,7 +214,7 @@ class Service:
     async def put_photo(
         self, photo_id: str, item_id: str, image: bytes, metadata: dict[str, Any], *, is_new: bool = False
     ) -> tuple[bool, int, str]:
-        """Add or replace a photo; return whether one was replaced, the gallery version and the photo's tag.
+        """Add or replace a photo; return whether one was replaced, the gallery version and the photo's ETag.
 
         With `is_new`, raises PhotoChanged if there is one already.
 
@@ -240,30 +240,36 @@ class Service:
                 if replaced and is_new:
                     raise PhotoChanged(f"there is a photo {photo_id} already", remedy="Choose another id")
                 write_batch(gallery, batch, actor=CALLER.get().actor)
-                return replaced, gallery.version, tag_of(gallery.photo(photo_id))
+                return replaced, gallery.version, etag_of(gallery.photo(photo_id))
 
         stored, _ = await self.pool.run(write, until_done=True)
         return stored
 
     def remove(
-        self, *, photo_ids: Sequence[str] = (), item_ids: Sequence[str] = (), tag: str | None = None
+        self, *, photo_ids: Sequence[str] = (), item_ids: Sequence[str] = (), etag: str | None = None
     ) -> tuple[int, int]:
         """Remove photos, or all photos of items; return their number and the gallery version.
 
-        Raises PhotoChanged if a photo has another tag than the given one.
+        Raises PhotoChanged if a photo has another ETag than the given one.
         """
         with self.writer() as gallery:
-            if tag is not None and any(tag_of(gallery.photo(photo_id)) != tag for photo_id in photo_ids):
-                raise PhotoChanged("the photo was changed by somebody else", remedy="Look at it again")
+            check_unchanged(gallery, {} if etag in (None, "*") else dict.fromkeys(photo_ids, etag))
             count = gallery.remove(photo_ids=photo_ids, item_ids=item_ids, actor=CALLER.get().actor)
             if not count:
                 raise NoSuchThing("the gallery contains none of these")
             return count, gallery.version
 
 
-def tag_of(row: tuple[str, str, dict[str, Any]] | None) -> str:
+def etag_of(row: tuple[str, str, dict[str, Any]] | None) -> str:
     """Return the ETag of a photo, given its ids and metadata with the hash of its content; "" if it does not exist."""
     return "" if row is None else f'"{hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:32]}"'
+
+
+def check_unchanged(gallery: AnyGallery, known: Mapping[str, str]) -> None:
+    """Raise PhotoChanged if a photo has another ETag than the known one, by photo_id."""
+    changed = [photo_id for photo_id, etag in known.items() if etag_of(gallery.photo(photo_id)) != etag]
+    if changed:
+        raise PhotoChanged(f"somebody else has changed {listed(changed)}", remedy="Load it again")
 
 
 def _lock(gallery: AnyGallery) -> None:

@@ -44,7 +44,11 @@ INDEXING, ENDPOINT = "BUNDLE --rounds 5 --photos 1000 --large 96", "BUNDLE GALLE
 BENCHMARKS = (
     Benchmark("step", "", "", "--device cuda"),
     Benchmark("losses", "", "--only smooth_ap --only recall_at_k", "--device cuda"),
-    Benchmark("gallery", fast="--output OUTPUT --photos 20000 --milvus 2000", gpu="--output OUTPUT --photos 100000"),
+    Benchmark(
+        "gallery",
+        fast="--output OUTPUT --photos 20000 --milvus 2000",
+        gpu="--output OUTPUT --photos 100000 --milvus 2000",
+    ),
     Benchmark("indexing", INDEXING, "BUNDLE --rounds 1 --photos 64 --large 4", INDEXING),
     Benchmark("start", "BUNDLE PHOTO", "BUNDLE PHOTO --photos 2000 --starts 1"),
     Benchmark("endpoint", ENDPOINT, f"{ENDPOINT} --rounds 1 --requests 20", ENDPOINT),
@@ -73,7 +77,7 @@ def stale() -> Iterator[str]:
 
 def run(benchmark: Benchmark, folder: Path, how: str) -> bool:
     """Run a benchmark ("whole", "fast" or "gpu") and tell how long it took; return whether it succeeded."""
-    output = folder / f"{benchmark.name}-{code_of(benchmark.name)}"
+    output = folder / code_of(benchmark.name) / benchmark.name
     output.mkdir(parents=True, exist_ok=True)
     words = shlex.split(getattr(benchmark, how))
     needed = inputs(folder, "cuda" if how == "gpu" else "cpu") if "BUNDLE" in words else {}

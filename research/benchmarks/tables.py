@@ -6,7 +6,6 @@ import argparse
 import datetime
 import os
 import platform
-import re
 import shlex
 import sys
 from collections.abc import Iterable
@@ -81,8 +80,7 @@ def command() -> str:
 
 
 def _plain(word: str) -> str:
-    """Return a word, or the name of a folder without the hash of code that `suite` appends."""
-    return re.sub("-[0-9a-f]{12}$", "", Path(word).name) if Path(word).is_absolute() else word
+    return Path(word).name if Path(word).is_absolute() else word
 
 
 def machine(device: str | None = None) -> dict[str, object]:

@@ -48,7 +48,7 @@ class PartlyWritten(RetrievalError):
 
 
 class PhotoChanged(RetrievalError):
-    """A photo is not the one that the request's If-Match or If-None-Match asks for."""
+    """A photo was changed since the client saw it, or is there although the request is to add a new one."""
 
 
 class BodyLimit:

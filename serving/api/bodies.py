@@ -151,6 +151,9 @@ class TableRow(Labelled):
     """A photo of a table."""
 
     photo_id: Annotated[Id, Field(description="Id of the photo in the gallery.")]
+    etag: Annotated[
+        str, Field(max_length=200, description="The photo's `etag`. If it was changed since, nothing is written.")
+    ] = ""
 
 
 class SyncRequest(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,13 +14,14 @@ from fastapi.responses import JSONResponse, Response
 from starlette.convertors import Convertor, register_url_convertor
 
 from index.checks import LONGEST_ID
+from index.location import AnyGallery
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import DiskFull, InvalidParameter, listed
-from retrieval.indexing.plan import SyncSettings, plan_table, sync_table
+from retrieval.indexing.plan import SyncPlan, SyncSettings, plan_table, sync_table
 from retrieval.messages import Item, ItemPage, Photo, Removed, Stored, Synced
 from serving.access.guard import CALLER
 from serving.access.limits import NoSuchThing, PartlyWritten
-from serving.service import Service, tag_of
+from serving.service import Service, check_unchanged, etag_of
 
 from .bodies import (
     TABLE_COMMAS,
@@ -100,12 +102,11 @@ def photo_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["gallery"])
 
     @router.get("/photos/{photo_id:any}", response_model=Photo, responses=errors(404))
-    def photo(photo_id: PhotoId, response: Response) -> dict[str, Any]:
-        """Return a photo's item and metadata; the header ETag changes with them and with the image."""
+    def photo(photo_id: PhotoId) -> dict[str, Any]:
+        """Return a photo's item and metadata."""
         row = service.retriever.gallery.photo(photo_id)
         if row is None:
             raise NoSuchThing("no such photo")
-        response.headers["ETag"] = tag_of(row)
         return _photo(row)
 
     @router.put(
@@ -131,14 +132,14 @@ def photo_routes(service: Service) -> APIRouter:
             raise InvalidParameter("item_id", f"be given, and ids have at most {LONGEST_ID} characters", item_id)
         check_keys(metadata)
         is_new = if_none_match is not None
-        replaced, version, tag = await service.put_photo(photo_id, item_id, image, metadata, is_new=is_new)
-        stored = {"photo_id": photo_id, "item_id": item_id, "replaced": replaced, "gallery_version": version}
-        return JSONResponse(stored, headers={"ETag": tag})
+        replaced, version, etag = await service.put_photo(photo_id, item_id, image, metadata, is_new=is_new)
+        stored = {"photo_id": photo_id, "item_id": item_id, "replaced": replaced}
+        return JSONResponse({**stored, "gallery_version": version, "etag": etag})
 
     @router.delete("/photos/{photo_id:any}", response_model=Removed, responses=errors(404, 412, 422, 503, 507))
     def remove_photo(photo_id: PhotoId, if_match: IfMatch = None) -> dict[str, int]:
         """Remove a photo."""
-        photos, version = service.remove(photo_ids=[photo_id], tag=if_match)
+        photos, version = service.remove(photo_ids=[photo_id], etag=if_match)
         return {"photos": photos, "gallery_version": version}
 
     @router.get(
@@ -163,7 +164,7 @@ def sync_routes(service: Service) -> APIRouter:
     @router.post(
         "/sync",
         response_model=Synced,
-        responses=errors(*BODY, 400, 409, 503, 507),
+        responses=errors(*BODY, 400, 409, 412, 503, 507),
         openapi_extra=body_of("SyncRequest"),
     )
     async def sync(request: Request) -> dict[str, Any]:
@@ -175,20 +176,13 @@ def sync_routes(service: Service) -> APIRouter:
         photos, settings = _photos(table), SyncSettings(prune=table.prune, prune_at_most=table.prune_at_most)
         if table.dry_run:
             gallery = service.retriever.gallery
-            plan, version = plan_table(gallery, photos, settings), gallery.version
+            plan, version, etags = plan_table(gallery, photos, settings), gallery.version, {}
         else:
             with service.writer() as gallery:
-                before = gallery.version
-                try:
-                    plan = sync_table(gallery, photos, settings, actor=CALLER.get().actor)
-                except DiskFull as error:
-                    if gallery.version == before:
-                        raise
-                    raise PartlyWritten(
-                        "the server's disk is full; a part of the table was written",
-                        remedy="When its operator has made room, send the table again: it goes on where it ended",
-                    ) from error
-                version = gallery.version
+                known = {row.photo_id: row.etag for row in table.photos if row.etag}
+                check_unchanged(gallery, known)
+                plan = _write(gallery, photos, settings)
+                version, etags = gallery.version, {photo_id: etag_of(gallery.photo(photo_id)) for photo_id in known}
         missing = [photo.photo_id for photo in plan.new]
         return {
             "updated": len(plan.updates),
@@ -198,9 +192,24 @@ def sync_routes(service: Service) -> APIRouter:
             "gone": len(plan.gone),
             "gone_photos": plan.gone[:LISTED],
             "gallery_version": version,
+            "etags": etags,
         }
 
     return router
+
+
+def _write(gallery: AnyGallery, photos: Sequence[UploadedPhoto], settings: SyncSettings) -> SyncPlan:
+    """Update a gallery from a table; raises PartlyWritten if the disk becomes full on the way."""
+    before = gallery.version
+    try:
+        return sync_table(gallery, photos, settings, actor=CALLER.get().actor)
+    except DiskFull as error:
+        if gallery.version == before:
+            raise
+        raise PartlyWritten(
+            "the server's disk is full; a part of the table was written",
+            remedy="When its operator has made room, send the table again",
+        ) from error
 
 
 def _photos(table: SyncRequest) -> list[UploadedPhoto]:
@@ -214,4 +223,4 @@ def _photos(table: SyncRequest) -> list[UploadedPhoto]:
 
 def _photo(row: tuple[str, str, dict[str, Any]]) -> dict[str, Any]:
     photo_id, item_id, metadata = row
-    return {"photo_id": photo_id, "item_id": item_id, "metadata": public(metadata)}
+    return {"photo_id": photo_id, "item_id": item_id, "metadata": public(metadata), "etag": etag_of(row)}

@@ -91,7 +91,7 @@ MEANINGS = {
     408: "The body took too long to arrive",
     409: "The new bundle or gallery was refused, or the removal of too many photos, or a photo for a gallery with "
     "local features which the served bundle does not compute",
-    412: "The photo was changed since (If-Match), or is there already (If-None-Match)",
+    412: "A photo was changed since you saw it, or is there already",
     413: "The image has too many bytes or pixels",
     415: f"The image is none of {NAMES}, or its mode or shape is not supported",
     422: "A parameter has a value that is not allowed",

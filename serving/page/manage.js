@@ -12,13 +12,12 @@ const titleOf = (item) => item.photos.map((photo) => photo.metadata.name).find((
 const picture = (photo) => make("img", { src: path("thumbnails", photo), alt: "", loading: "lazy" });
 const counted = (number, one) => `${number.toLocaleString("en")} ${one}${number === 1 ? "" : "s"}`;
 
-async function send(method, address, body, headers = body === undefined ? {} : { "content-type": "application/json" }) {
+async function call(method, address, body, headers = body === undefined ? {} : { "content-type": "application/json" }) {
   const answer = await fetch(address, { method, body, headers });
   const told = await answer.json().catch(() => ({}));
   if (!answer.ok) throw new Error([told.title, told.detail, told.remedy].filter(Boolean).join(". ") || `The server answered ${answer.status}.`);
-  return { told, tag: answer.headers.get("etag") };
+  return told;
 }
-const call = async (...words) => (await send(...words)).told;
 const get = (address) => call("GET", address);
 const getItem = (id) => get(path("items", id));
 
@@ -42,27 +41,16 @@ async function change(button, work) {
 }
 find("#undo").onclick = (event) => change(event.target, async () => { const undo = undoing.pop(); tell(await undo()); });
 
-const sorted = (key, value) => (value && typeof value === "object" && !Array.isArray(value) ? Object.fromEntries(Object.entries(value).sort()) : value);
-const same = (one, other) => one.item_id === other.item_id && JSON.stringify(one.metadata, sorted) === JSON.stringify(other.metadata, sorted);
-// gives photos other items or metadata; if one of them was changed by somebody else since, nothing is changed
+// gives photos other items or metadata; the server refuses it if somebody else has changed one of them since
 async function set(photos, next) {
-  for (const photo of photos) {
-    if (!same(await get(path("photos", photo.photo_id)), photo)) throw new Error(`${photo.photo_id} was changed by somebody else. Load the page again.`);
-  }
-  const rows = photos.map((photo) => ({ ...photo, ...next(photo) }));
-  await call("POST", "v1/admin/sync", JSON.stringify({ photos: rows }));
-  return async () => {
-    for (const row of rows) {
-      if (!same(await get(path("photos", row.photo_id)), row)) throw new Error(`${row.photo_id} was changed again: this cannot be undone.`);
-    }
-    await call("POST", "v1/admin/sync", JSON.stringify({ photos }));
-    return "Undone.";
-  };
+  const sync = (rows) => call("POST", "v1/admin/sync", JSON.stringify({ photos: rows }));
+  const { etags } = await sync(photos.map((photo) => ({ ...photo, ...next(photo) })));
+  return async () => { await sync(photos.map((photo) => ({ ...photo, etag: etags[photo.photo_id] }))); return "Undone."; };
 }
 async function add(file, photo, item) {
   const headers = { "content-type": file.type || "image/jpeg", "if-none-match": "*" };
-  const { tag } = await send("PUT", `${path("photos", photo)}?${new URLSearchParams({ item_id: item })}`, file, headers);
-  return async () => { await call("DELETE", path("photos", photo), undefined, { "if-match": tag }); return "Undone."; };
+  const { etag } = await call("PUT", `${path("photos", photo)}?${new URLSearchParams({ item_id: item })}`, file, headers);
+  return async () => { await call("DELETE", path("photos", photo), undefined, { "if-match": etag }); return "Undone."; };
 }
 const all = (undos) => async () => { for (const undo of undos.reverse()) await undo(); return "Undone."; };
 

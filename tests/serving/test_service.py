@@ -90,7 +90,7 @@ def test_a_table_changes_items_and_metadata_without_images(client: TestClient, s
     version = client.get("/v1/info").json()["gallery"]["version"]
     table = {"photos": [*rows[:-1], {"photo_id": "absent", "item_id": "x"}], "prune": True}
     expected = {"updated": 1, "unchanged": count - 2, "missing": 1, "missing_photos": ["absent"], "gone": 1}
-    expected |= {"gone_photos": [rows[-1]["photo_id"]]}
+    expected |= {"gone_photos": [rows[-1]["photo_id"]], "etags": {}}
     planned = client.post("/v1/admin/sync", json={**table, "dry_run": True}).json()
     assert planned == {**expected, "gallery_version": version}
     done = client.post("/v1/admin/sync", json=table).json()
@@ -133,12 +133,13 @@ def test_photos_are_added_found_replaced_and_removed(client: TestClient) -> None
     version = client.get("/v1/info").json()["gallery"]["version"]
     body = {"image": base64.b64encode(STRANGER).decode(), "item_id": "new/item", "metadata": {"brand": "x"}}
     stored = client.put("/v1/photos/new%2F1.jpg", json=body).json()
+    etag = stored.pop("etag")
     assert stored == {"photo_id": "new/1.jpg", "item_id": "new/item", "replaced": False, "gallery_version": version + 1}
     found = search(client, STRANGER)
     assert (found["decision"], found["matches"][0]["item_id"]) == ("match", "new/item")
     assert found["gallery_version"] == version + 1
     assert found["margin"] == found["threshold"] - found["nearest_distance"]
-    photo = {"photo_id": "new/1.jpg", "item_id": "new/item", "metadata": {"brand": "x"}}
+    photo = {"photo_id": "new/1.jpg", "item_id": "new/item", "metadata": {"brand": "x"}, "etag": etag}
     assert client.get("/v1/photos/new%2F1.jpg").json() == photo
     assert client.get("/v1/items/new%2Fitem").json() == {"item_id": "new/item", "photos": [photo]}
     assert client.get("/v1/thumbnails/new%2F1.jpg").headers["content-type"] == "image/jpeg"
@@ -217,16 +218,35 @@ def test_a_photo_that_was_changed_since_is_neither_replaced_nor_removed_where_th
     body = {"image": base64.b64encode(STRANGER).decode(), "item_id": "new"}
     new, name = {"If-None-Match": "*"}, "/v1/photos/new.jpg"
     added = client.put(name, json=body, headers=new)
-    mine = added.headers["etag"]
-    assert (added.status_code, client.get(name).headers["etag"]) == (200, mine)
+    mine = added.json()["etag"]
+    assert (added.status_code, client.get(name).json()["etag"]) == (200, mine)
+    assert [photo["etag"] for photo in client.get("/v1/items/new").json()["photos"]] == [mine]
     assert client.put(name, json=body, headers=new).status_code == 412
     for change in ({"item_id": "other"}, {"metadata": {"brand": "x"}}, {"image": base64.b64encode(MINE).decode()}):
         assert client.put(name, json={**body, **change}).status_code == 200
         refused = client.delete(name, headers={"If-Match": mine})
-        assert (refused.status_code, "changed by somebody else" in refused.text) == (412, True), change
-    assert client.put(name, json=body).headers["etag"] == mine  # as it was
+        assert (refused.status_code, "somebody else has changed new.jpg" in refused.text) == (412, True), change
+    assert client.put(name, json=body).json()["etag"] == mine  # as it was
     assert client.delete(name, headers={"If-Match": mine}).status_code == 200
     assert client.delete(name, headers={"If-Match": mine}).status_code == 412
+    assert client.delete(name, headers={"If-Match": "*"}).status_code == 404
+
+
+def test_a_table_changes_nothing_if_one_of_its_photos_was_changed_since(client: TestClient) -> None:
+    seen = client.get("/v1/items/item-03").json()["photos"]
+    moved = [{**photo, "item_id": "moved"} for photo in seen]
+    theirs = {**seen[1], "metadata": {**seen[1]["metadata"], "brand": "theirs"}}
+    (new,) = client.post("/v1/admin/sync", json={"photos": [theirs]}).json()["etags"].values()
+    version = client.get("/v1/info").json()["gallery"]["version"]
+    refused = client.post("/v1/admin/sync", json={"photos": moved})
+    assert (refused.status_code, theirs["photo_id"] in refused.text) == (412, True)
+    assert client.get("/v1/info").json()["gallery"]["version"] == version
+    assert client.get(f"/v1/photos/{theirs['photo_id']}").json() == {**theirs, "etag": new}
+    done = client.post("/v1/admin/sync", json={"photos": [moved[0], {**moved[1], "etag": new}, moved[2]]}).json()
+    now = {photo["photo_id"]: photo["etag"] for photo in client.get("/v1/items/moved").json()["photos"]}
+    assert (done["updated"], done["etags"]) == (3, now)
+    unasked = [{name: value for name, value in photo.items() if name != "etag"} for photo in seen]
+    assert client.post("/v1/admin/sync", json={"photos": unasked}).json()["etags"] == {}
 
 
 @pytest.mark.parametrize(
@@ -246,12 +266,13 @@ def test_a_table_on_a_full_disk_says_whether_a_part_of_it_was_written(
 
     monkeypatch.setattr(Gallery, "update", filling)
     photos = client.get("/v1/items/item-03").json()["photos"]
-    answer = client.post("/v1/admin/sync", json={"photos": [{**photo, "item_id": "moved"} for photo in photos]})
+    table = {"photos": [{**photo, "item_id": "moved", "etag": ""} for photo in photos]}
+    answer = client.post("/v1/admin/sync", json=table)
     assert (answer.status_code, told in answer.json()["title"]) == (507, True)
     moved = client.get("/v1/items/moved").json()
     assert len(moved.get("photos", [])) == 2 * blocks
     monkeypatch.setattr(Gallery, "update", update)
-    rest = client.post("/v1/admin/sync", json={"photos": [{**photo, "item_id": "moved"} for photo in photos]})
+    rest = client.post("/v1/admin/sync", json=table)
     assert (rest.status_code, len(client.get("/v1/items/moved").json()["photos"])) == (200, 3)
 
 

@@ -273,7 +273,7 @@ def test_what_somebody_else_changed_is_neither_overwritten_nor_undone(shop: Path
         rename("Theirs")
         page.get_by_label("New id").fill("mine")
         page.get_by_role("button", name="Change the id").click()
-        expect(page.locator("#wrong")).to_contain_text("was changed by somebody else")
+        expect(page.locator("#wrong")).to_contain_text("somebody else has changed")
         assert names() == {"Theirs"}
         page.reload()
         page.get_by_label("Name", exact=True).fill("Mine")
@@ -281,7 +281,7 @@ def test_what_somebody_else_changed_is_neither_overwritten_nor_undone(shop: Path
         expect(page.locator("h2")).to_have_text("Mine")
         rename("Theirs again")
         page.get_by_role("button", name="Undo").click()
-        expect(page.locator("#wrong")).to_contain_text("was changed again")
+        expect(page.locator("#wrong")).to_contain_text("somebody else has changed")
         assert names() == {"Theirs again"}
         browser.close()
     stop(served)
@@ -302,7 +302,7 @@ def test_undoing_an_addition_keeps_the_photo_that_somebody_else_put_in_its_place
         expect(page.locator("#done")).to_contain_text("Added 1 photo")
         client.put(f"{address}?item_id=item-03", content=encode(draw(77, 1))).raise_for_status()
         page.get_by_role("button", name="Undo").click()
-        expect(page.locator("#wrong")).to_contain_text("was changed by somebody else")
+        expect(page.locator("#wrong")).to_contain_text("somebody else has changed")
         assert client.get(address).status_code == 200
         page.get_by_label("Photos").set_input_files(tmp_path / "new.jpg")
         page.get_by_role("button", name="Add photos").click()
