@@ -269,7 +269,7 @@ def check_unchanged(gallery: AnyGallery, known: Mapping[str, str]) -> None:
     """Raise PhotoChanged if a photo has another ETag than the known one, by photo_id."""
     changed = [photo_id for photo_id, etag in known.items() if etag_of(gallery.photo(photo_id)) != etag]
     if changed:
-        raise PhotoChanged(f"somebody else has changed {listed(changed)}", remedy="Load it again")
+        raise PhotoChanged(f"somebody else has changed {listed(changed)}", remedy="Load the photos again")
 
 
 def _lock(gallery: AnyGallery) -> None:
