@@ -133,7 +133,7 @@ class ItemSearch:
             for start in range(0, len(queries.vectors), TOGETHER):
                 rows = range(start, min(start + TOGETHER, len(queries.vectors)))
                 others = self._others(queries, rows, is_duplicate)
-                found += pool.map(partial(self._draw, queries), rows, others)
+                found += pool.map(partial(self._draw, queries, is_duplicate), rows, others)
         return found
 
     def _query(self, exact: Floats, features: bytes) -> _Query:
@@ -224,27 +224,34 @@ class ItemSearch:
     # draws
 
     def _others(self, queries: Queries, rows: range, is_duplicate: IsDuplicate) -> list[_Others]:
-        """Return the items that are left in the gallery for each of some draws."""
+        """Return the items that are left in the gallery for each of some draws, by their vectors alone."""
         found: dict[int, _Others] = {}
         waiting, k = list(rows), CANDIDATES + 1
         while waiting:
             again = []
             for row, near in zip(waiting, self.photos.nearest(queries.vectors[waiting], k), strict=True):
-                items = self.photos.items[[place for place, _ in near]].tolist()
-                left_out = self._own_group(int(queries.numbers[row]), items)
-                own = queries.positions[row].tolist()
-                copies = [
-                    place
-                    for (place, apart), item in zip(near, items, strict=True)
-                    if item not in left_out and apart <= CLOSE and any(is_duplicate(photo, place) for photo in own)
-                ]
-                left_out |= set(self.photos.items[copies].tolist())
-                others = [one for one, item in zip(near, items, strict=True) if item not in left_out][:CANDIDATES]
-                found[row] = _Others(others, left_out, copies[0] if copies else NOBODY)
+                left_out, duplicate = self._left_out(queries, row, self._items(near), is_duplicate)
+                others = [(place, apart) for place, apart in near if self.photos.items[place] not in left_out]
+                found[row] = _Others(others[:CANDIDATES], left_out, duplicate)
                 if len(others) < CANDIDATES and len(near) == k:
                     again.append(row)
             waiting, k = again, 4 * k
         return [found[row] for row in rows]
+
+    def _left_out(
+        self, queries: Queries, row: int, candidates: Sequence[Candidate], is_duplicate: IsDuplicate
+    ) -> tuple[set[int], int]:
+        """Return the own item and the candidates that a draw must not find, and the first copy of the query."""
+        left_out = self._own_group(int(queries.numbers[row]), [each.item for each in candidates])
+        own = queries.positions[row].tolist()
+        copies = [
+            each
+            for each in candidates
+            if each.item not in left_out
+            and each.photo <= CLOSE
+            and any(is_duplicate(photo, each.position) for photo in own)
+        ]
+        return left_out | {copy.item for copy in copies}, copies[0].position if copies else NOBODY
 
     def _own_group(self, number: int, items: Sequence[int]) -> set[int]:
         """Return the number of an item, with those of the items that are of its group."""
@@ -253,21 +260,35 @@ class ItemSearch:
         (own,), about = self.photos.about([number]), self.photos.about(items)
         return {number} | {item for item, each in zip(items, about, strict=True) if each.group == own.group}
 
-    def _draw(self, queries: Queries, row: int, others: _Others) -> Draw:
+    def _draw(self, queries: Queries, is_duplicate: IsDuplicate, row: int, others: _Others) -> Draw:
         number, itself = int(queries.numbers[row]), queries.positions[row]
         itself = itself[itself != NOBODY]
         features = b""
         if self.verifier is not None:
             features = self.photos.features(itself)[0] if len(itself) else queries.features[row]
         query = replace(self._query(exact_unit(queries.vectors[[row]]), features), itself=itself)
-        draw, without = Draw(duplicate=others.duplicate), self._without(query, others.left_out)
-        measured = self._measured(query, self._candidates(without, others.near))
+        candidates, others = self._left(query, queries, row, others, is_duplicate)
+        draw, measured = Draw(duplicate=others.duplicate), self._measured(query, candidates)
         if measured:
             first = min(measured, key=lambda near: near.own)
             plain = min(near.photo for near in measured)
             draw = draw._replace(distance=first.distance, nearest=first.position, plain=plain)
         own_photos = self._photos_of(query, number) if number != NOBODY else np.zeros(0, np.int64)
         return self._with_own(query, draw, others, number, own_photos) if len(own_photos) else draw
+
+    def _left(
+        self, query: _Query, queries: Queries, row: int, others: _Others, is_duplicate: IsDuplicate
+    ) -> tuple[list[Candidate], _Others]:
+        """Return the candidates of a draw, once the items that votes bring are looked at as well."""
+        candidates = self._candidates(self._without(query, others.left_out), others.near)
+        while voted := candidates[len(others.near) :]:
+            left_out, duplicate = self._left_out(queries, row, voted, is_duplicate)
+            if left_out <= others.left_out:
+                break
+            first = duplicate if others.duplicate == NOBODY else others.duplicate
+            others = _Others(others.near, others.left_out | left_out, first)
+            candidates = self._candidates(self._without(query, others.left_out), others.near)
+        return candidates, others
 
     def _without(self, query: _Query, items: set[int]) -> _Query:
         """Return a query for which votes bring no photo of some items, and none of its own."""

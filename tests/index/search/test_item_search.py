@@ -17,7 +17,7 @@ from index.location import open_or_create
 from index.search import item_distance, item_search
 from index.search.distance import plain_distance
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance, mean_photo
-from index.search.item_search import CANDIDATES, NOBODY, Draw, ItemSearch, Queries
+from index.search.item_search import CANDIDATES, NOBODY, Draw, IsDuplicate, ItemSearch, Queries
 from index.snapshot import Neighbour, Snapshot
 
 from ..vectors import DIM, unit
@@ -401,6 +401,60 @@ def test_a_draw_compares_no_photo_with_itself(tmp_path: Path) -> None:
                 (answer,) = copy.search(now.vectors(np.array([position])), CANDIDATES, item_distance=DETAILS, **asked)
             mine = [found.distance for found in answer if found.item_id == item]
             assert not mine or draw.own == mine[0]
+
+
+def far_behind(path: Path, cosines: Sequence[float], others_at: float, *, group: str = "") -> tuple[Snapshot, int]:
+    """Return photos of which votes bring some behind 40 other items, and the position of photo "query" of item "a".
+
+    Photos "far 0", "far 1", ... of items of their own have some `cosines` to it and most of its key points. The photos
+    of 40 other items have the cosine `others_at`, and none of them.
+    """
+    generator = np.random.default_rng(7)
+    others = unit(40, 3)
+    others[:, 0] = others_at / np.sqrt(1 - others_at**2) * np.linalg.norm(others[:, 1:], axis=1)
+    far = np.zeros((len(cosines), DIM), np.float32)
+    far[:, 0], far[np.arange(len(far)), 1 + np.arange(len(far))] = cosines, np.sqrt(1 - np.square(cosines))
+    query = np.eye(1, DIM, dtype=np.float32)
+    vectors = np.concatenate([query, far, others / np.linalg.norm(others, axis=1, keepdims=True)])
+    ids = ["query", *(f"far {i}" for i in range(len(far))), *(f"other {i}" for i in range(40))]
+    features = [pack([1, 2, 3, *range(7, 7 + len(far) - i)]) for i in range(len(far))]  # the first has most votes
+    features = [pack([1, 2, 3, *range(7, 7 + len(far))]), *features, *[pack([250])] * 40]
+    order = generator.permutation(len(ids)).tolist()
+    with Gallery.create(path, dim=DIM, embedding_id="e", features_key="f") as gallery:
+        gallery.add(
+            [ids[i] for i in order],
+            ["a" if ids[i] == "query" else ids[i] for i in order],
+            vectors[order].astype(np.float32),
+            metadata=[{"group": group} if ids[i] == "query" or ids[i].startswith("far") else {} for i in order],
+            features=[features[i] for i in order],
+        )
+        return gallery.snapshot(), order.index(0)
+
+
+def drawn(now: Snapshot, query: int, is_duplicate: IsDuplicate, verifier: FakeVerifier | None = None) -> Draw:
+    position = np.array([query])
+    queries = Queries(now.vectors(position), now.items[position], position[None])
+    (draw,) = ItemSearch(now, DETAILS, verifier or FakeVerifier()).draws(queries, is_duplicate)
+    return draw
+
+
+@pytest.mark.parametrize("voted", [1, 3])
+def test_votes_bring_no_member_of_the_group_of_a_draw(tmp_path: Path, voted: int) -> None:
+    now, query = far_behind(tmp_path / "g", [0.5, 0.45, 0.4, 0.35, 0.3], 0.6, group="all")
+    draw = drawn(now, query, lambda *_: False, FakeVerifier(voted=voted))
+    assert now.photo(draw.nearest)[1].startswith("other")
+    assert draw == drawn(now, query, lambda *_: False, FakeVerifier(voted=0))
+    now, query = far_behind(tmp_path / "no group", [0.5, 0.45, 0.4, 0.35, 0.3], 0.6)
+    assert now.photo(drawn(now, query, lambda *_: False).nearest)[1] == "far 0"
+
+
+def test_votes_bring_no_copy_of_the_query_of_a_draw(tmp_path: Path) -> None:
+    now, query = far_behind(tmp_path / "g", [0.985, 0.983, 0.9], 0.99)
+    copies = {"far 0", "far 1"}
+    draw = drawn(now, query, lambda own, other: own == query and now.photo(other)[0] in copies, FakeVerifier(voted=1))
+    assert draw.duplicate != NOBODY
+    assert now.photo(draw.duplicate)[0] == "far 0"
+    assert now.photo(draw.nearest)[0].startswith("other")
 
 
 def test_features_that_are_missing_or_of_another_kind_are_refused(tmp_path: Path) -> None:
