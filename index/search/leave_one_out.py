@@ -266,7 +266,7 @@ class KeptDraws:
         try:
             content = gallery.kept(DRAWS)
             return None if content is None else cls._unpacked(load_arrays(content))
-        except (GalleryCorrupt, ValueError, KeyError, TypeError):
+        except (GalleryCorrupt, ValueError, KeyError, TypeError, RecursionError):
             return None
 
     @classmethod

@@ -14,6 +14,7 @@ UNCALIBRATED = "uncalibrated"  # there is no threshold, so searches only rank it
 NOTHING = -math.inf  # a threshold that accepts nothing
 UNANCHORED = "unanchored"  # status of the bundle's threshold where it serves, because it was not set in that gallery
 LOW_TPIR = 0.5  # a warning is given below this TPIR
+NUMBERS = "fpir fpir_upper fpir_expected tpir misidentification gallery_items least_items items_needed clusters".split()
 
 
 @dataclass(frozen=True)
@@ -91,4 +92,8 @@ class OperatingPoint:
             raise InvalidParameter("threshold", "be a distance of at least 0", threshold)
         if not 0 < target < 1:
             raise InvalidParameter("target_fpir", "lie between 0 and 1", target)
-        return cls(float(threshold) if decides else NOTHING, status, target, dict(values["evidence"]))
+        evidence = dict(values["evidence"])
+        for name in NUMBERS:
+            if not isinstance(evidence.get(name), int | float | None):
+                raise InvalidParameter(f"evidence {name}", "be a number", evidence[name])
+        return cls(float(threshold) if decides else NOTHING, status, target, evidence)

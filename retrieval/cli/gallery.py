@@ -237,12 +237,15 @@ def import_(source: Path, path: Path | str) -> None:
     from index.database import POINT
     from index.search.leave_one_out import DRAWS
     from index.transfer import import_photos
+    from retrieval.threshold.gallery_points import read_points
     from retrieval.verification.features import PackedFeatures
 
     done = import_photos(source, path, feature_format=PackedFeatures())
-    with_threshold, again = POINT in done.kept, command("calibrate", "BUNDLE", path)
-    click.echo(f"Wrote {path}: {counted(done.photos, 'photo')}{', with their threshold' if with_threshold else ''}.")
-    if not with_threshold:
+    with _open(path, read_only=True) as opened:
+        points = read_points(opened.kept(POINT)) if POINT in done.kept else []
+    again = command("calibrate", "BUNDLE", path)
+    click.echo(f"Wrote {path}: {counted(done.photos, 'photo')}{', with their threshold' if points else ''}.")
+    if not points:
         click.echo(f"No threshold was imported; to set one: {again}")
     elif DRAWS not in done.kept:
         click.echo(f"No draws were imported, so the FPIR and p-values are unknown until they are made: {again}")

@@ -39,7 +39,7 @@ def read_points(content: bytes | None) -> list[KeptPoint]:
             KeptPoint(values["bundle_id"], values["draws_id"], OperatingPoint.from_dict(values["operating_point"]))
             for values in ([] if content is None else json.loads(content)["points"])
         ]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise GalleryCorrupt(
             f"the gallery's operating points cannot be read: {error!r}",
             remedy=f"Index its photos again: `{command('index', 'BUNDLE', 'PHOTOS', '-o', 'NEW')}`",

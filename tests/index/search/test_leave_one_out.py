@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -364,11 +365,14 @@ def test_draws_are_kept_and_read(tmp_path: Path) -> None:
         assert KeptDraws.read(gallery) is None
 
 
-@pytest.mark.parametrize("about", [b"{", b"{}", b'{"model": 1}'])
+@pytest.mark.parametrize("about", [b"{", b"{}", b'{"model": 1}', b"[" * 100_000], ids=len)
 def test_content_that_makes_no_sense_is_none(tmp_path: Path, about: bytes) -> None:
+    file = io.BytesIO()
+    np.savez(file, about=np.frombuffer(about, np.uint8))
     with shop(tmp_path / "g", LINE) as gallery:
-        gallery.keep({DRAWS: about, POINT: None}, "measure")
-        assert KeptDraws.read(gallery) is None
+        for content in (about, file.getvalue()):
+            gallery.keep({DRAWS: content, POINT: None}, "measure")
+            assert KeptDraws.read(gallery) is None
 
 
 def test_an_update_is_of_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from index.database import POINT
 from index.gallery import Gallery
 from retrieval.catalogue.read import Photo
 from retrieval.cli.main import group
-from retrieval.errors import DataError, GalleryError, InvalidParameter
+from retrieval.errors import DataError, GalleryCorrupt, GalleryError, InvalidParameter
 from retrieval.indexing.pipeline import columns_of
 from retrieval.retriever import Retriever
 
@@ -154,6 +155,15 @@ def test_export_and_import_keep_everything(shop: Path) -> None:
         call("gallery", "import", shop / "g.parquet", shop / "other")
     with pytest.raises(DataError, match="not an exported gallery"):
         call("gallery", "import", shop / "r.json", shop / "never")
+
+
+@pytest.mark.parametrize("content", [b"\x00", b'{"points": [{}]}', b"[" * 100_000], ids=len)
+def test_an_imported_threshold_that_cannot_be_read_is_named(shop: Path, content: bytes) -> None:
+    with Gallery.open(shop / "g") as gallery:
+        gallery.keep({POINT: content}, "damage")
+    call("gallery", "export", shop / "g", shop / "g.parquet")
+    with pytest.raises(GalleryCorrupt, match=r"operating points cannot be read.*Index its photos again"):
+        call("gallery", "import", shop / "g.parquet", shop / "copy")
 
 
 def test_a_csv_export_is_a_table_for_spreadsheets(shop: Path) -> None:

@@ -330,6 +330,15 @@ def test_a_point_is_plain_values_and_comes_back_from_whole_numbers() -> None:
     assert whole == point
 
 
+@pytest.mark.parametrize(("name", "value"), [("tpir", "<b>"), ("least_items", "x"), ("fpir_upper", [0.1])])
+def test_a_point_whose_evidence_is_no_number_is_refused(name: str, value: object) -> None:
+    values = OperatingPoint(1.0, "certified", 0.05, {"fpir": 0.01, "tpir": None}).to_dict()
+    assert OperatingPoint.from_dict(values).evidence["tpir"] is None
+    values["evidence"][name] = value
+    with pytest.raises(InvalidParameter, match=f"evidence {name} must be a number"):
+        OperatingPoint.from_dict(values)
+
+
 def test_without_groups_families_found_by_vectors_are_the_clusters() -> None:
     """Three items of a kind are one cluster, by a group or by their vectors: a third as many items certify nothing."""
     generator = np.random.default_rng(0)
