@@ -14,7 +14,10 @@ UNCALIBRATED = "uncalibrated"  # there is no threshold, so searches only rank it
 NOTHING = -math.inf  # a threshold that accepts nothing
 UNANCHORED = "unanchored"  # status of the bundle's threshold where it serves, because it was not set in that gallery
 LOW_TPIR = 0.5  # a warning is given below this TPIR
-NUMBERS = "fpir fpir_upper fpir_expected tpir misidentification gallery_items least_items items_needed clusters".split()
+NUMBERS = (  # of the evidence, if it has them
+    *("fpir", "fpir_upper", "fpir_expected", "tpir", "misidentification"),
+    *("gallery_items", "least_items", "items_needed", "clusters"),
+)
 
 
 @dataclass(frozen=True)
