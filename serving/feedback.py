@@ -49,11 +49,11 @@ WHERE request_id = ? AND (answers.key = ? OR ?) ORDER BY answers.key = ? DESC, a
 RECENT = """
 SELECT request_id, answer, coalesce(verdict, ''), coalesce(right_item_id, ''), max(answers.number) AS newest
 FROM answers JOIN photos ON photos.number = answers.photo LEFT JOIN verdicts ON verdicts.number = answers.number
-GROUP BY request_id ORDER BY newest DESC LIMIT ?
+WHERE json_extract(answer, '$.bbox') IS NULL GROUP BY request_id ORDER BY newest DESC LIMIT ?
 """  # the other columns are of the newest row
 DROP_VERDICTS = "DELETE FROM verdicts WHERE number NOT IN (SELECT number FROM answers)"
 PHOTO_OF = """
-SELECT content FROM answers JOIN photos ON photos.number = answers.photo WHERE request_id = ?
+SELECT content FROM answers JOIN photos ON photos.number = answers.photo WHERE request_id = ? AND json_extract(answer, '$.bbox') IS NULL
 ORDER BY answers.number DESC LIMIT 1
 """
 MOST_RECENT = 1000
@@ -143,7 +143,7 @@ class FeedbackRecorder:
             log.warning("a verdict is in the feedback file, but is not shown for review: %s", error)
 
     def recent(self) -> list[dict[str, str]]:
-        """Return the recent answers whose photos are kept, newest first, with the last verdict on each.
+        """Return the recent answers to whole photos that are kept, newest first, with the last verdict on each.
 
         Clients may choose request ids. Of several answers with one id, the newest is returned.
         """
@@ -157,7 +157,7 @@ class FeedbackRecorder:
         return found
 
     def photo(self, request_id: str) -> bytes | None:
-        """Return the photo of the newest answer with a request id, None if it is not kept."""
+        """Return the photo of the newest answer to a whole photo with a request id, None if it is not kept."""
         with self._guard:
             row = self._database.execute(PHOTO_OF, (request_id,)).fetchone()
         return None if row is None else bytes(row[0])

@@ -42,8 +42,8 @@ def admin_routes(service: Service) -> APIRouter:
     def asked() -> list[dict[str, str]]:
         """List recent answers that were not sure or were judged, newest first.
 
-        Listed are those whose photos are kept (`serve --feedback-photos`) and are not in the gallery yet, under the
-        photo id answer-REQUEST_ID.
+        Listed are answers to whole photos that are kept (`serve --feedback-photos`) and are not in the gallery yet,
+        under the photo id answer-REQUEST_ID.
         """
         if service.judged is None:
             return []

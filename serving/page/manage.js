@@ -52,7 +52,15 @@ async function add(file, photo, item) {
   const { etag } = await call("PUT", `${path("photos", photo)}?${new URLSearchParams({ item_id: item })}`, file, headers);
   return async () => { await call("DELETE", path("photos", photo), undefined, { "if-match": etag }); return "Undone."; };
 }
-const all = (undos) => async () => { for (const undo of undos.reverse()) await undo(); return "Undone."; };
+// adds photos in turn; after a failure, those before it are in the catalogue and can be undone
+async function addAll(additions, where = "") {
+  const undos = [];
+  try {
+    for (const addition of additions) undos.push(await add(...addition));
+  } finally {
+    if (undos.length) tell(`Added ${counted(undos.length, "photo")}${where}.`, async () => { for (const undo of undos.reverse()) await undo(); return "Undone."; });
+  }
+}
 
 // --- parts of views
 function form(text, fields, work) {
@@ -90,11 +98,7 @@ async function showItems(query) {
   parts.push(make("h2", { textContent: "New item" }), form("Add", [field("Id of the item", "newItem"), field("Photos", "files", { type: "file", accept: "image/*", multiple: true })], (given) => addPhotos(given.newItem.value.trim(), given.files.files)));
   return parts;
 }
-async function addPhotos(item, files) {
-  const undos = [];
-  for (const file of files) undos.push(await add(file, `${item}/${file.name}`, item));
-  tell(`Added ${counted(files.length, "photo")} to ${item}.`, all(undos));
-}
+const addPhotos = (item, files) => addAll([...files].map((file) => [file, `${item}/${file.name}`, item]), ` to ${item}`);
 
 async function showItem(query) {
   const id = query.get("item"), item = await getItem(id);
@@ -138,8 +142,11 @@ async function showItem(query) {
 }
 
 // --- look-alikes: pairs are kept apart in this browser only, since nothing else depends on it
+function keptApart() {
+  try { return new Set(JSON.parse(localStorage.getItem(APART))); } catch { return new Set(); } // not written by this page
+}
 async function showLookAlikes() {
-  const apart = new Set(JSON.parse(localStorage.getItem(APART) ?? "[]"));
+  const apart = keptApart();
   const nameOf = (pair) => [pair.item_id, pair.other_item_id].sort().join("\n");
   const pairs = (await get("v1/admin/look-alikes")).filter((pair) => !apart.has(nameOf(pair)));
   const merge = async (from, to) => tell(`Merged ${from} into ${to}.`, await set((await getItem(from)).photos, () => ({ item_id: to })));
@@ -177,13 +184,10 @@ async function showAnswers() {
     const taken = rows.filter((row) => row.chosen.checked);
     if (!taken.length) throw new Error("Choose some photos first.");
     if (taken.some((row) => !row.item.value.trim())) throw new Error("Write the item of each chosen photo.");
-    const undos = [];
-    for (const { answer, item, photo } of taken) {
-      const shown = await photo;
-      if (!shown) throw new Error(`The photo of the answer ${answer.request_id} is no longer kept.`);
-      undos.push(await add(shown, `answer-${answer.request_id}`, item.value.trim()));
-    }
-    tell(`Added ${counted(taken.length, "photo")}.`, all(undos));
+    const additions = await Promise.all(taken.map(async ({ answer, item, photo }) => [await photo, `answer-${answer.request_id}`, item.value.trim()]));
+    const lost = additions.find(([shown]) => !shown);
+    if (lost) throw new Error(`The photo ${lost[1]} is no longer kept.`);
+    await addAll(additions);
   };
   return [
     make("p", { textContent: "Photos that people searched with. Add those that show an item to it; an id that is new makes a new item." }),

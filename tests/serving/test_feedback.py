@@ -147,6 +147,9 @@ def test_photos_of_judged_answers_are_kept_with_their_box(world: Path, tmp_path:
         search(client, encode(draw(5, 5)))  # is not judged
         assert list(folder.iterdir()) == []
         assert judge(client, whole) == judge(client, part) == 200
+        listed = [one["request_id"] for one in client.get("/v1/admin/answers").json()]
+        codes = [client.get(f"/v1/admin/answers/{request_id}/photo").status_code for request_id in (whole, part)]
+        assert (listed, codes) == ([whole], [200, 404])  # /manage would add the whole photo to the item of a part
     (photo,) = folder.iterdir()
     assert photo.read_bytes() == MINE
     assert stat.S_IMODE(photo.stat().st_mode) == 0o600

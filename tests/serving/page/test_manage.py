@@ -215,6 +215,7 @@ def walk(page: Page, folder: Path) -> None:
     expect(page.locator("h2")).to_have_text("i<b>/é")
     page.get_by_role("button", name="Remove the item").click()
     expect(facts).to_contain_text("9 items, 30 photos")
+    page.evaluate("localStorage.setItem('retrieval-kept-apart', '7]')")  # as no version of the page would
     for section in ("Items", "Look-alikes", "Answers", "Threshold and rates"):
         page.get_by_role("link", name=section).click()
         expect(page.get_by_role("link", name=section)).to_have_attribute("aria-current", "page")
@@ -304,8 +305,13 @@ def test_undoing_an_addition_keeps_the_photo_that_somebody_else_put_in_its_place
         page.get_by_role("button", name="Undo").click()
         expect(page.locator("#wrong")).to_contain_text("somebody else has changed")
         assert client.get(address).status_code == 200
-        page.get_by_label("Photos").set_input_files(tmp_path / "new.jpg")
+        (tmp_path / "another.jpg").write_bytes(encode(draw(51, 1)))
+        page.get_by_label("Photos").set_input_files([tmp_path / "another.jpg", tmp_path / "new.jpg"])
         page.get_by_role("button", name="Add photos").click()
         expect(page.locator("#wrong")).to_contain_text("already")
+        expect(page.locator("#done")).to_contain_text("Added 1 photo to item-03")  # the one before the failure
+        page.get_by_role("button", name="Undo").click()
+        expect(page.locator("#done")).to_contain_text("Undone")
+        assert client.get("/v1/photos/item-03%2Fanother.jpg").status_code == 404
         browser.close()
     stop(served)
