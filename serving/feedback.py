@@ -53,8 +53,8 @@ WHERE json_extract(answer, '$.bbox') IS NULL GROUP BY request_id ORDER BY newest
 """  # the other columns are of the newest row
 DROP_VERDICTS = "DELETE FROM verdicts WHERE number NOT IN (SELECT number FROM answers)"
 PHOTO_OF = """
-SELECT content FROM answers JOIN photos ON photos.number = answers.photo WHERE request_id = ? AND json_extract(answer, '$.bbox') IS NULL
-ORDER BY answers.number DESC LIMIT 1
+SELECT content FROM answers JOIN photos ON photos.number = answers.photo
+WHERE request_id = ? AND json_extract(answer, '$.bbox') IS NULL ORDER BY answers.number DESC LIMIT 1
 """
 MOST_RECENT = 1000
 log = logging.getLogger("retrieval.serving")
