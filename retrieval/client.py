@@ -80,9 +80,9 @@ class RetrievalClient:
     timeout:
         Time limit of a call in seconds, including retries and pauses.
     retries:
-        Number of further attempts after a broken connection, status 503 (busy) or 429 (too many requests). `feedback`
-        and `reload` are retried only if no connection could be opened. If the response to a removal is lost, its
-        retry reports that there is nothing to remove.
+        Number of further attempts after a broken connection, status 503 (busy) or 429 (too many requests). `feedback`,
+        `calibrate` and `reload` are retried only if no connection could be opened. If the response to a removal is
+        lost, its retry reports that there is nothing to remove.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class RetrievalClient:
     def search_photos(
         self, images: Sequence[Source], *, top_k: int = 10, where: str | None = None, fields: Fields = None
     ) -> SearchResult:
-        """Rank the items by 2 to 4 photos of the same item as one query."""
+        """Search with 2 to 4 photos of the same item as one query; the answer is "ranked" if it has no threshold."""
         check_images(images, 2, MOST_QUERY_PHOTOS)
         query = _query(top_k, where, fields)
         return self._call(SearchResult, "POST", "/v1/search/photos", params=query, files=_files(images))

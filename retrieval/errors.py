@@ -96,7 +96,7 @@ class CalibrationError(RetrievalError):
 
 
 class DetectorError(RetrievalError):
-    """A detector of regions cannot be used, or its output is invalid."""
+    """A detector cannot be used, or its output is invalid."""
 
 
 class BundleError(RetrievalError):

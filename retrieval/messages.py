@@ -1,4 +1,4 @@
-"""Messages of the HTTP API that the server and the client share. Answers to searches are `retrieval.result`."""
+"""Messages of the HTTP API that the server and the client share. Answers to searches are `retrieval.search.result`."""
 
 from __future__ import annotations
 

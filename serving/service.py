@@ -136,7 +136,7 @@ class Service:
     async def search_photos(
         self, images: Sequence[bytes], *, top_k: int = 10, where: str | None = None
     ) -> SearchResult:
-        """Rank the items by several photos of the same item in the pool."""
+        """Search with several photos of the same item as one query, in the pool."""
         search = partial(self.retriever.search_photos, top_k=top_k, where=where)
         (result,) = await self._searched(images, lambda: [search(images)], [])
         return result

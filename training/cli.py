@@ -170,7 +170,8 @@ def explain(run: Path, output: Path | None, worst: int, as_json: bool) -> None:
     """Show the worst errors of a run on its test items, with photos, on one HTML page.
 
     For each wrong search, the error sheet has the query, the nearest photo of another item, the nearest one of its own
-    item and their distances. The threshold is set on the calibration items.
+    item and their distances. The threshold is set on the calibration items. A run on all items (`train --all-items`)
+    has no test items, so it cannot be explained.
 
     \b
     Example:

@@ -10,7 +10,8 @@ with the plain distances a to the nearest photo and c to the mean photo, the own
 the mean r5 over the five nearest rivals. A missing rival counts sqrt(2), as far as unrelated vectors are.
 
 It follows that an exact copy of a gallery photo is at distance 0 from its item, a nearer photo never makes its item
-farther, and a nearer or further rival never makes an item nearer. The order of items is that of their own distances.
+farther, and a nearer or an additional rival never makes an item nearer. The order of items is that of their own
+distances.
 
 Shapes: n queries, m candidates of each, p photos of an item, d = embedding size.
 """

@@ -106,7 +106,7 @@ def log(path: Path | str, limit: int) -> None:
 def declare(path: Path | str, columns: tuple[str, ...]) -> None:
     """Make metadata columns available to filters, as text (the default), number or boolean.
 
-    Stored texts are converted, such as those of a number column that one cell of the catalogue had made text.
+    Stored texts are converted, such as a column of prices that became text because of one bad cell.
 
     \b
     Example:
@@ -228,7 +228,7 @@ def import_(source: Path, path: Path | str) -> None:
     """Create a gallery from an exported parquet file, or add its photos to a gallery of the same model.
 
     A new gallery gets the thresholds, the labelled queries and the draws of the exported one, so that it answers alike;
-    an existing gallery keeps its own. Draws are of local galleries only.
+    an existing gallery keeps its own. Draws are copied between local galleries only.
 
     \b
     Example:

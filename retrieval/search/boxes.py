@@ -1,6 +1,7 @@
 """Boxes in a photo: left, upper, right, lower in pixels of the upright photo; those of a caller, and windows.
 
-A box that is given is a query of its own. Windows, and the boxes of a detector (`detector`), only rank.
+A box that is given is a query of its own. Windows decide in a gallery that was indexed with them; in other galleries
+they only rank, and so do the boxes of a detector (`detector`).
 """
 
 from __future__ import annotations

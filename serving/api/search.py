@@ -67,7 +67,7 @@ def search_routes(service: Service) -> APIRouter:
         openapi_extra=body_of("BatchRequest", "images", several=True),
     )
     async def batch(request: Request, query: Annotated[Explained, Query()]) -> Response:
-        """Search with several photos: send a form with the files `images`, or JSON. Refused photos get a problem."""
+        """Search with each photo of a form with the files `images`, or of JSON. A refused photo gets a problem."""
         asked: Explained = query
         images: list[bytes | str] = []
         if is_json(request):
@@ -120,7 +120,7 @@ def ranking_routes(service: Service) -> APIRouter:
         openapi_extra=body_of("PhotosRequest", "images", several=True),
     )
     async def photos(request: Request, query: Annotated[Options, Query()]) -> Response:
-        """Rank the items by 2 to 4 photos of one item: send a form with the files `images`, or JSON."""
+        """Search with 2 to 4 photos of one item as one query: send a form with the files `images`, or JSON."""
         asked: Options = query
         if is_json(request):
             asked = body = await parsed(request, PhotosRequest)

@@ -153,7 +153,7 @@ class PageSearch:
         return await self._shown(token, search), self.header()
 
     async def parts(self, token: str | None) -> tuple[str, str]:
-        """Rank the items by parts of a photo."""
+        """Search with each part of a photo."""
         return await self._shown(token, partial(self._search_parts, left_out=self._left_out(token))), self.header()
 
     async def _search(self, data: bytes, *, part: str, left_out: Sequence[str]) -> str:

@@ -66,7 +66,7 @@ def tune(
 ) -> None:
     """Search for the best settings on folds of the training items.
 
-    Each trial trains on --folds class-disjoint folds of the training items, with no group in two folds, and is
+    Each trial trains on --folds folds of the training items, with no item and no group in two folds, and is
     evaluated on the items left out. Calibration and test items are never read. The first trial has the given settings,
     the others are drawn by TPE, and bad ones are stopped early.
 
