@@ -221,7 +221,7 @@ def _valid(path: Path) -> Iterator[None]:
     except (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # of the system, not of the reader
             raise
-        raise DataError(f"{path} holds something else than photos: {error!r}", remedy="Export it again") from error
+        raise DataError(f"{path} is not a table of photos: {error!r}", remedy="Export it again") from error
 
 
 def _add(gallery: AnyGallery, rows: Any) -> int:

@@ -111,7 +111,7 @@ def read_feedback(path: Path) -> list[Feedback]:
             found.append(FEEDBACK.validate_json(line))
         except ValueError as error:  # also ValidationError and InvalidParameter
             why = str(error) if not isinstance(error, ValidationError) else _first(error)
-            refused.append(f"line {number} is no feedback: {why}")
+            refused.append(f"line {number} is not a verdict: {why}")
     if refused:
         raise DataError(f"{path}, {listed(refused, between='; ')}", remedy="Mend these lines or take them out")
     return found
@@ -172,7 +172,9 @@ def _content(path: Path) -> bytes:
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # opening a pipe would block
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise DataError(f"{path} is no file", remedy="Name the file that `retrieval serve --feedback` writes")
+                raise DataError(
+                    f"{path} is not a file", remedy="Name the file that `retrieval serve --feedback` writes"
+                )
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error

@@ -69,7 +69,7 @@ def _bound(family: int, address: tuple[str | int, ...], host: str) -> socket.soc
             raise InvalidParameter("--host", "be an address of this machine", host) from error
         rule = "be free" if error.errno == errno.EADDRINUSE else f"be one to listen on ({error.strerror})"
         raise InvalidParameter(
-            "--port", rule, address[1], remedy="Choose another, or --port 0 for a free one"
+            "--port", rule, address[1], remedy="Choose another, or use --port 0 for any free one"
         ) from error
     return listener
 

@@ -112,9 +112,10 @@ def check_exposure(host: str, keys: Path | None, *, insecure: bool) -> None:
     if keys is None and not insecure and not is_loopback(host):
         raise InvalidParameter(
             "--host",
-            "be an address of this machine without API keys",
+            "be an address of this machine if there are no API keys",
             host,
-            remedy=f"{command('keys', 'add', 'keys.json', 'NAME')}, then --keys keys.json; or --insecure",
+            remedy=f"Make a key with `{command('keys', 'add', 'keys.json', 'NAME')}` and pass --keys keys.json, or "
+            "pass --insecure",
         )
 
 

@@ -125,10 +125,10 @@ class FeedbackRecorder:
         if found is None:
             raise NoSuchThing(
                 "this request id is unknown, or its answer is no longer kept",
-                remedy="Judge an answer soon after the search, and with the key that asked for it",
+                remedy=f"Judge one of your newest {KEPT_PER_KEY:,} answers, with the key that asked for it",
             )
         if right_item_id and verdict != "wrong":
-            raise InvalidParameter("verdict", "be wrong where another item is named", verdict)
+            raise InvalidParameter("verdict", "be wrong if another item is named", verdict)
         if right_item_id and not retriever.gallery.photos(right_item_id):
             raise NoSuchThing("the gallery does not have this item", remedy="Send an item_id of the gallery")
         number, asked_by, answer, photo = found

@@ -256,7 +256,7 @@ class Service:
             check_unchanged(gallery, {} if etag in (None, "*") else dict.fromkeys(photo_ids, etag))
             count = gallery.remove(photo_ids=photo_ids, item_ids=item_ids, actor=CALLER.get().actor)
             if not count:
-                raise NoSuchThing("the gallery contains none of these")
+                raise NoSuchThing(f"the gallery does not have {listed([*photo_ids, *item_ids])}")
             return count, gallery.version
 
 

@@ -68,7 +68,7 @@ class Bundle:
         self.path = path
         self.manifest = manifest
         if not isinstance(manifest["files"], dict):
-            raise TypeError("its files are no object")
+            raise TypeError("`files` is not an object")
         self.bundle_id = str(manifest["bundle_id"])
         self.embedding_id = str(manifest["embedding_id"])
         self.dim = int(manifest["dim"])

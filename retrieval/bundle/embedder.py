@@ -191,8 +191,8 @@ def check_golden(embedder: Embedder, packed: bytes) -> float:
     cosine = float(found @ expected)
     if not cosine >= AGREES:
         raise BundleError(
-            f"this machine computes otherwise than where the threshold was measured: the golden vector's cosine is "
-            f"{cosine:.4f}, and needs {AGREES:g}",
+            "this machine's vectors differ from those of the machine on which the threshold was measured: the golden "
+            f"vector's cosine is {cosine:.4f}, and at least {AGREES:g} is needed",
             remedy="Export the run on a machine like this one, or in fp32",
         )
     return cosine

@@ -65,7 +65,7 @@ def check_allowed(url: str, line: int) -> None:
     prefixes = [prefix.rstrip("/") + "/" for prefix in os.environ.get(ALLOWED, "").split()]
     if ".." in parts or "::" in url or _has_options(url) or not url.startswith(tuple(prefixes)):
         raise DataError(
-            f"line {line}: {shown(url)} is below no allowed prefix",
+            f"line {line}: {shown(url)} is not below an allowed prefix",
             remedy=f"If you trust it, allow its folder: retrieval --allow {posixpath.dirname(shown(url))}/ ...",
         )
 

@@ -119,7 +119,8 @@ def declare(path: Path | str, columns: tuple[str, ...]) -> None:
     check_columns(kinds)
     with _open(path) as opened:
         convert_columns(opened, kinds)
-        click.echo(f"Filters may use: {', '.join(opened.columns())}.")
+        told = ", ".join(f"{name} ({kind})" for name, kind in opened.columns().items())
+        click.echo(f"Filters may use: {told}.")
 
 
 @gallery.command()
@@ -136,14 +137,14 @@ def remove(path: Path | str, photos: tuple[str, ...], items: tuple[str, ...]) ->
       retrieval gallery remove galleries/shop --item sku-1234
     """
     if not photos and not items:
-        raise InvalidParameter("--photo or --item", "be given", None)
+        raise InvalidParameter("--photo or --item", "name what to remove", None)
     with _open(path) as opened:
         unknown = [photo for photo in photos if opened.photo(photo) is None]
         unknown += [item for item in items if not opened.photos(item)]
         removed = opened.remove(photo_ids=photos, item_ids=items)
     click.echo(f"{counted(removed, 'photo')} removed.")
     if unknown:
-        raise GalleryError(f"{path} does not hold {', '.join(unknown)}", remedy="Check the ids")
+        raise GalleryError(f"{path} has no photo or item {', '.join(unknown)}", remedy="Check the ids")
 
 
 @gallery.command()
@@ -242,12 +243,14 @@ def import_(source: Path, path: Path | str) -> None:
 
     done = import_photos(source, path, feature_format=PackedFeatures())
     with _open(path, read_only=True) as opened:
-        points = read_points(opened.kept(POINT)) if POINT in done.kept else []
+        points = read_points(opened.kept(POINT))
     again = command("calibrate", "BUNDLE", path)
-    click.echo(f"Wrote {path}: {counted(done.photos, 'photo')}{', with their threshold' if points else ''}.")
+    whose = f", and {path} keeps its own threshold" if points else ""
+    whose = ", with their threshold" if POINT in done.kept else whose
+    click.echo(f"Wrote {path}: {counted(done.photos, 'photo')}{whose}.")
     if not points:
         click.echo(f"No threshold was imported; to set one: {again}")
-    elif DRAWS not in done.kept:
+    elif POINT in done.kept and DRAWS not in done.kept:
         click.echo(f"No draws were imported, so the FPIR and p-values are unknown until they are made: {again}")
 
 

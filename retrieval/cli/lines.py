@@ -61,6 +61,8 @@ def describe_index(gallery: AnyGallery) -> str:
     recall = index.get("recall")
     choice = choose_kind(len(gallery), gallery.dim, kind=index["kind"])
     accuracy = _recall(recall["value"], recall["lower"]) if recall else EXACT
+    if choice.kind == "flat":
+        return f"Index: flat; {_memory(choice)}; {accuracy}; all photos are scanned."
     scanned = counted(index["scanned_photos"], "photo outside it is scanned", "photos outside it are scanned")
     return f"Index: {choice.kind}; {_memory(choice)}; {accuracy}; {scanned}."
 

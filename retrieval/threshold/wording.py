@@ -58,7 +58,7 @@ def describe(point: OperatingPoint) -> list[str]:
     if shares:
         told = ", ".join(f"{value:.0%} if {float(share):.0%} are" for share, value in shares.items())
         lines.append(f"How many matches are right depends on how many searches are for unknown items: {told}.")
-        lines.append(f"{evidence['misidentification']:.1%} of {evidence['tpir_of']} return a wrong item first.")
+        lines.append(f"{evidence['misidentification']:.1%} of {evidence['tpir_of']} match a wrong item.")
     if evidence["duplicates"]:
         left_out = counted(evidence["duplicates"], "photo is", "photos are")
         lines.append(f"{left_out} also in the gallery under another item, and left out.")

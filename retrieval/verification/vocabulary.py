@@ -62,7 +62,7 @@ class Vocabulary:
         if len(described) < FEWEST_PHOTOS:
             raise DataError(
                 f"only {len(described)} of {len(photos)} photos have key points, a vocabulary needs {FEWEST_PHOTOS}",
-                remedy="Use photos of printed things, or export with --verify off",
+                remedy="Use photos of printed things, or export without --verify",
             )
         every = np.concatenate(described)
         generator = np.random.default_rng(seed)

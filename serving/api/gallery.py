@@ -85,7 +85,7 @@ def item_routes(service: Service) -> APIRouter:
         """Return an item and its photos."""
         photos = service.retriever.gallery.photos(item_id)
         if not photos:
-            raise NoSuchThing("no such item")
+            raise NoSuchThing(f"the gallery has no item {item_id}")
         return {"item_id": item_id, "photos": [_photo(photo) for photo in photos]}
 
     @router.delete("/items/{item_id:any}", response_model=Removed, responses=errors(404, 422, 503, 507))
@@ -106,7 +106,7 @@ def photo_routes(service: Service) -> APIRouter:
         """Return a photo's item and metadata."""
         row = service.retriever.gallery.photo(photo_id)
         if row is None:
-            raise NoSuchThing("no such photo")
+            raise NoSuchThing(f"the gallery has no photo {photo_id}")
         return _photo(row)
 
     @router.put(
@@ -128,8 +128,10 @@ def photo_routes(service: Service) -> APIRouter:
             image, item_id, metadata = decoded(body.image), body.item_id, body.metadata
         else:
             image = await image_of(request)
-        if not item_id or len(photo_id) > LONGEST_ID:
-            raise InvalidParameter("item_id", f"be given, and ids have at most {LONGEST_ID} characters", item_id)
+        if not item_id:
+            raise InvalidParameter("item_id", "be given", item_id, remedy="Add ?item_id=ITEM to the address")
+        if len(photo_id) > LONGEST_ID:
+            raise InvalidParameter("photo_id", f"have at most {LONGEST_ID} characters", len(photo_id))
         check_keys(metadata)
         is_new = if_none_match is not None
         replaced, version, etag = await service.put_photo(photo_id, item_id, image, metadata, is_new=is_new)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -70,7 +71,7 @@ def header_html(retriever: Retriever, *, drift: bool = False) -> str:
             certified=rates is not None and most is None,
             found="" if found is None else of_photos(found),
             wrong=of_photos(wrong),
-            most="" if most is None else of_photos(most),
+            most="" if most is None else of_photos(most, at_most=True),
             elsewhere=point is retriever.bundle.operating_point,
             no_threshold=NO_THRESHOLD,
             warnings=[f"{text} {CHECK}" for text, holds in warnings.items() if holds],
@@ -78,13 +79,14 @@ def header_html(retriever: Retriever, *, drift: bool = False) -> str:
     )
 
 
-def of_photos(share: float) -> str:
-    """Return a share in words: "6 of 10", "1 of 20", "2 of 1,000"."""
-    if share >= 0.095:
-        return f"{round(10 * share)} of 10"
+def of_photos(share: float, *, at_most: bool = False) -> str:
+    """Return a share in words: "6 of 10", "1 of 20", "2 of 1,000"; with `at_most`, one that is no smaller."""
+    nearest, below = (math.ceil, math.floor) if at_most else (round, round)
+    if share >= (0.1 if at_most else 0.095):
+        return f"{nearest(round(10 * share, 9))} of 10"
     if share < 0.0005:
         return "fewer than 1 of 1,000"
-    return f"1 of {round(1 / share)}" if share >= 0.0095 else f"{round(1000 * share)} of 1,000"
+    return f"1 of {below(1 / share)}" if share >= 0.0095 else f"{nearest(1000 * share)} of 1,000"
 
 
 def refused_html(text: str) -> str:

@@ -87,10 +87,9 @@ async function showItems(query) {
     const item = await getItem(id).catch(() => null);
     if (!item) return "";
     const open = itemLink(id, ""), name = titleOf(item);
-    open.className = "picture";
-    open.ariaLabel = name;
+    Object.assign(open, { className: "picture", tabIndex: -1, ariaHidden: true }); // the name is the link for keyboards
     open.append(picture(item.photos[0].photo_id));
-    return make("li", {}, open, make("b", { textContent: name }), make("span", { textContent: name === id ? "" : id }), make("span", { textContent: counted(item.photos.length, "photo") }));
+    return make("li", {}, open, make("b", {}, itemLink(id, name)), make("span", { textContent: name === id ? "" : id }), make("span", { textContent: counted(item.photos.length, "photo") }));
   }));
   const parts = [search, make("ul", { className: "cards" }, ...cards)];
   if (!found.items.length) parts.push(make("p", { textContent: text ? "No item has this text." : "There are no more items." }));

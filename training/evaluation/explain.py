@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from retrieval.catalogue.read import Photo
-from retrieval.errors import InvalidParameter, counted
+from retrieval.errors import DataError, InvalidParameter, command, counted
 from retrieval.images import Preprocessing
 from retrieval.images.thumbnails import thumbnail
 from retrieval.metrics.identification import (
@@ -143,6 +143,11 @@ def explain_run(run: Run, *, worst: int = WORST, progress: bool = True) -> Expla
     """
     if not 1 <= worst <= MOST_WORST:
         raise InvalidParameter("worst", f"lie between 1 and {MOST_WORST}", worst)
+    if run.settings.all_items:
+        raise DataError(
+            f"{run.path} was trained on all items, so it has no test items to explain",
+            remedy=f"`{command('evaluate', run.path)}` compares it with the model that it started from",
+        )
     parts, target = run.splits, run.settings.target_fpir
     searched = {*parts.test, *parts.calibration}
     photos = [photo for photo in run.photos() if photo.item_id in searched]

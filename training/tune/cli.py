@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     help="Setting to search, and its values: LOW..HIGH[:log][:step=N] or A,B,… Can be repeated.",
 )
 @click.option("--trials", type=int, help="Number of trials.  [default: 50]")
-@click.option("--folds", default=4, show_default=True, help="Number of class-disjoint folds.")
+@click.option("--folds", default=4, show_default=True, help="Number of folds, which share no item.")
 @click.option(
     "--objective",
     default="tpir",
