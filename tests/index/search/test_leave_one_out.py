@@ -25,6 +25,7 @@ from index.search.leave_one_out import (
     FoldVectors,
     KeptDraws,
     Probes,
+    Windows,
     evenly_spaced,
     every_item_once,
     hashed,
@@ -35,6 +36,7 @@ from index.search.leave_one_out import (
 from index.snapshot import GROUP
 from tests.index.search.fake_verifier import FakeVerifier
 from tests.index.vectors import DIM, filled, unit
+from tests.world import shuffled
 
 CONTENT = "content"
 AXES = np.eye(DIM, dtype=np.float32)
@@ -139,6 +141,23 @@ def test_a_sample_of_a_large_gallery_is_that_of_all_photos(tmp_path: Path, monke
         monkeypatch.setattr(leave_one_out, "SMALLEST", 400)  # sorts all photos
         full = [sample(now, most, excluded=chosen).tolist() for chosen in ((), excluded) for most in (5, 20, 39)]
     assert short == full
+
+
+@pytest.mark.parametrize("most", [4, 5, 6])
+def test_a_sample_of_as_many_photos_as_are_sorted_is_that_of_all_photos(tmp_path: Path, most: int) -> None:
+    with filled(tmp_path / "g", count=5 * leave_one_out.SMALLEST) as gallery:
+        now = gallery.snapshot()
+        assert sample(now, most).tolist() == sample(now, now.photos)[:most].tolist()
+
+
+def test_a_sample_holds_every_item_where_the_smallest_keys_belong_to_one(tmp_path: Path) -> None:
+    order = np.argsort(hashed(np.arange(80))).tolist()
+    items = dict(zip(order[-3:], ["c", "a", "b"], strict=True))
+    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e") as gallery:
+        gallery.add([f"p{i}" for i in shuffled(range(80))], [items.get(i, "many") for i in range(80)], unit(80))
+        now = gallery.snapshot()
+    assert leave_one_out.SMALLEST * 3 < 80
+    assert sample(now, 3).tolist() == [order[0], *order[-3:-1]]
 
 
 def test_an_only_item_has_no_other(tmp_path: Path) -> None:
@@ -341,6 +360,20 @@ def test_of_the_windows_of_a_photo_the_one_counts_whose_first_item_is_closest(tm
     assert lost.closest(np.zeros(2, np.int64), 1).wrong.tolist() == [0.2]
 
 
+def test_a_photo_with_fewer_windows_is_drawn_with_those_that_it_has(tmp_path: Path) -> None:
+    angles = {"c0": [17.0, 30.0, 24.0], "a1": [8.0], "d0": [38.0, 33.0]}
+    with shop(tmp_path / "g", LINE) as gallery:
+        seq = seqs_of(gallery)
+        vectors = np.zeros((3, 3, DIM), np.float32)  # zeros where a photo has fewer windows
+        for row, windows in enumerate(angles.values()):
+            vectors[row, : len(windows)] = [at(angle) for angle in windows]
+        found = drawer(gallery).windows(Windows(np.array([seq[name] for name in angles]), vectors))
+    assert by_id(found, "nearest_items") == {"c0": "b", "a1": "b", "d0": "c"}
+    assert by_id(found, "distances") == pytest.approx(
+        {"c0": distance(7), "a1": distance(2), "d0": distance(9)}, abs=1e-6
+    )
+
+
 def test_draws_are_kept_and_read(tmp_path: Path) -> None:
     probes = {"probe": Probes(np.stack([at(8.0), at(9.0)]), ["q0", "q1"], ["b", "stranger"])}
     with shop(tmp_path / "g", LINE) as gallery:
@@ -391,6 +424,24 @@ def test_an_update_is_of_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert made.covers(reader)  # the version that was read is the one after the removal
 
 
+def test_what_was_read_of_one_version_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process would remove an item during the last of the readings."""
+    probes, asked = {"probe": Probes(np.stack([at(11.0)]), ["q"], ["b"])}, []
+    with shop(tmp_path / "g", LINE) as writer, Gallery.open(tmp_path / "g", read_only=True) as reader:
+        numbers = reader.item_numbers
+
+        def removed_at_last(items: list[str]) -> dict[str, int]:
+            asked.append(items)
+            if len(asked) == leave_one_out.TRIES:
+                writer.remove(item_ids=["b"])
+            return numbers(items)
+
+        monkeypatch.setattr(reader, "item_numbers", removed_at_last)
+        made = kept(reader, probes=probes)
+        assert made.sources["probe"].nearest_items.tolist() == ["a"]  # b is left out of the search for it
+        assert made.covers(reader)
+
+
 def test_a_copy_by_its_pixels_is_passed_over_only_if_it_is_close(tmp_path: Path) -> None:
     asked = []
 
@@ -417,6 +468,18 @@ def test_changed_counts_added_and_removed_photos(tmp_path: Path) -> None:
         assert not made.covers(gallery)
         gallery.remove(photo_ids=["e0"])
         assert made.changed(gallery) == 1
+
+
+def test_changed_counts_all_photos_of_a_gallery_that_was_empty(tmp_path: Path) -> None:
+    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e") as gallery:
+        made = kept(gallery)
+        assert (made.photos, made.changed(gallery)) == (0, 0)
+        put(gallery, LINE)
+        assert made.changed(gallery) == len(LINE)
+
+
+def test_no_samples_are_joined_to_an_empty_one() -> None:
+    assert len(Draws.joined([])) == 0
 
 
 def test_all_photos_are_asked_whether_the_model_was_fitted_on_them(tmp_path: Path) -> None:

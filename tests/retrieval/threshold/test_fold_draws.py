@@ -211,6 +211,17 @@ def test_a_bundle_without_fold_models_keeps_no_fold_vectors(tmp_path: Path, phot
     assert not (tmp_path / "g" / FOLDS_FILE).exists()
 
 
+def test_a_bundle_that_does_not_say_what_it_was_fitted_on_makes_no_draws_with_the_fold_models_of_another(
+    tmp_path: Path, photos: Path
+) -> None:
+    fill(bundle_of(tmp_path), tmp_path, photos)
+    older = make_bundle(tmp_path, name="older", point=TARGET)
+    assert older.fitted is None
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert FoldVectors.read(gallery) is not None
+        assert len(gallery_draws(older, gallery).sources[OWN]) == 0
+
+
 def test_cross_fitted_draws_estimate_a_threshold_and_certify_none() -> None:
     generator = np.random.default_rng(0)
     names = np.array([f"i{number}" for number in range(400)])

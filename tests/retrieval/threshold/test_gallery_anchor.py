@@ -84,6 +84,15 @@ def test_items_that_the_model_was_fitted_on_set_no_threshold(tmp_path: Path) -> 
         assert (found.threshold, found.threshold_status, found.nearest.p_value) == (0.5, "unanchored", None)  # type: ignore[union-attr]
 
 
+def test_no_photo_is_looked_at_if_the_model_was_fitted_on_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, range(25))
+    with Gallery.open(tmp_path / "g") as gallery:
+        monkeypatch.setattr(gallery, "values", lambda *_: pytest.fail("the hashes of all photos were read"))
+        draws = gallery_draws(bundle, gallery)
+    assert (draws.fitted, len(set(draws.sources[OWN].items))) == (frozenset(), 25)
+
+
 def test_a_single_item_that_the_model_was_fitted_on_makes_no_draws(tmp_path: Path) -> None:
     fitted = bundle_of(tmp_path, "item-03")
     fill(fitted, tmp_path, range(25))
@@ -263,6 +272,19 @@ def test_index_after_another_export_of_the_same_model_keeps_a_threshold_that_kee
         group, ["index", str(again.path), str(tmp_path / "photos-0-30"), "-o", str(tmp_path / "g")]
     )
     assert f"Threshold before: 9.0000, now: {before.threshold:.4f}." in run.output
+
+
+def test_a_certified_threshold_of_another_export_stays_certified_if_it_is_exactly_the_cap(tmp_path: Path) -> None:
+    first, again = bundle_of(tmp_path), bundle_of(tmp_path, name="again", point=replace(TARGET, threshold=0.9))
+    fill(first, tmp_path, range(30))
+    with Gallery.open(tmp_path / "g") as gallery:
+        proposed = propose(first, gallery, certify=True)
+        proposed.write(gallery)
+        certified = proposed.after
+        assert certified.status == "certified"
+        assert measure(again, gallery, cap=certified.threshold).after == certified
+        less = measure(again, gallery, cap=float(np.nextafter(certified.threshold, 0))).after
+        assert less.threshold < certified.threshold
 
 
 def test_labelled_queries_are_measured_kept_and_used_again(tmp_path: Path) -> None:
@@ -551,6 +573,16 @@ def test_the_changed_share_counts_photos_since_the_draws(tmp_path: Path) -> None
         assert changed_share(bundle, gallery) == pytest.approx(1 / 90)
         assert changed_share(other, gallery) == 0
         gallery.keep({DRAWS: None}, "forget")
+        assert changed_share(bundle, gallery) == 1
+
+
+def test_all_of_a_gallery_has_changed_once_its_only_photo_is_removed(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, range(1), photos=range(1))
+    with Gallery.open(tmp_path / "g") as gallery:
+        gallery.keep({DRAWS: gallery_draws(bundle, gallery).pack()}, "measure")
+        assert changed_share(bundle, gallery) == 0
+        gallery.remove(item_ids=["item-00"])
         assert changed_share(bundle, gallery) == 1
 
 
