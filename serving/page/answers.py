@@ -82,8 +82,8 @@ def header_html(retriever: Retriever, *, drift: bool = False) -> str:
 def of_photos(share: float, *, at_most: bool = False) -> str:
     """Return a share in words: "6 of 10", "1 of 20", "2 of 1,000"; with `at_most`, one that is no smaller."""
     nearest, below = (math.ceil, math.floor) if at_most else (round, round)
-    if share >= (0.1 if at_most else 0.095):
-        return f"{nearest(round(10 * share, 9))} of 10"
+    if share >= (0.3 if at_most else 0.095):
+        return f"{nearest(10 * share)} of 10"
     if share < 0.0005:
         return "fewer than 1 of 1,000"
     return f"1 of {below(1 / share)}" if share >= 0.0095 else f"{nearest(1000 * share)} of 1,000"

@@ -39,7 +39,6 @@ def test_one_photo_of_one_item_is_told_in_the_singular_all_the_way(tmp_path: Pat
 
     bundle, gallery = tmp_path / "bundle", tmp_path / "gallery"
     assert "1 photo added" in told("index", bundle, tmp_path / "photos", "-o", gallery)
-    assert "1 photo outside it is scanned" in told("gallery", "info", gallery)
     assert "1 photo of 1 item, 48 numbers" in told("gallery", "info", gallery)
     assert "1 photo is intact" in told("gallery", "verify", gallery)
     assert "1 photo of 1 item, threshold" in told("audit", bundle, gallery)

@@ -114,7 +114,7 @@ HOSTILE = [
 )
 def test_an_invalid_line_of_an_untrusted_file_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "feedback.jsonl").write_bytes(b" \n" + json.dumps(LINE).encode() + b"\n" + line.encode("latin-1"))
-    with pytest.raises(DataError, match="line 3 is no feedback") as refused:
+    with pytest.raises(DataError, match="line 3 is not a verdict") as refused:
         read_feedback(tmp_path / "feedback.jsonl")
     assert len(str(refused.value)) < 1000
 
@@ -122,7 +122,7 @@ def test_an_invalid_line_of_an_untrusted_file_is_named(tmp_path: Path, line: str
 def test_what_is_no_file_or_too_large_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for place in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
-        with pytest.raises(DataError, match=r"is no file|cannot be read"):
+        with pytest.raises(DataError, match=r"is not a file|cannot be read"):
             read_feedback(place)
     file = tmp_path / "feedback.jsonl"
     with file.open("wb") as large:
