@@ -9,6 +9,7 @@ many_classes     the same claims with 98 to 1,000 training classes (`research.cl
 rotations        one threshold for unseen items, in four rotations of the families; `rotation_tables`
 pretrained       ranking and thresholds of pretrained models without training
 head_start       a trained head in galleries of items that it was fitted to and of others, beside the pretrained model
+library_heads    heads trained by pytorch-metric-learning from the same start; `heads`
 open_set         the open-set loss beside TCM and Smooth-AP, on items that the heads were not fitted to
 cross_fitting    thresholds of models that were trained on the catalogue itself, from the draws of fold models
 item_distance    the item distance against the nearest photo, and one threshold for all; `item_distance_data`
