@@ -258,10 +258,8 @@ def _reason(result: SearchResult, *, filtered: bool) -> str:
         return "no photo passes the filter" if filtered else "the gallery is empty"
     if result.reason == TWINS:
         return "the catalogue may have this item under two ids"
-    return (
-        f"the nearest item, {nearest.item_id}, is {nearest.distance:.4f} away{_words(nearest)}; "
-        f"the threshold is {result.threshold:.4f}"
-    )
+    what = "it is" if result.decision == PERHAPS else f"the nearest item, {nearest.item_id}, is"
+    return f"{what} {nearest.distance:.4f} away{_words(nearest)}; the threshold is {result.threshold:.4f}"
 
 
 def _line(match: Match) -> str:

@@ -97,7 +97,7 @@ def result(decision: str, reason: str = "beyond_threshold", review: tuple[Match,
 def test_the_command_line_names_the_item_to_confirm_or_both_twins() -> None:
     review = tuple(Match(item, item, 0.6, {}, 0.1) for item in ("cup", "mug", "jar"))
     (told, *_) = lines(result("perhaps", review=review), filtered=False)
-    assert told.startswith("perhaps cup, please confirm: the nearest item, cup, is 0.6000 away")
+    assert told.startswith("perhaps cup, please confirm: it is 0.6000 away")
     (told, heading, *_) = lines(result("perhaps", "twins", review), filtered=False)
     assert told == "perhaps cup or mug, please confirm: the catalogue may have this item under two ids"
     assert heading == "For review:"  # twins may be within the threshold
