@@ -20,7 +20,7 @@ from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from retrieval.catalogue.photos import Photo
-from retrieval.errors import DataError, InvalidParameter, listed
+from retrieval.errors import DataError, DiskFull, InvalidParameter, listed
 from retrieval.search.boxes import check_bbox
 from retrieval.search.result import MATCH, NO_MATCH, PERHAPS, BBox
 
@@ -80,7 +80,8 @@ def append_feedback(path: Path, feedback: Feedback) -> None:
 
     A line before it that was cut off is ended first.
 
-    Raises OSError if the line does not fit on the disk; a part of it that was written is taken out again.
+    Raises OSError if the line does not fit on the disk; a part of it that was written is taken out again. Raises
+    DiskFull if the file would have more than `MAX_BYTES` bytes.
     """
     line = FEEDBACK.dump_json(feedback) + b"\n"
     file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
@@ -90,7 +91,7 @@ def append_feedback(path: Path, feedback: Feedback) -> None:
         if size and os.pread(file, 1, size - 1) != b"\n":
             line = b"\n" + line
         if size + len(line) > MAX_BYTES:
-            raise DataError(f"{path} is full: {MAX_BYTES:,} bytes", remedy="Use it, and move it away")
+            raise DiskFull(f"{path} is full: {MAX_BYTES:,} bytes", remedy="Use it, and move it away")
         if os.write(file, line) < len(line):
             os.ftruncate(file, size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))

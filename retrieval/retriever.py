@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from index.location import AnyGallery, open_gallery
 from index.search.item_distance import mean_photo
 from index.search.leave_one_out import PHOTOS
-from index.snapshot import Neighbour
+from index.snapshot import Found, Neighbour
 from retrieval.bundle.bundle import Bundle, require_match
 from retrieval.bundle.embedder import Embeddings
 from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.threshold.error_rates import GalleryRates
 from retrieval.threshold.gallery_points import MeasuredGallery, threshold_status
 
 from .errors import GalleryError, ImageRefused, InvalidParameter
@@ -29,6 +30,8 @@ from .search.result import REVIEW_P, BBox, SearchResult
 
 if TYPE_CHECKING:
     from .search.detector import Detector
+
+TRIES = 5  # searches until the rates of the version that was searched are read, while others change the gallery
 
 
 class Retriever(MeasuredGallery):
@@ -260,17 +263,8 @@ class Retriever(MeasuredGallery):
         self, vectors: NDArray[np.float32], options: Options, features: Sequence[bytes], queries: int
     ) -> tuple[Served, list[list[Neighbour]]]:
         """Search with vectors (n, d); return the operating point of the version that was searched, and the items."""
-        found = self.gallery.search_version(
-            vectors,
-            max(2, options.top_k),  # the second item may be a twin of the first
-            where=options.where,
-            item_distance=self.bundle.item_distance,
-            verifier=self.bundle.verifier,
-            features=features,
-            left_out=options.left_out,
-        )
-        point = self.point_of(found.point)
-        rates, status = self.rates_at(found.version, point), threshold_status(point, self.bundle)
+        found, point, rates = self._searched(vectors, options, verifier=self.bundle.verifier, features=features)
+        status = threshold_status(point, self.bundle)
         if queries > 1:
             point = OperatingPoint.uncalibrated(point.target_fpir) if rates is None else rates.shared(point, queries)
             status = point.status
@@ -280,18 +274,33 @@ class Retriever(MeasuredGallery):
         self, vectors: NDArray[np.float32], options: Options, kind: str
     ) -> tuple[Served, list[list[Neighbour]]]:
         """Search with vectors (n, d) of a kind of query, which ranks if the gallery has no draws of its kind."""
-        found = self.gallery.search_version(
-            vectors,
-            max(2, options.top_k),
-            where=options.where,
-            item_distance=self.bundle.item_distance,
-            left_out=options.left_out,
-        )
-        single = self.point_of(found.point)
-        measured = self.rates_at(found.version, single)
+        found, single, measured = self._searched(vectors, options)
         known = None if measured is None else measured.kinds.get(kind)
         rates, point = known or (None, OperatingPoint.uncalibrated(single.target_fpir))
         return Served(point, found.version, rates if point.decides else None, point.status), found.neighbours
+
+    def _searched(
+        self, vectors: NDArray[np.float32], options: Options, **details: Any
+    ) -> tuple[Found, OperatingPoint, GalleryRates | None]:
+        """Search with vectors (n, d), comparing `details` if given; return also the point that serves, and its rates.
+
+        The rates are those of the version that was searched. If another process has changed the gallery before they
+        were read, the new version is searched.
+        """
+        for _ in range(TRIES):
+            found = self.gallery.search_version(
+                vectors,
+                max(2, options.top_k),  # the second item may be a twin of the first
+                where=options.where,
+                item_distance=self.bundle.item_distance,
+                left_out=options.left_out,
+                **details,
+            )
+            point = self.point_of(found.point)
+            rates = self.rates_at(found.version, point)
+            if rates is not None or not point.evidence.get("anchored") or found.version == self.gallery.version:
+                break
+        return found, point, rates
 
     def _check_open(self) -> None:
         if self._closed:

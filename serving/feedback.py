@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 
+from index.files import write_errors
 from retrieval.errors import InvalidParameter
 from retrieval.feedback import FEEDBACK, Verdict, append_feedback
 from retrieval.files import explain, naming, write_file
@@ -119,6 +120,8 @@ class FeedbackRecorder:
         ------
         NoSuchThing
             If the answer is not kept, or the gallery does not have the item that is said to be right.
+        DiskFull
+            If the file cannot grow any more.
         """
         with self._guard:
             found = self._database.execute(FIND, (request_id, caller.key, caller.is_admin, caller.key)).fetchone()
@@ -135,7 +138,8 @@ class FeedbackRecorder:
         facts = json.loads(answer) | {"verdict": verdict, "request_id": request_id, "right_item_id": right_item_id}
         facts |= {"time": datetime.now(UTC).isoformat(timespec="seconds"), "asked_by": asked_by, "key": caller.key}
         facts["photo"] = "" if photo is None else self._write(photo)
-        append_feedback(self._path, FEEDBACK.validate_json(json.dumps(facts)))
+        with write_errors(self._path):
+            append_feedback(self._path, FEEDBACK.validate_json(json.dumps(facts)))
         try:
             with self._guard:
                 self._database.execute("REPLACE INTO verdicts VALUES (?, ?, ?)", (number, verdict, right_item_id))

@@ -9,7 +9,8 @@ from collections import Counter
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from retrieval.errors import ImageTooLarge, RetrievalError
 from retrieval.images import MAX_BYTES
@@ -128,6 +129,7 @@ class HeadLimitProtocol(HttpToolsProtocol):
 
     _deadline: asyncio.TimerHandle | None = None
     _head = 0  # bytes since the last head ended
+    _answered: RequestResponseCycle | None = None  # the request that is being answered; others wait behind it
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer of the first head."""
@@ -161,7 +163,7 @@ class HeadLimitProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timer and drop unanswered requests."""
         self._stop_timer()
-        self.pipeline.clear()
+        self._drop_requests()
         super().connection_lost(exc)
 
     def _start_timer(self) -> None:
@@ -174,6 +176,17 @@ class HeadLimitProtocol(HttpToolsProtocol):
 
     def _abort(self) -> None:
         self._stop_timer()
-        self.pipeline.clear()
+        self._drop_requests()
         if not self.transport.is_closing():
             self.transport.abort()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _drop_requests(self) -> None:
+        """Forget the requests that wait, and tell the one that is being answered that nobody listens."""
+        self.pipeline.clear()
+        if self._answered is not None:
+            self._answered.disconnected = True  # uvicorn does so with the last request only
+            self._answered.message_event.set()

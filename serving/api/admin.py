@@ -61,7 +61,7 @@ def admin_routes(service: Service) -> APIRouter:
             raise NoSuchThing("this photo is not kept")
         return Response(data, media_type=form.media_type, headers={"Cache-Control": "no-store"})
 
-    @router.post("/calibrate", response_model=Calibrated, responses=errors(409, 422, 503))
+    @router.post("/calibrate", response_model=Calibrated, responses=errors(409, 422, 503, 507))
     def calibrate() -> dict[str, Any]:
         """Make the draws of the gallery anew and set its threshold, as `retrieval calibrate` does."""
         bundle = service.retriever.bundle

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import cache, partial
 from hashlib import sha256
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -262,7 +263,9 @@ def _handle_errors(app: FastAPI) -> None:
     @app.exception_handler(RetrievalError)
     async def refused(_: Request, error: RetrievalError) -> Response:
         response = problem_response(error)
-        if response.status_code >= 500 and response.status_code != 503:
+        if response.status_code == HTTPStatus.INSUFFICIENT_STORAGE:
+            log.error("the request failed: %s", error)
+        elif response.status_code >= 500 and response.status_code != HTTPStatus.SERVICE_UNAVAILABLE:
             log.error("the request failed", exc_info=error)
         return response
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from retrieval.catalogue.photos import QUERIES
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
-from retrieval.errors import DataError, InvalidParameter
+from retrieval.errors import DataError, DiskFull, InvalidParameter
 from retrieval.feedback import (
     CONTRADICTED,
     GONE,
@@ -129,7 +129,7 @@ def test_what_is_no_file_or_too_large_is_refused(tmp_path: Path) -> None:
         large.truncate(MAX_BYTES + 1)
     with pytest.raises(DataError, match="more than"):
         read_feedback(file)
-    with pytest.raises(DataError, match="is full"):
+    with pytest.raises(DiskFull, match="is full"):
         append_feedback(file, said("right"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sqlite3
 import stat
@@ -128,6 +129,21 @@ def test_a_line_that_was_cut_off_spoils_neither_the_next_verdict_nor_the_list_of
     broken, verdict, end = file.read_text().split("\n")
     assert (broken, end) == ('{"verdict":"wro', "")
     assert json.loads(verdict)["verdict"] == "right"
+
+
+def test_a_verdict_that_does_not_fit_on_the_disk_says_so_and_can_be_sent_again(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "feedback.jsonl"))
+
+    with server(world, tmp_path) as client:
+        request_id = search(client)
+        with monkeypatch.context() as disk:
+            disk.setattr(feedback, "append_feedback", full)
+            assert judge(client, request_id) == 507
+        assert judge(client, request_id) == 200
+    assert len(read_feedback(tmp_path / "feedback.jsonl")) == 1
 
 
 def test_the_table_keeps_the_newest_answers_of_each_key(

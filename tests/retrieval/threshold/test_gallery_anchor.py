@@ -377,6 +377,29 @@ def test_stored_searches_that_change_are_listed(tmp_path: Path) -> None:
     assert changed_answers(replace(proposal, point=proposal.before))[0][2] == []
 
 
+def test_a_change_between_a_search_and_its_rates_takes_nothing_from_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, range(30))
+    read, changes = GalleryRates.read, iter(range(1000))
+    photo, boxes = encode(draw(3, 9)), [(0, 0, 40, 40), (4, 4, 40, 40)]
+    with Retriever.open(bundle.path, tmp_path / "g") as retriever, Gallery.open(tmp_path / "g") as writer:
+
+        def changed(gallery: Gallery, point: OperatingPoint, draws_id: str) -> GalleryRates | None:
+            if next(changes) % 3 == 0:  # another process changes no photo, but the version
+                writer.declare({f"c{writer.version}": "text"})
+            return read(gallery, point, draws_id)
+
+        asked = (lambda: [retriever.search(photo)], lambda: retriever.search_boxes(photo, boxes))
+        before = [[(a.decision, a.matches, a.review) for a in ask()] for ask in asked]
+        assert before[0][0][1][0].p_value is not None
+        monkeypatch.setattr(GalleryRates, "read", staticmethod(changed))
+        for ask, expected in zip(asked, before, strict=True):
+            writer.declare({f"c{writer.version}": "text"})  # the first search of a version reads its rates
+            assert [(a.decision, a.matches, a.review) for a in ask()] == expected
+
+
 def test_a_damaged_point_is_found(tmp_path: Path) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))

@@ -132,6 +132,26 @@ def test_a_request_that_is_answered_is_not_cut_off_while_its_connection_waits(mo
     assert not wire.aborted
 
 
+def test_a_request_whose_connection_was_cut_off_writes_nothing() -> None:
+    """Uvicorn tells only the last of several requests that the client is gone; the first one failed as it answered."""
+    answers = asyncio.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        await answers.wait()
+        await PlainTextResponse("late")(scope, receive, send)
+
+    async def work(protocol: HeadLimitProtocol, wire: Wire) -> None:
+        for _ in range(PIPELINED + 2):
+            protocol.data_received(head(20))
+            await asyncio.sleep(0)
+        answers.set()
+        await asyncio.sleep(0.01)
+
+    wire = connected(work, slow)
+    assert wire.aborted
+    assert wire.written == b""
+
+
 def test_requests_that_are_sent_ahead_are_few() -> None:
     async def work(protocol: HeadLimitProtocol, wire: Wire) -> None:
         for number in range(PIPELINED + 2):
