@@ -219,6 +219,9 @@ def open_segment(folder: Path, segment: Segment, *, dim: int, features: bool = F
         raise GalleryCorrupt(
             f"segment {segment.name} holds {vectors.shape} {vectors.dtype}, not ({rows}, {dim}) float32", remedy=RESTORE
         )
+    start = getattr(vectors, "offset", 0)  # of the vectors in the file; checks take them from its end
+    if not vectors.flags.c_contiguous or start + vectors.nbytes != len(raw[0]):
+        raise GalleryCorrupt(f"segment {segment.name} has vectors with a damaged header", remedy=RESTORE)
     arrays = _arrays(raw[1], segment)
     return OpenSegment(
         segment.id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,28 @@ def test_a_damaged_vector_does_not_hide_its_photo(tmp_path: Path, kind: str) -> 
         with pytest.raises(GalleryCorrupt, match="has changed since it was written"):
             gallery.search(vectors[7:8], 1)
         assert "has changed since it was written" in gallery.damage[0]
+
+
+@pytest.mark.parametrize("kind", ["flat", "fp16"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: whole[:128] + whole[128 : 128 + 4 * DIM] + whole[128:],
+        lambda whole: whole[:128].replace(b"False", b"True ") + whole[128:],
+        lambda whole: whole + bytes(4 * DIM),
+    ],
+    ids=["a surplus vector in front", "columns for rows", "a surplus vector behind"],
+)
+def test_vectors_that_are_elsewhere_than_their_header_says_are_damage(
+    tmp_path: Path, kind: str, damage: Callable[[bytes], bytes]
+) -> None:
+    """Searches read the vectors from the header on, and checks read them from the end of the file."""
+    vectors = made(tmp_path / "g", kind)
+    for file in (tmp_path / "g").glob("segments/*.npy"):
+        if len(file.read_bytes()) == 128 + 4 * DIM * COUNT:  # not the codes of an index
+            file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(GalleryCorrupt, match="damaged header"), Gallery.open(tmp_path / "g") as gallery:
+        gallery.search(vectors[7:8], 1)
 
 
 @pytest.mark.parametrize("kind", ["flat", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("fp16", "ivf"))])
