@@ -77,7 +77,10 @@ def _table_rows(path: Path) -> Iterator[dict[str, Any]]:
             raise DataError(
                 f"{path} has more than {LARGEST_TABLE:,} bytes when it is read", remedy="Split it into several tables"
             )
-        yield from table.to_pylist()
+        try:
+            yield from table.to_pylist()
+        except (ArithmeticError, LookupError, ValueError) as error:  # such as a date that Python does not have
+            raise DataError(f"{path} has a value that cannot be read: {error}", remedy="Write it as text") from error
 
 
 def _embedded(photo: Photo, above: Path) -> EmbeddedPhoto:

@@ -113,7 +113,7 @@ class PhotoMaker:
         """Return the photo of a row; raise DataError with its line number if the row is invalid."""
         name, where = cells.get("path"), f"line {line}"
         item = None if self._label is None else cells.get(self._label)
-        if not name or (item in (None, "") and not self._labels.may_be_empty):
+        if not name or not (_has_value(item) or self._labels.may_be_empty):
             raise DataError(f"{where}: path or {self._label} is empty", remedy="Fill it in, or remove the line")
         if str(name) != self._path[0]:  # photos of one shard share the path
             self._path = (str(name), self._catalogue.parent / str(name))
@@ -123,14 +123,14 @@ class PhotoMaker:
         return Photo(
             photo_id=str(cells.get("photo_id") or name),
             path=self._path[1],
-            item_id=intern("" if item is None else str(item)),
+            item_id=intern(str(item) if _has_value(item) else ""),
             group=group,
             source=source,
             partition=partition,
             role=role,
             bbox=_bbox(cells.get("bbox"), where),
             metadata=self._rest(cells),
-            span=cells.get(SPAN) and tuple(cells[SPAN]),
+            span=span if isinstance(span := cells.get(SPAN), tuple) else None,  # a table has no tuples
         )
 
     def _rest(self, cells: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,11 +154,12 @@ def _plain(value: Any) -> Any:
 def _bbox(value: Any, where: str) -> tuple[float, float, float, float] | None:
     if value is None or value == "":
         return None
-    words = value.replace(",", " ").split() if isinstance(value, str) else list(value)
     try:
+        words = value.replace(",", " ").split() if isinstance(value, str) else list(value)
         left, upper, right, lower = (float(word) for word in words)
-    except ValueError as error:
+        sides = round(right) - round(left), round(lower) - round(upper)
+    except (TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{where}: bbox is {value!r}", remedy="Write left upper right lower in pixels") from error
-    if not (0 <= left < right and 0 <= upper < lower):
+    if min(left, upper) < 0 or min(sides) < 1:
         raise DataError(f"{where}: bbox {value!r} is empty", remedy="Write left upper right lower in pixels")
     return (left, upper, right, lower)

@@ -40,6 +40,8 @@ def test_csv_and_parquet_say_the_same(tmp_path: Path) -> None:
         ("path,label\na.jpg,x\na.jpg,y\n", "twice"),
         ("path,label,role\na.jpg,x,judge\n", "gallery or query"),
         ("path,label,bbox\na.jpg,x,1 2 3\n", "left upper right lower"),
+        ("path,label,bbox\na.jpg,x,10 10 10.4 60\n", "line 2: bbox '10 10 10.4 60' is empty"),  # less than a pixel
+        ("path,label,bbox\na.jpg,x,1 2 inf 4\n", "left upper right lower"),
         ("path,label\n", "contains no photos"),
     ],
 )
@@ -47,6 +49,31 @@ def test_a_bad_csv_is_refused_with_the_way_out(tmp_path: Path, text: str, messag
     (tmp_path / "c.csv").write_text(text)
     with pytest.raises(DataError, match=message):
         read_catalogue(tmp_path / "c.csv")
+
+
+@pytest.mark.parametrize(
+    "bbox", ["5", "true", "[null, 1, 2, 3]", "[[1], 2, 3, 4]", "[1, 2, 3, 1e999]", f"[1, 2, 3, 1{'0' * 400}]"]
+)
+def test_a_bbox_of_another_kind_is_refused_with_its_line(tmp_path: Path, bbox: str) -> None:
+    (tmp_path / "c.jsonl").write_text(f'{{"path": "a.jpg", "item_id": "x", "bbox": {bbox}}}\n')
+    with pytest.raises(DataError, match="line 1: bbox is"):
+        read_catalogue(tmp_path / "c.jsonl")
+
+
+def test_a_missing_item_is_not_the_item_nan_and_a_table_names_no_places_in_files(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text('{"path": "a.jpg", "item_id": NaN}\n')
+    with pytest.raises(DataError, match="line 1: path or item_id is empty"):
+        read_catalogue(tmp_path / "c.jsonl")
+    for span in ("7", "[0, 9]"):
+        (tmp_path / "c.jsonl").write_text(f'{{"path": "a.jpg", "item_id": "x", "_span": {span}}}\n')
+        assert read_catalogue(tmp_path / "c.jsonl")[0].span is None
+
+
+def test_a_date_that_python_does_not_have_is_refused(tmp_path: Path) -> None:
+    dates = pa.array([2**30], pa.int32()).cast(pa.date32())
+    pq.write_table(pa.table({"path": ["a.jpg"], "item_id": ["x"], "since": dates}), tmp_path / "c.parquet")
+    with pytest.raises(DataError, match=r"c\.parquet has a value that cannot be read.*Write it as text"):
+        read_catalogue(tmp_path / "c.parquet")
 
 
 def test_dates_become_text_and_empty_cells_nothing(tmp_path: Path) -> None:
