@@ -77,8 +77,10 @@ def _parts(path: Path) -> Iterable[Path]:
     """Return the tables of a path: itself, or the tar shards or parquet files of a folder; none for one of photos."""
     if not path.exists():
         raise DataError(f"{path} does not exist", remedy="Name a folder, a table or tar shards of photos")
-    if not path.is_dir():
+    if path.is_file():
         return [path]
+    if not path.is_dir():  # a pipe or a device may have no end
+        raise DataError(f"{path} is not a file or a folder", remedy="Write the table to a file")
     files = sorted(path.glob("*.tar")) or sorted(path.rglob("*.parquet"))  # as Hugging Face `datasets` writes it
     is_of_photos = files and files[0].suffix != TAR and any(f.suffix.lower() in SUFFIXES for f in path.rglob("*"))
     return [] if is_of_photos else files

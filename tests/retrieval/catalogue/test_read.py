@@ -1,5 +1,6 @@
 import datetime
 import io
+import os
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +81,16 @@ def test_dates_become_text_and_empty_cells_nothing(tmp_path: Path) -> None:
     rows = [{"path": "a.jpg", "label": "x", "since": datetime.date(2026, 1, 2), "price": float("nan"), "stock": 3}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "c.parquet")
     assert read_catalogue(tmp_path / "c.parquet")[0].metadata == {"since": "2026-01-02", "stock": 3}
+
+
+@pytest.mark.parametrize("name", ["c.csv", "c.jsonl", "c.parquet", "c.tar"])
+def test_a_table_that_is_a_pipe_or_a_device_is_refused_at_once(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    (tmp_path / "zero").mkdir()
+    (tmp_path / "zero" / name).symlink_to("/dev/zero")
+    for table in (tmp_path / name, tmp_path / "zero" / name):
+        with pytest.raises(DataError, match="is not a file or a folder"):
+            read_catalogue(table)
 
 
 def test_what_is_no_catalogue_is_refused(tmp_path: Path) -> None:
