@@ -13,8 +13,8 @@ from tools.walks import rooms, sizes, walks
 from .conftest import ROOT
 
 MOST = {
-    "statements": 15_900,
-    "lines": 35_453,
+    "statements": 15_911,
+    "lines": 35_465,
     "modules": 234,
     "options": 152,
     "settings": 44,
@@ -22,7 +22,7 @@ MOST = {
     "most_methods": 28,
 }
 WALKS = {"a search in process": 20, "a search over HTTP": 30, "a new row": 46, "draws to threshold": 20}
-LINES_OF_TESTS, LINES_OF_RESEARCH = 33_486, 11_200
+LINES_OF_TESTS, LINES_OF_RESEARCH = 33_563, 11_200
 IMPORTED = 80  # modules of ours that `import retrieval.retriever` brings
 
 

@@ -99,6 +99,8 @@ def train(
     from training.loop.train import train as run_training
 
     if resume:
+        if catalogue or config or start or words or any(value is not None for value in options.values()):
+            click.echo("The run goes on with the settings that it was started with, whatever else is given.", err=True)
         run = run_training(open_run(output).settings, output, resume=True)
     else:
         earlier = None if start is None else open_run(start)

@@ -309,7 +309,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _canonical(values: Mapping[str, Any]) -> bytes:
-    return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.encode(errors="surrogatepass")  # JSON may hold halves of characters
 
 
 def _hash(data: bytes) -> str:

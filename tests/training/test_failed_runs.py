@@ -14,6 +14,7 @@ from retrieval.catalogue.check import readiness
 from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.splits import make_evaluation_protocol, make_splits, photos_in_protocol
 from retrieval.cli.data import data
+from retrieval.cli.main import group
 from retrieval.errors import DataError, RunError
 from training.loop.distributed import ProcessGroup
 from training.loop.run import LAST, Run
@@ -126,6 +127,14 @@ def test_a_run_that_was_killed_before_its_first_epoch_can_be_resumed(
     monkeypatch.undo()
     resumed = train(tiny_settings(catalogue), tmp_path / "run", resume=True)
     assert equal(weights(run, LAST), weights(resumed, LAST))
+
+
+@pytest.mark.parametrize("more", [[], ["--epochs", "9"], ["--set", "seed=3"]], ids=["nothing else", "option", "set"])
+def test_resuming_with_other_settings_says_that_they_are_ignored(tmp_path: Path, run: Run, more: list[str]) -> None:
+    shutil.copytree(run.path, tmp_path / "run")
+    done = CliRunner().invoke(group, ["train", "--resume", "-o", str(tmp_path / "run"), *more], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert ("whatever else is given" in done.stderr) == bool(more)
 
 
 @pytest.mark.parametrize(

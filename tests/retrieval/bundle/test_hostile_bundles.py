@@ -72,6 +72,13 @@ def test_files_of_a_manifest_lie_in_it_and_are_regular(bundle: Bundle, tmp_path:
         Bundle.open(path)
 
 
+def test_half_a_character_in_a_manifest_is_a_change_of_it(bundle: Bundle) -> None:
+    file = bundle.path / "manifest.json"
+    file.write_text(file.read_text().replace('"evidence": {', '"evidence": {"note": "\\ud800", ', 1))
+    with pytest.raises(BundleCorrupt, match="was changed after it was written"):
+        Bundle.open(bundle.path)
+
+
 def _set(*keys: str, value: object) -> Callable[[dict[str, Any]], object]:
     def change(manifest: dict[str, Any]) -> None:
         for key in keys[:-1]:
