@@ -185,7 +185,7 @@ def parquet_batches(path: Path, rows: int) -> Iterator[Any]:
     import pyarrow.parquet as pq
 
     waiting: list[Any] = []
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
             _check_rows(

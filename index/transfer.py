@@ -99,7 +99,7 @@ def _write_parquet(gallery: AnyGallery, path: Path, names: Sequence[str]) -> int
         metadata={FACTS: json.dumps(facts).encode(), KEPT: json.dumps(packed).encode()},
     )
     count = 0
-    with pq.ParquetWriter(path, schema) as writer:
+    with pq.ParquetWriter(path, schema, write_page_checksum=True) as writer:
         for photos in blocks:
             columns = {
                 "photo_id": [photo.photo_id for photo in photos],

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from index.checks import MAX_DEPTH
-from index.errors import RetrievalError
+from index.errors import DataError, RetrievalError
 from index.gallery import Gallery
 from index.transfer import FACTS, export_photos, import_photos
 
@@ -130,6 +130,18 @@ def test_a_failed_import_leaves_nothing(
         import_photos(file, place)
     assert not place.exists()
     assert [*place.parent.glob("*")] == []
+
+
+@pytest.mark.parametrize("column", ["photo_id", "item_id", "vector.list.element", "metadata", "thumbnail"])
+def test_a_bit_that_has_changed_in_a_backup_is_found(exported: Path, tmp_path: Path, column: str) -> None:
+    group, whole = pq.ParquetFile(exported).metadata.row_group(0), bytearray(exported.read_bytes())
+    (chunk,) = (each for each in map(group.column, range(group.num_columns)) if each.path_in_schema == column)
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    whole[start + chunk.total_compressed_size - 1] ^= 4  # in the last page
+    exported.write_bytes(whole)
+    with pytest.raises(DataError):
+        import_photos(exported, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("name", ["NaN", "empty id", "deep metadata", "no JSON", "text in a column of numbers"])
