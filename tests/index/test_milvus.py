@@ -31,7 +31,7 @@ def test_what_is_kept_and_what_is_refused(address: str) -> None:
     with pytest.raises(InvalidParameter, match="be a text"):
         gallery.add(["c"], ["x"], unit(1), metadata=[{"brand": 3}])
     with pytest.raises(InvalidParameter, match="at most 512 bytes"):
-        gallery.add(["c" * 600], ["x"], unit(1))
+        gallery.add(["\u4e00" * 200], ["x"], unit(1))
     with pytest.raises(InvalidParameter, match="declared columns"):
         gallery.search(unit(1), 1, where="size = 1")
     gallery.declare({"size": "number"})
