@@ -126,7 +126,7 @@ def test_a_server_whose_threads_hang_is_not_ready_until_they_go_on(world: Path, 
             assert [answer.result().status_code for answer in ask] == [503, 503]
         told = httpx.get(f"{served.address}/readyz")
         assert (told.status_code, told.json()["title"]) == (503, "not ready")
-        assert "of 2 search threads" in told.json()["detail"]
+        assert "at one photo for longer than the deadline" in told.json()["detail"]
         assert status(served, "/healthz") == 200
         assert "retrieval_overdue_threads" in httpx.get(f"{served.address}/metrics").text
         with pipe.open("wb"):  # whoever reads goes on

@@ -69,10 +69,7 @@ def test_without_validation_items_the_last_checkpoint_is_kept(catalogue: Path, t
 
     splits = make_splits(read_catalogue(catalogue), seed=0)
     splits = dataclasses.replace(splits, fit=tuple(sorted({*splits.fit, *splits.validation})), validation=())
-    with pytest.raises(InvalidParameter, match="select must be last"):
-        train(tiny_settings(catalogue), tmp_path / "run", splits=splits)
-    assert not (tmp_path / "run").exists()
-    run = train(tiny_settings(catalogue, select="last", epochs=1), tmp_path / "run", splits=splits)
+    run = train(tiny_settings(catalogue, epochs=1), tmp_path / "run", splits=splits)
     assert run.splits == splits
     assert torch.equal(parts(run)["model.head.weight"], parts(run, BEST)["head.weight"])
 
