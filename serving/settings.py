@@ -43,7 +43,7 @@ class ServeSettings:
     review: float = setting(
         REVIEW_P,
         PAGE,
-        "Largest p-value of the items beyond the threshold that answers list for review. 0: only one to confirm.",
+        "Largest p-value of the items beyond the threshold to list for review; 0 lists only an item to confirm.",
     )
     feedback: Path | None = setting(None, PAGE, "File that feedback is appended to.", shown="GALLERY.feedback.jsonl")
     feedback_photos: Path | None = setting(

@@ -245,9 +245,10 @@ def import_(source: Path, path: Path | str) -> None:
     with _open(path, read_only=True) as opened:
         points = read_points(opened.kept(POINT))
     again = command("calibrate", "BUNDLE", path)
-    whose = f", and {path} keeps its own threshold" if points else ""
-    whose = ", with their threshold" if POINT in done.kept else whose
-    click.echo(f"Wrote {path}: {counted(done.photos, 'photo')}{whose}.")
+    own = f", and {path} keeps its own threshold" if points else ""
+    click.echo(
+        f"Wrote {path}: {counted(done.photos, 'photo')}{', with their threshold' if POINT in done.kept else own}."
+    )
     if not points:
         click.echo(f"No threshold was imported; to set one: {again}")
     elif POINT in done.kept and DRAWS not in done.kept:
