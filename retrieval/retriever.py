@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -263,7 +263,7 @@ class Retriever(MeasuredGallery):
         self, vectors: NDArray[np.float32], options: Options, features: Sequence[bytes], queries: int
     ) -> tuple[Served, list[list[Neighbour]]]:
         """Search with vectors (n, d); return the operating point of the version that was searched, and the items."""
-        found, point, rates = self._searched(vectors, options, verifier=self.bundle.verifier, features=features)
+        found, point, rates = self._searched(vectors, options, features)
         status = threshold_status(point, self.bundle)
         if queries > 1:
             point = OperatingPoint.uncalibrated(point.target_fpir) if rates is None else rates.shared(point, queries)
@@ -280,9 +280,9 @@ class Retriever(MeasuredGallery):
         return Served(point, found.version, rates if point.decides else None, point.status), found.neighbours
 
     def _searched(
-        self, vectors: NDArray[np.float32], options: Options, **details: Any
+        self, vectors: NDArray[np.float32], options: Options, features: Sequence[bytes] | None = None
     ) -> tuple[Found, OperatingPoint, GalleryRates | None]:
-        """Search with vectors (n, d), comparing `details` if given; return also the point that serves, and its rates.
+        """Search with vectors (n, d), and local features if given; return also the point that serves and its rates.
 
         The rates are those of the version that was searched. If another process has changed the gallery before they
         were read, the new version is searched.
@@ -293,8 +293,9 @@ class Retriever(MeasuredGallery):
                 max(2, options.top_k),  # the second item may be a twin of the first
                 where=options.where,
                 item_distance=self.bundle.item_distance,
+                verifier=None if features is None else self.bundle.verifier,
+                features=features,
                 left_out=options.left_out,
-                **details,
             )
             point = self.point_of(found.point)
             rates = self.rates_at(found.version, point)

@@ -175,12 +175,13 @@ def sync_routes(service: Service) -> APIRouter:
 
     def synced(table: SyncRequest) -> dict[str, Any]:
         photos, settings = _photos(table), SyncSettings(prune=table.prune, prune_at_most=table.prune_at_most)
+        known = {row.photo_id: row.etag for row in table.photos if row.etag}
         if table.dry_run:
             gallery = service.retriever.gallery
+            check_unchanged(gallery, known)
             plan, version, etags = plan_table(gallery, photos, settings), gallery.version, {}
         else:
             with service.writer() as gallery:
-                known = {row.photo_id: row.etag for row in table.photos if row.etag}
                 check_unchanged(gallery, known)
                 plan = _write(gallery, photos, settings)
                 version, etags = gallery.version, {photo_id: etag_of(gallery.photo(photo_id)) for photo_id in known}
