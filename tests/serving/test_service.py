@@ -238,8 +238,9 @@ def test_a_table_changes_nothing_if_one_of_its_photos_was_changed_since(client: 
     theirs = {**seen[1], "metadata": {**seen[1]["metadata"], "brand": "theirs"}}
     (new,) = client.post("/v1/admin/sync", json={"photos": [theirs]}).json()["etags"].values()
     version = client.get("/v1/info").json()["gallery"]["version"]
-    refused = client.post("/v1/admin/sync", json={"photos": moved})
-    assert (refused.status_code, theirs["photo_id"] in refused.text) == (412, True)
+    for dry_run in (True, False):
+        refused = client.post("/v1/admin/sync", json={"photos": moved, "dry_run": dry_run})
+        assert (refused.status_code, theirs["photo_id"] in refused.text) == (412, True)
     assert client.get("/v1/info").json()["gallery"]["version"] == version
     assert client.get(f"/v1/photos/{theirs['photo_id']}").json() == {**theirs, "etag": new}
     done = client.post("/v1/admin/sync", json={"photos": [moved[0], {**moved[1], "etag": new}, moved[2]]}).json()
