@@ -13,8 +13,8 @@ from tools.walks import rooms, sizes, walks
 from .conftest import ROOT
 
 MOST = {
-    "statements": 15_911,
-    "lines": 35_465,
+    "statements": 15_910,
+    "lines": 35_467,
     "modules": 234,
     "options": 152,
     "settings": 44,
