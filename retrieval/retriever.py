@@ -84,7 +84,7 @@ class Retriever(MeasuredGallery):
         self.close()
 
     def __repr__(self) -> str:
-        point, closed = self._last_point[1], ", closed" if self._closed else ""
+        point, closed = self._last[1], ", closed" if self._closed else ""
         state = f"threshold {point.threshold:.4f}" if point.decides else point.status
         return f"<Retriever {self.bundle.path} on {self.gallery.path}, {state}{closed}>"
 
@@ -297,8 +297,7 @@ class Retriever(MeasuredGallery):
                 features=features,
                 left_out=options.left_out,
             )
-            point = self.point_of(found.point)
-            rates = self.rates_at(found.version, point)
+            point, rates = self.measured_at(found.version, found.point)
             if rates is not None or not point.evidence.get("anchored") or found.version == self.gallery.version:
                 break
         return found, point, rates

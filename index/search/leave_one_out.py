@@ -89,6 +89,15 @@ class Draws:
             duplicates=seqs,
         )
 
+    @classmethod
+    def checked(cls, values: Mapping[str, NDArray[Any]]) -> Draws:
+        """Return the draws of arrays by field; raise ValueError for arrays of other kinds or of unequal lengths."""
+        draws, none = cls(**values), cls.none().arrays()
+        for name, value in draws.arrays().items():
+            if value.dtype.kind != none[name].dtype.kind or value.shape != (len(draws),):
+                raise ValueError(f"{name}: {value.dtype} {value.shape}")
+        return draws
+
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -276,7 +285,7 @@ class KeptDraws:
         for name, value in arrays.items():
             source, _, key = name.rpartition(MARK)
             sources.setdefault(source, {})[key] = value
-        draws = {source: Draws(**values) for source, values in sources.items()}
+        draws = {source: Draws.checked(values) for source, values in sources.items()}
         photos, state = map(int, about["fingerprint"])
         fitted = frozenset(about["fitted"])
         return cls(about["model"], draws, fitted, int(about["version"]), (photos, state), int(about["until"]))

@@ -19,12 +19,13 @@ from index.files import load_arrays
 from retrieval.errors import BundleError, InvalidParameter, RetrievalError, command
 from retrieval.images import Preprocessing, Source, center_crop_resize, open_image, to_tensor
 
-from .providers import CPU, FP32, Provider, engines_of, find_provider, import_onnxruntime, missing
+from .providers import CPU, FP32, LARGEST_BATCH, Provider, engines_of, find_provider, import_onnxruntime, missing
 
 if TYPE_CHECKING:
     import onnxruntime
 
 ALONE = "photos_run_alone"  # model metadata: quantization ranges depend on the batch, so each photo runs alone
+MOST_ON_CPU = 8  # photos of one run on a CPU, where more take memory and save no time
 NO_FOLDER = "/nonexistent"  # forbids external weights, which the model's hash does not cover
 
 
@@ -86,7 +87,8 @@ class Embedder:
         if len(shape) != 2 or not isinstance(shape[1], int):
             raise BundleError(f"the model's embedding has the shape {shape}", remedy="It needs (n, d): export it again")
         self.dim = shape[1]
-        self._alone = ALONE in self._session.get_modelmeta().custom_metadata_map
+        alone = ALONE in self._session.get_modelmeta().custom_metadata_map
+        self._most = 1 if alone else MOST_ON_CPU if provider == CPU else LARGEST_BATCH
 
     @property
     def providers(self) -> list[str]:
@@ -119,13 +121,12 @@ class Embedder:
         """Embed preprocessed pixels, uint8 (n, size, size, 3)."""
         if not len(pixels):
             return Embeddings(np.zeros((0, self.dim), np.float32), np.zeros(0, np.float32))
-        return self.embed_tensor(to_tensor(pixels, self.preprocessing))
-
-    def embed_tensor(self, tensor: NDArray[np.float32]) -> Embeddings:
-        """Run the model on scaled pixels, float32 (n, 3, size, size) with n ≥ 1."""
-        runs = [tensor[i : i + 1] for i in range(len(tensor))] if self._alone else [tensor]
-        made = [self._session.run(["embedding", "certainty"], {"pixels": run}) for run in runs]
-        vectors, certainties = made[0] if len(made) == 1 else (np.concatenate(part) for part in zip(*made, strict=True))
+        parts = (pixels[start : start + self._most] for start in range(0, len(pixels), self._most))
+        made = [
+            self._session.run(["embedding", "certainty"], {"pixels": to_tensor(part, self.preprocessing)})
+            for part in parts
+        ]
+        vectors, certainties = (np.concatenate(part) for part in zip(*made, strict=True))
         if not np.isfinite(vectors).all() or np.abs(np.linalg.norm(vectors, axis=1) - 1).max() > 1e-3:
             raise RetrievalError(
                 "the model gave a vector that is not finite and of length one",

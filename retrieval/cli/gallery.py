@@ -24,19 +24,17 @@ FILE = click.Path(path_type=Path)
 def describe_point(opened: AnyGallery) -> list[str]:
     """Return lines on the gallery's operating point and its FPIR in the newest version, none if it has no point."""
     from index.database import POINT
-    from retrieval.threshold.error_rates import GalleryRates
-    from retrieval.threshold.gallery_points import read_points, warning_of
+    from retrieval.threshold.gallery_points import as_served, read_points, warning_of
 
     points = read_points(opened.kept(POINT))
     if not points:
         return []
     newest = points[-1]
-    point = newest.point
     lines = [
-        f"Threshold {point.threshold:.4f}, set in this gallery with the bundle {newest.bundle_id[:12]} "
-        f"for an FPIR of at most {point.target_fpir:.1%} ({point.status})."
+        f"Threshold {newest.point.threshold:.4f}, set in this gallery with the bundle {newest.bundle_id[:12]} "
+        f"for an FPIR of at most {newest.point.target_fpir:.1%} ({newest.point.status})."
     ]
-    rates = GalleryRates.read(opened, point, newest.draws_id)
+    point, rates = as_served(newest.point, opened, newest.draws_id)
     if rates is not None:
         upper = f"at most {rates.fpir_upper(point.threshold):.1%} with 95 % confidence"
         lines.append(

@@ -109,12 +109,13 @@ def anchor(
     drawn = DrawnDistances.of(draws, shift=shift, without=fitted)
     if drawn.items < least_items:
         raise CalibrationError(
-            f"{counted(drawn.items, 'item')} that the model was not fitted on: too few to set a threshold (minimum "
-            f"{least_items})",
+            f"{counted(drawn.items, 'item')} can set a threshold, too few (minimum {least_items}): items that the model was "
+            "fitted on cannot, nor can photos that another item has as well",
             remedy="Add items to the gallery",
         )
     mated = _Mated.of(draws, gallery_items=gallery_items, least_items=least_items)
-    threshold, status = _choose(drawn, target_fpir, mated, cap, certify=certify)
+    twins = suspected_twins(draws.get(OWN, Draws.none()))
+    threshold, status = _choose(drawn, target_fpir, mated, cap, certify=certify, twins=twins)
     evidence = {
         "anchored": True,
         "gallery_items": gallery_items,
@@ -166,12 +167,24 @@ def _uncertified(drawn: DrawnDistances, target_fpir: float) -> CalibrationError:
 
 
 def _choose(
-    drawn: DrawnDistances, target: float, mated: _Mated | None, cap: float, *, certify: bool
+    drawn: DrawnDistances,
+    target: float,
+    mated: _Mated | None,
+    cap: float,
+    *,
+    certify: bool,
+    twins: Sequence[tuple[str, str]],
 ) -> tuple[float, str]:
-    """Return the threshold and its status.
+    """Return the threshold and its status; where there is none, say which items look like one item under two ids.
 
     Where fold models find nothing, the model that serves may: it was fitted on the items that it finds.
     """
+    remedy = "Use a better model"
+    if twins:
+        pairs = counted(len(twins), "pair of items looks", "pairs of items look")
+        remedy = (
+            f"{pairs} like one item under two ids, such as {' and '.join(twins[0])}: merge them, or give both one group"
+        )
     for status in (CERTIFIED, ESTIMATED):
         if status == CERTIFIED and not certify and drawn.items < CERTIFIED_FROM:
             continue
@@ -190,13 +203,13 @@ def _choose(
         if limit < 0:
             raise CalibrationError(
                 f"more than {target:g} of the draws are at distance 0 from another item",
-                remedy="Look for items that are in the gallery under two ids, with `retrieval audit`",
+                remedy=remedy,
             )
         if mated is None or drawn.cross_fitted or (mated.right <= limit).any():
             return limit, status
     raise CalibrationError(
         f"no threshold with FPIR <= {target:g} in this gallery finds a single item (TPIR 0)",
-        remedy="Use a better model, or accept more false matches with a larger --target-fpir",
+        remedy=f"{remedy}, or accept more false matches with a larger --target-fpir",
     )
 
 
@@ -284,7 +297,9 @@ def assumptions(sources: Collection[str], *, shift_items: int = 0, cross_fitted:
     elif shift_items:
         photos = f"Users' photos differ from catalogue photos as measured on {counted(shift_items, 'item')}."
     else:
-        photos = "Users' photos look like catalogue photos; this was not measured."
+        photos = "Users' photos look like catalogue photos; this was not measured"
+        few = f", because the labelled photos show fewer than {LEAST_ITEMS} items that the model was not fitted on"
+        photos += f"{few if LABELLED in sources else ''}."
     drawn = "the items of this catalogue" if {OWN, LABELLED} & set(sources) else "the calibration items of the bundle"
     return [
         f"Unknown items are like {drawn}: of the same families, in similar shares. Other items are not covered.",
@@ -334,10 +349,12 @@ class Proposal:
             return ""
         if self.before is None:
             return f"The gallery got its first threshold, {self.point.threshold:.4f}."
-        rates = GalleryRates.of(self.draws, self.before)
-        found = "" if rates is None else f" of {rates.expected(self.before.threshold):.1%}"
+        rates, old, new = GalleryRates.of(self.draws, self.before), self.before.threshold, self.point.threshold
+        found = "" if rates is None else f" of {rates.expected(old):.1%}"
+        if new == old:
+            return f"The threshold {old:.4f} is no longer certified: it is {self.point.status} for the items left."
         return (
-            f"The threshold was tightened from {self.before.threshold:.4f} to {self.point.threshold:.4f}, because its "
+            f"The threshold was tightened from {old:.4f} to {new:.4f}, because its "
             f"FPIR{found} no longer kept the target of {self.before.target_fpir:.1%}."
         )
 
@@ -467,7 +484,8 @@ def _point(
 def _stricter(gallery: AnyGallery, draws: KeptDraws, before: OperatingPoint) -> OperatingPoint | None:
     """Return a stricter operating point for one that misses its target, None if it is not needed or there is none.
 
-    A certified point is replaced by an estimated one if the items left cannot certify the target. If the draws support
+    A certified point is replaced by an estimated one, of the same threshold if it keeps the target by the observed
+    rate, if the items left cannot certify the target. If the draws support
     no FPIR as low as the target, it is replaced by one with the smallest FPIR that they support.
     """
     rates = GalleryRates.of(draws, before)
@@ -477,7 +495,7 @@ def _stricter(gallery: AnyGallery, draws: KeptDraws, before: OperatingPoint) -> 
     new = again(before.target_fpir, certify=True)[0] if before.status == CERTIFIED else None
     new = new or again(max(before.target_fpir, rates.drawn.smallest_target))[0]
     new = None if new is None else replace(new, target_fpir=before.target_fpir)
-    return new if new is not None and new.threshold < before.threshold else None
+    return None if new is None or (new.threshold, new.status) == (before.threshold, before.status) else new
 
 
 def gallery_draws(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | None = None) -> KeptDraws:

@@ -276,18 +276,6 @@ class GalleryRates:
     kinds: Mapping[str, tuple[GalleryRates, OperatingPoint]] = field(default_factory=dict)  # of other kinds of query
 
     @classmethod
-    def read(cls, gallery: AnyGallery, point: OperatingPoint, draws_id: str) -> GalleryRates | None:
-        """Return the rates that the draws of a gallery show, None unless the point is from draws and they are recent.
-
-        Draws are recent if at most a share STALE of the photos has changed since. `draws_id` identifies what else the
-        draws depend on (`Bundle.draws_id`).
-        """
-        kept = KeptDraws.read(gallery) if point.evidence.get("anchored") else None
-        if kept is None or kept.model != draws_id or kept.changed(gallery) > STALE * kept.photos:
-            return None
-        return cls.of(kept, point)
-
-    @classmethod
     def of(cls, kept: KeptDraws, point: OperatingPoint) -> GalleryRates | None:
         """Return the rates of draws with the query shift of a point, None if there are too few items."""
         drawn = DrawnDistances.of(kept.sources, shift=Shift.of(point), without=kept.fitted)
@@ -354,3 +342,13 @@ class GalleryRates:
     def p_value(self, distance: float) -> float:
         """Return the rate at which an unknown item comes at least as close as `distance`."""
         return self.drawn.p_value(distance)
+
+
+def recent_draws(gallery: AnyGallery, draws_id: str) -> KeptDraws | None:
+    """Return the draws that a gallery keeps, None if more than a share STALE of its photos has changed since.
+
+    `draws_id` identifies what else the draws depend on (`Bundle.draws_id`).
+    """
+    kept = KeptDraws.read(gallery)
+    recent = kept is not None and kept.model == draws_id and kept.changed(gallery) <= STALE * kept.photos
+    return kept if recent else None

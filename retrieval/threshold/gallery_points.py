@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ from index.database import POINT
 from index.errors import GalleryCorrupt
 from index.location import AnyGallery
 from retrieval.bundle.bundle import Bundle
-from retrieval.bundle.operating_point import UNANCHORED, OperatingPoint
+from retrieval.bundle.operating_point import NOTHING, UNANCHORED, UNCALIBRATED, OperatingPoint
 from retrieval.errors import command
 
-from .error_rates import LEAST_ITEMS, GalleryRates
+from .error_rates import LEAST_ITEMS, GalleryRates, recent_draws
 
 MOST_POINTS = 2  # bundles whose points a gallery keeps: the current and the previous one
 
@@ -65,7 +65,8 @@ def stored_point(content: bytes | None, bundle: Bundle) -> OperatingPoint | None
 
 def served_point(content: bytes | None, bundle: Bundle, gallery: AnyGallery) -> OperatingPoint:
     """Return the operating point that serves in a gallery, given the points that it keeps."""
-    return _for_size(stored_point(content, bundle) or bundle.operating_point, gallery)
+    point = stored_point(content, bundle) or bundle.operating_point
+    return as_served(point, gallery, bundle.draws_id)[0]
 
 
 def point_before(content: bytes | None, bundle: Bundle, gallery: AnyGallery) -> OperatingPoint:
@@ -83,12 +84,6 @@ def carried_point(content: bytes | None, bundle: Bundle) -> OperatingPoint | Non
     """
     target, kept = bundle.operating_point.target_fpir, reversed(read_points(content))
     return next((k.point for k in kept if k.draws_id == bundle.draws_id and k.point.target_fpir == target), None)
-
-
-def _for_size(point: OperatingPoint, gallery: AnyGallery) -> OperatingPoint:
-    """Return a point as it serves in a gallery: the threshold of a bundle needs a least number of items."""
-    least = point.evidence.get("least_items", 0)
-    return OperatingPoint.uncalibrated(point.target_fpir) if least and gallery.items < least else point
 
 
 def threshold_status(point: OperatingPoint, bundle: Bundle) -> str:
@@ -117,11 +112,15 @@ def warning_of(
             f"{rates.expected(point.threshold):.1%} of searches (at most {rates.fpir_upper(point.threshold):.1%} with "
             f"95 % confidence), above the target of {point.target_fpir:.1%}. {again} sets a new threshold"
         )
+    if rates is None and point.evidence.get("anchored") and not point.decides:
+        return (
+            f"The gallery's threshold is not used, because fewer than {LEAST_ITEMS} items can tell how often unknown "
+            f"items match: searches only rank items. {labelled} sets a threshold"
+        )
     if rates is None and point.evidence.get("anchored"):
         return (
             "The gallery has changed since its threshold was set, and its FPIR in this version was not measured. "
-            f"{labelled if 0 < items < LEAST_ITEMS else again} sets a new threshold, and shows the old one's FPIR with "
-            "--dry-run"
+            f"{again} sets a new threshold, and shows the old one's FPIR with --dry-run"
         )
     if rates is None and point.decides and items > promised:
         return (
@@ -132,44 +131,61 @@ def warning_of(
     return ""
 
 
+def as_served(point: OperatingPoint, gallery: AnyGallery, draws_id: str) -> tuple[OperatingPoint, GalleryRates | None]:
+    """Return a point as it serves in the newest version, with its rates, None if they are not known.
+
+    It does not decide where too few items support its threshold, such as in a gallery that has shrunk.
+    """
+    anchored, rates = point.evidence.get("anchored"), None
+    enough = gallery.items >= (LEAST_ITEMS if anchored else point.evidence.get("least_items", 0))
+    draws = recent_draws(gallery, draws_id) if anchored else None
+    if draws is not None:
+        rates = GalleryRates.of(draws, point)
+        enough = rates is not None
+    return point if enough else replace(point, threshold=NOTHING, status=UNCALIBRATED), rates
+
+
 class MeasuredGallery:
     """A gallery that is searched with a bundle: its operating point that serves, and its rates. Thread-safe."""
 
     def __init__(self, bundle: Bundle, gallery: AnyGallery) -> None:
         self.bundle = bundle
         self.gallery = gallery
-        self._last_point: tuple[bytes | None, OperatingPoint] = None, bundle.operating_point  # what was read last
-        self._last_rates: tuple[int, GalleryRates | None] = -1, None  # those of a version
+        self._last: tuple[int, OperatingPoint, GalleryRates | None] = -1, bundle.operating_point, None  # of a version
 
     @property
     def point(self) -> OperatingPoint:
         """The operating point that serves in the newest version."""
-        return self.point_of(self.gallery.kept(POINT))
-
-    def point_of(self, stored: bytes | None) -> OperatingPoint:
-        """Return the operating point that serves, given the points that the gallery keeps."""
-        last = self._last_point
-        if stored is not last[0] and stored != last[0]:
-            last = self._last_point = stored, stored_point(stored, self.bundle) or self.bundle.operating_point
-        return _for_size(last[1], self.gallery)
+        return self.measured()[0]
 
     def rates(self) -> GalleryRates | None:
         """Return the rates measured in the newest version of the gallery, None if it is not anchored."""
-        return self.rates_at(self.gallery.version, self.point)
+        return self.measured()[1]
 
-    def rates_at(self, version: int, point: OperatingPoint) -> GalleryRates | None:
-        """Return the rates of a version that is the newest or was read last, else None."""
-        if version != self._last_rates[0] and version == self.gallery.version:
-            rates = GalleryRates.read(self.gallery, point, self.bundle.draws_id)
-            if version == self.gallery.version:  # nothing changed meanwhile
-                self._last_rates = version, rates
-        last = self._last_rates
-        return last[1] if last[0] == version else None
+    def measured(self) -> tuple[OperatingPoint, GalleryRates | None]:
+        """Return the operating point that serves in the newest version, and its rates."""
+        return self.measured_at(self.gallery.version, self.gallery.kept(POINT))
+
+    def measured_at(self, version: int, stored: bytes | None) -> tuple[OperatingPoint, GalleryRates | None]:
+        """Return the operating point that serves in a version with its kept points, and its rates.
+
+        The rates are unknown unless the version is the newest or was read last.
+        """
+        last = self._last
+        if version == last[0]:
+            return last[1:]
+        point = stored_point(stored, self.bundle) or self.bundle.operating_point
+        point, rates = as_served(point, self.gallery, self.bundle.draws_id)
+        if version != self.gallery.version:
+            return point, None
+        self._last = version, point, rates
+        return point, rates
 
     @property
     def unmeasured(self) -> bool:
         """Return whether the gallery's own threshold serves without a known FPIR in the newest version."""
-        return bool(self.point.evidence.get("anchored")) and self.rates() is None
+        point, rates = self.measured()
+        return point.decides and bool(point.evidence.get("anchored")) and rates is None
 
     @property
     def outgrown(self) -> bool:
@@ -178,4 +194,4 @@ class MeasuredGallery:
 
     def warning(self, *, bundle: Path | str = "BUNDLE", gallery: Path | str = "GALLERY") -> str:
         """Return a warning with the command to run, on this bundle and gallery, if the promise is not kept."""
-        return warning_of(self.point, self.rates(), items=self.gallery.items, bundle=bundle, gallery=gallery)
+        return warning_of(*self.measured(), items=self.gallery.items, bundle=bundle, gallery=gallery)

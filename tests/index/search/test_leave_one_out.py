@@ -408,6 +408,22 @@ def test_content_that_makes_no_sense_is_none(tmp_path: Path, about: bytes) -> No
             assert KeptDraws.read(gallery) is None
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("wrong", np.ones(4)), ("ids", np.arange(5)), ("nearest", np.ones(5)), ("own", np.ones((5, 1)))],
+    ids=["one is missing", "numbers for texts", "fractions for numbers of photos", "a column"],
+)
+def test_draws_with_an_array_of_another_length_or_kind_are_damaged(
+    tmp_path: Path, field: str, value: np.ndarray[Any, Any]
+) -> None:
+    with shop(tmp_path / "g", LINE) as gallery:
+        made = kept(gallery)
+        assert len(made.sources[OWN]) == 5
+        damaged = replace(made.sources[OWN], **{field: value})
+        gallery.keep({DRAWS: replace(made, sources={OWN: damaged}).pack()}, "measure")
+        assert KeptDraws.read(gallery) is None
+
+
 def test_an_update_is_of_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process removes an item while its number is looked up."""
     probes = {"probe": Probes(np.stack([at(11.0)]), ["q"], ["b"])}

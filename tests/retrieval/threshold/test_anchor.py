@@ -223,8 +223,11 @@ def test_a_threshold_says_whether_users_photos_were_measured() -> None:
     measured = anchor({OWN: own}, 0.1, gallery_items=40, shift=Shift(-0.1, 0.01, 33))
     assert "as measured on 33 items" in measured.evidence["assumptions"][1]
     for told in (anchor({OWN: own}, 0.1, gallery_items=40).evidence["assumptions"], assumptions([OWN])):
-        assert "this was not measured" in told[1]
+        assert told[1].endswith("this was not measured.")
         assert CROSS_FITTED not in told
+    few = {OWN: own, LABELLED: draws(np.linspace(0.5, 1, 5), np.arange(5))}
+    told = anchor(few, 0.1, gallery_items=40).evidence["assumptions"]
+    assert "this was not measured, because the labelled photos show fewer than 20 items" in told[1]
 
 
 def test_one_item_that_a_fold_model_drew_is_an_assumption() -> None:
@@ -298,8 +301,11 @@ def test_too_few_items_and_a_model_that_finds_nothing_are_refused() -> None:
     with pytest.raises(CalibrationError, match="19 items"):
         anchor({OWN: draws(np.linspace(0, 1, 19), np.arange(19))}, 0.05, gallery_items=19)
     lost = draws(np.linspace(0.1, 0.5, 40), np.arange(40), own=np.full(40, 1.0))
-    with pytest.raises(CalibrationError, match="TPIR 0"):
+    with pytest.raises(CalibrationError, match=r"TPIR 0.*Use a better model"):
         anchor({OWN: lost}, 0.05, gallery_items=40)
+    twice = draws(np.linspace(0.1, 0.5, 40), np.arange(40), own=np.full(40, 1.0), nearest=np.arange(40) ^ 1)
+    with pytest.raises(CalibrationError, match="20 pairs of items look like one item under two ids, such as i0 and i1"):
+        anchor({OWN: twice}, 0.05, gallery_items=40)
     for target in (-0.1, 0.0, 1.0):
         with pytest.raises(InvalidParameter, match="target_fpir must lie between 0 and 1"):
             anchor({OWN: lost}, target, gallery_items=40)
@@ -409,6 +415,9 @@ def test_a_point_that_misses_its_target_is_replaced_by_one_of_its_status_that_ke
     found = tightened(certain, source)
     assert found is not None
     assert (found.status, found.target_fpir) == (ESTIMATED, 0.02)
+    strict = tightened(OperatingPoint(0.25, CERTIFIED, 0.02, {}), source)  # nearer than all draws, but of too few items
+    assert strict is not None
+    assert (strict.threshold, strict.status) == (0.25, ESTIMATED)
     lowest = tightened(OperatingPoint(0.5, ESTIMATED, 0.001, {}), source)  # and below the smallest that they support
     assert lowest is not None
     assert (lowest.status, lowest.target_fpir) == (ESTIMATED, 0.001)
@@ -423,6 +432,13 @@ def test_a_proposal_says_that_a_threshold_was_tightened_with_its_rate_if_there_i
     kept = KeptDraws("m", {OWN: source}, frozenset())
     summary = Proposal(SimpleNamespace(), kept, before, before, point).summary()  # type: ignore[arg-type]
     assert re.search(f"tightened from 0.4000 to 0.2000, because {told} kept the target of 10.0%", summary)
+
+
+def test_a_proposal_says_that_a_threshold_is_certified_no_longer() -> None:
+    kept = KeptDraws("m", {OWN: draws(np.linspace(0.3, 0.5, 40), np.arange(40))}, frozenset())
+    before, point = OperatingPoint(0.2, CERTIFIED, 0.1, {}), OperatingPoint(0.2, ESTIMATED, 0.1, {})
+    summary = Proposal(SimpleNamespace(), kept, before, before, point).summary()  # type: ignore[arg-type]
+    assert summary == "The threshold 0.2000 is no longer certified: it is estimated for the items left."
 
 
 def test_the_point_of_a_gallery_has_the_shift_of_its_labelled_photos() -> None:

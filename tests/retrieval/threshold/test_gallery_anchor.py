@@ -28,7 +28,14 @@ from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever
 from retrieval.threshold.anchor import changed_share, gallery_draws, measure, propose, remeasure
 from retrieval.threshold.error_rates import LABELLED, PROBE, REFERENCE, GalleryRates
-from retrieval.threshold.gallery_points import pack_points, read_points, served_point, stored_point, warning_of
+from retrieval.threshold.gallery_points import (
+    as_served,
+    pack_points,
+    read_points,
+    served_point,
+    stored_point,
+    warning_of,
+)
 from retrieval.threshold.labelled_queries import read_queries
 from retrieval.threshold.wording import changed_answers, changes
 
@@ -208,10 +215,8 @@ def test_a_gallery_keeps_the_points_of_several_bundles(tmp_path: Path) -> None:
             (bundle.bundle_id, bundle.draws_id) for bundle in (first, other)
         ]
         for bundle in (first, other):
-            assert (
-                GalleryRates.read(gallery, served_point(gallery.kept(POINT), bundle, gallery), bundle.draws_id)
-                is not None
-            )
+            point = served_point(gallery.kept(POINT), bundle, gallery)
+            assert as_served(point, gallery, bundle.draws_id)[1] is not None
 
 
 @pytest.mark.parametrize("changed", [0, 2], ids=["draws of its photos", "draws of before two photos were added"])
@@ -309,7 +314,7 @@ def test_labelled_queries_are_measured_kept_and_used_again(tmp_path: Path) -> No
         again = propose(bundle, gallery).point
         assert again is not None
         assert (again.threshold, again.evidence["sources"]) == (point.threshold, point.evidence["sources"])
-        rates = GalleryRates.read(gallery, point, bundle.draws_id)
+        rates = as_served(point, gallery, bundle.draws_id)[1]
         assert rates is not None
         assert rates.fpir(point.threshold) == point.evidence["fpir"]
 
@@ -382,19 +387,19 @@ def test_a_change_between_a_search_and_its_rates_takes_nothing_from_the_answer(
 ) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
-    read, changes = GalleryRates.read, iter(range(1000))
+    read, changes = KeptDraws.read, iter(range(1000))
     photo, boxes = encode(draw(3, 9)), [(0, 0, 40, 40), (4, 4, 40, 40)]
     with Retriever.open(bundle.path, tmp_path / "g") as retriever, Gallery.open(tmp_path / "g") as writer:
 
-        def changed(gallery: Gallery, point: OperatingPoint, draws_id: str) -> GalleryRates | None:
+        def changed(gallery: Gallery) -> KeptDraws | None:
             if next(changes) % 3 == 0:  # another process changes no photo, but the version
                 writer.declare({f"c{writer.version}": "text"})
-            return read(gallery, point, draws_id)
+            return read(gallery)
 
         asked = (lambda: [retriever.search(photo)], lambda: retriever.search_boxes(photo, boxes))
         before = [[(a.decision, a.matches, a.review) for a in ask()] for ask in asked]
         assert before[0][0][1][0].p_value is not None
-        monkeypatch.setattr(GalleryRates, "read", staticmethod(changed))
+        monkeypatch.setattr(KeptDraws, "read", staticmethod(changed))
         for ask, expected in zip(asked, before, strict=True):
             writer.declare({f"c{writer.version}": "text"})  # the first search of a version reads its rates
             assert [(a.decision, a.matches, a.review) for a in ask()] == expected
@@ -427,7 +432,7 @@ def test_draws_of_another_bundle_tell_nothing(tmp_path: Path) -> None:
         point = stored_point(gallery.kept(POINT), bundle)
         assert point is not None
         gallery.keep({DRAWS: gallery_draws(other, gallery).pack()}, "measure")
-        assert GalleryRates.read(gallery, point, bundle.draws_id) is None
+        assert as_served(point, gallery, bundle.draws_id)[1] is None
 
 
 def test_damaged_draws_are_made_again(tmp_path: Path) -> None:
@@ -551,10 +556,45 @@ def test_a_certified_threshold_is_tightened_even_if_too_few_items_are_left_to_ce
         assert point.threshold < 1.9
         assert point.status == "estimated"  # 29 items cannot certify 5 %
         assert point.target_fpir == 0.05
-        rates = GalleryRates.read(gallery, point, bundle.draws_id)
+        rates = as_served(point, gallery, bundle.draws_id)[1]
         assert rates is not None
         assert point.evidence["fpir_expected"] <= max(0.05, rates.drawn.smallest_target) + 1e-9
         assert remeasure(bundle, gallery).after == point  # nothing stricter is supported
+
+
+def test_a_gallery_that_shrinks_below_the_least_number_of_items_only_ranks_until_it_has_grown_again(
+    tmp_path: Path,
+) -> None:
+    bundle = bundle_of(tmp_path)
+    point = fill(bundle, tmp_path, range(30)).point
+    assert point is not None
+    photo, stranger = encode(draw(3, 9)), encode(draw(77, 1))
+    with Retriever.open(bundle.path, tmp_path / "g") as retriever:
+        assert retriever.search(photo).decision == "match"
+        with Gallery.open(tmp_path / "g") as gallery:
+            gallery.remove(item_ids=[f"item-{i:02d}" for i in range(5, 30)])
+            for measured in (False, True):  # draws of before, and of the five items
+                assert {retriever.search(each).decision for each in (photo, stranger)} == {"ranked"}
+                assert "fewer than 20 items can tell" in retriever.warning()
+                assert not retriever.unmeasured
+                if not measured:
+                    assert remeasure(bundle, gallery).summary() == ""
+        photos = read_catalogue(tmp_path / "photos-0-30")
+        assert index_catalogue(bundle, photos, tmp_path / "g", progress=False).point == point
+        assert retriever.search(photo).decision == "match"
+        assert retriever.point == point
+
+
+def test_a_gallery_whose_items_all_get_one_group_only_ranks(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, range(30))
+    photos = read_catalogue(tmp_path / "photos-0-30")
+    one_group = [replace(photo, group="all") for photo in photos]
+    report = index_catalogue(bundle, one_group, tmp_path / "g", progress=False)
+    assert report.rates is None
+    with Retriever.open(bundle.path, tmp_path / "g") as retriever:
+        assert retriever.search(encode(draw(77, 1))).decision == "ranked"
+        assert retriever.search(encode(draw(3, 9))).threshold is None
 
 
 def test_a_point_that_was_set_while_the_gallery_was_measured_is_left_alone(tmp_path: Path) -> None:
