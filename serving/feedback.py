@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 
 from index.files import write_errors
-from retrieval.errors import InvalidParameter
+from retrieval.errors import InvalidParameter, RetrievalError
 from retrieval.feedback import FEEDBACK, Verdict, append_feedback
 from retrieval.files import explain, naming, write_file
 from retrieval.images.formats import format_of
@@ -78,12 +78,18 @@ class FeedbackRecorder:
         table = path.with_name(f"{path.name}.answers.sqlite")
         with naming(table):
             os.close(os.open(table, os.O_RDWR | os.O_CREAT, 0o600))
-            if photos is not None:
-                photos.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._database = sqlite3.connect(table, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute("PRAGMA synchronous = OFF")  # answers need not survive a power cut
-        self._database.executescript(SCHEMA)
+        if photos is not None:
+            photos.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self._database = sqlite3.connect(table, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = OFF")  # answers need not survive a power cut
+            self._database.executescript(SCHEMA)
+        except sqlite3.Error as error:
+            raise RetrievalError(
+                f"{table}, the table of recent answers, cannot be used: {error}",
+                remedy="Make room on its disk, remove a damaged table, or serve without --feedback",
+            ) from error
 
     def close(self) -> None:
         """Close the table."""

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 PLAN = "RETRIEVAL_SERVE_PLAN"  # variable with the plan of a server, for its worker processes
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # variable of prometheus_client
 BACKLOG = 512
-GRACE_S = 10  # time for running requests after SIGTERM
-EXIT_S = 14  # then the process exits even if threads hang
+GRACE_S = 16  # time for running requests after SIGTERM: a body may take 15 s to arrive
+EXIT_S = 20  # then the process exits even if threads hang
 HANGS_S = 20  # a worker process whose threads do not run for so long is killed and started again
 ORPHAN_S = 1.0  # between looks whether the main process lives
 PICTURES = ("/v1/thumbnails/", "page/upload")  # routes

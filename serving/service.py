@@ -212,11 +212,18 @@ class Service:
             self._writing.release()
 
     async def put_photo(
-        self, photo_id: str, item_id: str, image: bytes, metadata: dict[str, Any], *, is_new: bool = False
+        self,
+        photo_id: str,
+        item_id: str,
+        image: bytes,
+        metadata: dict[str, Any],
+        *,
+        is_new: bool = False,
+        etag: str | None = None,
     ) -> tuple[bool, int, str]:
         """Add or replace a photo; return whether one was replaced, the gallery version and the photo's ETag.
 
-        With `is_new`, raises PhotoChanged if there is one already.
+        Raises PhotoChanged if there is one already and it `is_new`, or if the one there has not the given ETag.
 
         A photo is never written after its request was refused: once writing begins, the answer waits for its end.
         """
@@ -239,6 +246,7 @@ class Service:
                 replaced = gallery.photo(photo_id) is not None
                 if replaced and is_new:
                     raise PhotoChanged(f"there is a photo {photo_id} already", remedy="Choose another id")
+                check_unchanged(gallery, _known(etag, photo_id))
                 write_batch(gallery, batch, actor=CALLER.get().actor)
                 return replaced, gallery.version, etag_of(gallery.photo(photo_id))
 
@@ -253,7 +261,7 @@ class Service:
         Raises PhotoChanged if a photo has another ETag than the given one.
         """
         with self.writer() as gallery:
-            check_unchanged(gallery, {} if etag in (None, "*") else dict.fromkeys(photo_ids, etag))
+            check_unchanged(gallery, _known(etag, *photo_ids))
             count = gallery.remove(photo_ids=photo_ids, item_ids=item_ids, actor=CALLER.get().actor)
             if not count:
                 raise NoSuchThing(f"the gallery does not have {listed([*photo_ids, *item_ids])}")
@@ -270,6 +278,11 @@ def check_unchanged(gallery: AnyGallery, known: Mapping[str, str]) -> None:
     changed = [photo_id for photo_id, etag in known.items() if etag_of(gallery.photo(photo_id)) != etag]
     if changed:
         raise PhotoChanged(f"somebody else has changed {listed(changed)}", remedy="Load the photos again")
+
+
+def _known(etag: str | None, *photo_ids: str) -> dict[str, str]:
+    """Return the ETag that photos must have by the header If-Match, by photo_id."""
+    return {} if etag is None or etag == "*" else dict.fromkeys(photo_ids, etag)
 
 
 def _lock(gallery: AnyGallery) -> None:

@@ -109,8 +109,8 @@ def anchor(
     drawn = DrawnDistances.of(draws, shift=shift, without=fitted)
     if drawn.items < least_items:
         raise CalibrationError(
-            f"{counted(drawn.items, 'item')} can set a threshold, too few (minimum {least_items}): items that the model was "
-            "fitted on cannot, nor can photos that another item has as well",
+            f"{counted(drawn.items, 'item')} can set a threshold, too few (minimum {least_items}): items that the "
+            "model was fitted on cannot, nor can photos that another item has as well",
             remedy="Add items to the gallery",
         )
     mated = _Mated.of(draws, gallery_items=gallery_items, least_items=least_items)

@@ -19,7 +19,7 @@ from retrieval.errors import ImageUnreadable, InvalidParameter
 from retrieval.feedback import Verdict
 from retrieval.images.formats import NAMES
 from retrieval.indexing.plan import AT_MOST
-from retrieval.search.boxes import MOST_BBOXES
+from retrieval.search.boxes import MOST_BBOXES, SHAPE
 from retrieval.search.looks import MOST_IMAGES, MOST_MATCHES, MOST_QUERY_PHOTOS, MOST_WHERE
 
 MOST_ROWS = 100_000  # of a table
@@ -110,7 +110,9 @@ class BoxesRequest(Options):
 
     image: Base64
     find: Find = "windows"
-    bbox: Annotated[list[Sides] | None, Field(max_length=MOST_BBOXES, description="Boxes to search instead.")] = None
+    bbox: Annotated[
+        list[Sides] | None, Field(min_length=1, max_length=MOST_BBOXES, description="Boxes to search instead.")
+    ] = None
 
 
 class Labelled(BaseModel):
@@ -215,6 +217,8 @@ def broken_rule(error: Mapping[str, Any]) -> InvalidParameter:
         rule, value = "be given", None
     elif kind == "extra_forbidden":
         rule = "be left out: the API has no such field"
+    elif kind == "string_pattern_mismatch":  # the only texts with a pattern are boxes
+        rule = SHAPE
     elif kind == "json_invalid":
         name, rule = "body", f"be JSON ({error.get('ctx', {}).get('error', 'it ends too early')})"
     return InvalidParameter(name or "body", rule, value)

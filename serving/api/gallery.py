@@ -120,6 +120,7 @@ def photo_routes(service: Service) -> APIRouter:
         photo_id: PhotoId,
         item_id: Annotated[str, Query(max_length=LONGEST_ID, description=OWNER, examples=["mug-17"])] = "",
         if_none_match: IfNoneMatch = None,
+        if_match: IfMatch = None,
     ) -> Response:
         """Add or replace a photo: send the raw image with ?item_id=, or JSON."""
         metadata: dict[str, Any] = {}
@@ -132,8 +133,9 @@ def photo_routes(service: Service) -> APIRouter:
             raise InvalidParameter("item_id", "be given", item_id, remedy="Add ?item_id=ITEM to the address")
         check_lengths("photo_id", [photo_id])
         check_keys(metadata)
-        is_new = if_none_match is not None
-        replaced, version, etag = await service.put_photo(photo_id, item_id, image, metadata, is_new=is_new)
+        replaced, version, etag = await service.put_photo(
+            photo_id, item_id, image, metadata, is_new=if_none_match is not None, etag=if_match
+        )
         stored = {"photo_id": photo_id, "item_id": item_id, "replaced": replaced}
         return JSONResponse({**stored, "gallery_version": version, "etag": etag})
 

@@ -96,10 +96,19 @@ def test_parameters_out_of_range_are_refused(client: TestClient, parameters: dic
 
 
 @pytest.mark.parametrize(
-    "body", [{"bbox": [[0, 0, 40]]}, {"bbox": [[0, 0, 40, -1]]}, {"bbox": [BOXES[0]] * 65}, {"scales": [1]}]
+    "body",
+    [{"bbox": []}, {"bbox": [[0, 0, 40]]}, {"bbox": [[0, 0, 40, -1]]}, {"bbox": [BOXES[0]] * 65}, {"scales": [1]}],
 )
 def test_bodies_out_of_range_are_refused(client: TestClient, body: dict[str, object]) -> None:
     assert client.post(PATH, json={"image": TEXT, **body}).status_code == 422
+
+
+def test_a_refusal_says_what_a_box_is_and_that_there_is_no_detector(client: TestClient) -> None:
+    for parameters, told in (
+        ({"bbox": "0,0,nan,40"}, "bbox.0 must be four numbers, left upper right lower in pixels"),
+        ({"find": "detector"}, "find must be windows: this server has no detector"),
+    ):
+        assert told in client.post(PATH, params=parameters, content=PHOTO).text
 
 
 def test_a_photo_that_cannot_be_used_is_refused(client: TestClient) -> None:

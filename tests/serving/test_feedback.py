@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from retrieval.errors import RetrievalError
 from retrieval.feedback import read_feedback
 from retrieval.retriever import Retriever
 from serving import feedback
@@ -144,6 +145,19 @@ def test_a_verdict_that_does_not_fit_on_the_disk_says_so_and_can_be_sent_again(
             assert judge(client, request_id) == 507
         assert judge(client, request_id) == 200
     assert len(read_feedback(tmp_path / "feedback.jsonl")) == 1
+
+
+def test_a_table_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "feedback.jsonl"
+    (tmp_path / "feedback.jsonl.answers.sqlite").write_bytes(b"no table" * 1000)
+    with pytest.raises(RetrievalError, match=r"feedback\.jsonl\.answers\.sqlite.* file is not a database"):
+        feedback.FeedbackRecorder(file)
+
+
+def test_a_file_in_place_of_the_folder_for_photos_is_named(tmp_path: Path) -> None:
+    (tmp_path / "photos").write_bytes(b"")
+    with pytest.raises(FileExistsError, match=r"photos'$"):
+        feedback.FeedbackRecorder(tmp_path / "feedback.jsonl", tmp_path / "photos")
 
 
 def test_the_table_keeps_the_newest_answers_of_each_key(
