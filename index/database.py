@@ -169,6 +169,8 @@ class Database:
                 remedy="Check disk space and permissions, and that no other program holds it; then try again",
             ) from error
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            if "closed database" in str(error):
+                raise GalleryError(f"the gallery {path.parent} is closed", remedy="Open it again") from error
             raise GalleryCorrupt(f"the database {path} is damaged: {error}", remedy=RESTORE) from error
 
     def parse(self, text: str) -> dict[str, Any]:
@@ -205,7 +207,8 @@ class Database:
 
     def state(self) -> tuple[int, int]:
         """Return the version (changes so far) and the layout (file rewrites so far)."""
-        mark = self._mark()
+        with self._explained(self._path):
+            mark = self._mark()
         if mark is not None and mark == self._state[0]:
             return self._state[1]
         rows = self.rows("SELECT value FROM facts WHERE key IN ('layout', 'version') ORDER BY key")

@@ -12,7 +12,7 @@ import pytest
 
 from index import snapshot
 from index.database import Segment
-from index.errors import GalleryError, GalleryLocked, InvalidParameter
+from index.errors import GalleryCorrupt, GalleryError, GalleryLocked, InvalidParameter
 from index.files import load_array, take_lock
 from index.gallery import Gallery
 from index.search.distance import accepts, plain_distance
@@ -140,6 +140,15 @@ def test_a_lock_is_readable_by_all_and_a_refused_one_leaves_no_open_file(tmp_pat
     assert len(list(Path("/proc/self/fd").iterdir())) == files
     os.close(lock)
     os.close(take_lock(tmp_path / "lock"))
+
+
+def test_a_closed_gallery_says_so_and_is_not_called_damaged(tmp_path: Path) -> None:
+    with filled(tmp_path / "g", 4, 2) as gallery:
+        assert len(gallery) == 4
+    for use in (gallery.item_ids, gallery.__len__, lambda: gallery.search(unit(1), 1), lambda: gallery.photo("p0")):
+        with pytest.raises(GalleryError, match=r"is closed\. Open it again") as caught:
+            use()
+        assert not isinstance(caught.value, GalleryCorrupt)
 
 
 def test_a_photo_exactly_at_the_threshold_is_found_and_accepted(tmp_path: Path) -> None:
