@@ -38,9 +38,15 @@ MEASURED = {  # folders and modules of the product; modules of `research` are fo
 
 
 def module_hash(source: bytes) -> str:
-    """Return a hash of a module's code, whatever its comments, docstrings and layout are."""
+    """Return a hash of a module's code, whatever its comments, docstrings, layout and texts of errors are."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
+        if isinstance(node, ast.Raise):
+            for text in ast.walk(node):
+                if isinstance(text, ast.JoinedStr):
+                    text.values = []
+                elif isinstance(text, ast.Constant) and isinstance(text.value, str):
+                    text.value = ""
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
