@@ -12,7 +12,7 @@ from index.ann.kinds import KINDS
 from retrieval.errors import GalleryError, InvalidParameter, command, counted, photos_of_items
 from retrieval.files import write_file
 
-from .lines import describe_index, describe_rebuild
+from .lines import describe_index, describe_rate, describe_rebuild
 from .options import BUNDLE, GALLERY, MEMORY, NEW_FILE, NEW_GALLERY
 
 if TYPE_CHECKING:
@@ -36,10 +36,7 @@ def describe_point(opened: AnyGallery) -> list[str]:
     ]
     point, rates = as_served(newest.point, opened, newest.draws_id)
     if rates is not None:
-        upper = f"at most {rates.fpir_upper(point.threshold):.1%} with 95 % confidence"
-        lines.append(
-            f"An unknown item now returns a match in {rates.expected(point.threshold):.1%} of searches ({upper})."
-        )
+        lines.append(describe_rate(rates, point))
     warning = warning_of(point, rates, gallery=opened.path)
     return [*lines, *([f"Warning: {warning}."] if warning else [])]
 

@@ -20,7 +20,7 @@ from retrieval.errors import command, counted
 from retrieval.files import write_file
 from retrieval.indexing.plan import SyncPlan, SyncSettings
 
-from .lines import describe_index, describe_rebuild, show_lines, show_next, show_text_cells
+from .lines import describe_index, describe_rate, describe_rebuild, show_lines, show_next, show_text_cells
 from .options import BUNDLE, CATALOGUE, MEMORY, NEW_FILE, NEW_GALLERY, options_as
 
 if TYPE_CHECKING:
@@ -200,7 +200,10 @@ def show_expectations(done: IndexReport, bundle: Bundle, gallery: AnyGallery) ->
     served = served_point(gallery.kept(POINT), bundle, gallery)
     if done.before is not None:
         click.echo(threshold_change(done.before, served))
-    if done.point is not None:
+    if done.point is not None and done.point == done.before:  # its evidence is from when it was set
+        if done.rates is not None:
+            click.echo(describe_rate(done.rates, done.point))
+    elif done.point is not None:
         for line in describe(done.point):
             click.echo(line)
     elif not served.decides:

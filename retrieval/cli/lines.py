@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from index.ann.kinds import Choice
     from index.gallery import Rebuilt
     from index.location import AnyGallery
+    from retrieval.bundle.operating_point import OperatingPoint
     from retrieval.catalogue.photos import Photo
+    from retrieval.threshold.error_rates import GalleryRates
 
 EXACT = "it is exact"
 SEVERAL = "quickstart"  # the command that runs others, and says itself what comes next
@@ -77,6 +79,12 @@ def describe_rebuild(rebuilt: Rebuilt) -> str:
     else:
         accuracy = "its recall is unknown, because there are no other items"
     return f"Index: {choice.kind}, {choice.why}; {_memory(choice)}; {accuracy}."
+
+
+def describe_rate(rates: GalleryRates, point: OperatingPoint) -> str:
+    """Return a sentence on the FPIR of a threshold in the gallery as it is now."""
+    upper = f"at most {rates.fpir_upper(point.threshold):.1%} with 95 % confidence"
+    return f"An unknown item now returns a match in {rates.expected(point.threshold):.1%} of searches ({upper})."
 
 
 def _memory(choice: Choice) -> str:

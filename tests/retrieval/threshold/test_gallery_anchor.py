@@ -279,6 +279,23 @@ def test_index_after_another_export_of_the_same_model_keeps_a_threshold_that_kee
     assert f"Threshold before: 9.0000, now: {before.threshold:.4f}." in run.output
 
 
+def test_index_that_keeps_a_threshold_tells_its_rate_in_the_gallery_as_it_is_now(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    run = partial(CliRunner().invoke, group, catch_exceptions=False)
+    set_then = fill(bundle, tmp_path, range(30)).point
+    now = write_folder(tmp_path / "now", items=range(30, 150))
+    told = run(["index", str(bundle.path), str(now), "-o", str(tmp_path / "g")]).output
+    with Gallery.open(tmp_path / "g", read_only=True) as gallery:
+        assert set_then is not None
+        rates = GalleryRates.read(gallery, set_then, bundle.draws_id)
+    assert rates is not None
+    rate = f"{rates.expected(set_then.threshold):.1%}"
+    assert rate != f"{set_then.evidence['fpir_expected']:.1%}"
+    assert "(unchanged)" in told
+    assert f"An unknown item now returns a match in {rate} of searches" in told
+    assert "estimated from 30 items" not in told
+
+
 def test_a_certified_threshold_of_another_export_stays_certified_if_it_is_exactly_the_cap(tmp_path: Path) -> None:
     first, again = bundle_of(tmp_path), bundle_of(tmp_path, name="again", point=replace(TARGET, threshold=0.9))
     fill(first, tmp_path, range(30))
