@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -46,7 +47,7 @@ from .database import (
     Segment,
     system_user,
 )
-from .errors import GalleryCorrupt, GalleryError, InvalidParameter
+from .errors import GalleryCorrupt, GalleryError, GalleryLocked, InvalidParameter
 from .features import FeatureFormat, check_size
 from .files import remove_unused, sync_folder, take_lock, working_folder, write_errors
 from .maintenance import (
@@ -83,6 +84,7 @@ from .snapshot import (
 __all__ = ["Gallery", "Neighbour", "Rebuilt", "StoredPhoto"]
 
 LOCK = "writer.lock"
+LOCK_S, LOOK_S = 2.0, 0.02  # time that `lock` waits for another process that writes, and between looks
 PARTIAL = f"{DATABASE}.partial"
 LEFTOVERS = {PARTIAL, f"{PARTIAL}-wal", f"{PARTIAL}-shm", f"{PARTIAL}-journal"}  # of an interrupted `create`
 UNINDEXED = 0.2  # share of photos outside the index above which a rebuild is due
@@ -495,9 +497,19 @@ class Gallery:
                 self._database.log(action, 0, actor=actor)
 
     def lock(self) -> None:
-        """Take the write lock until `close`, so that no other process changes the gallery meanwhile."""
-        with self._guard:
-            self._start_writing()
+        """Take the write lock until `close`, so that no other process changes the gallery meanwhile.
+
+        Wait LOCK_S for another process that writes, then raise GalleryLocked.
+        """
+        end = time.monotonic() + LOCK_S
+        while True:
+            try:
+                with self._guard:
+                    return self._start_writing()
+            except GalleryLocked:
+                if time.monotonic() > end:
+                    raise
+            time.sleep(LOOK_S)
 
     def rebuild(
         self,

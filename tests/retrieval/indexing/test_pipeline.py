@@ -69,6 +69,20 @@ def test_no_other_process_writes_once_the_plan_is_being_made(
     assert len(refused) == 1
 
 
+def test_index_waits_for_another_process_that_writes_for_a_moment(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, photos = Bundle.open(world / "bundle"), read_catalogue(world / "photos")
+    index_catalogue(bundle, photos[:3], tmp_path / "gallery", progress=False)
+    with Gallery.open(tmp_path / "gallery") as other:
+        other.lock()
+        with monkeypatch.context() as patch, pytest.raises(GalleryLocked, match=r"another process is writing to .*lery"):
+            patch.setattr("index.gallery.LOCK_S", -1.0)
+            index_catalogue(bundle, photos[:4], tmp_path / "gallery", progress=False)
+        monkeypatch.setattr("index.gallery.time.sleep", lambda _: other.close())
+        assert index_catalogue(bundle, photos[:4], tmp_path / "gallery", progress=False).added == 1
+
+
 def test_batches_without_photos_to_add_are_not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """They carry progress and new metadata, and a million unchanged photos would all be held."""
     monkeypatch.setattr(pipeline, "WRITE_S", 0.0)
