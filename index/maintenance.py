@@ -19,9 +19,10 @@ from index.ann.faiss_index import Candidates
 from index.ann.kinds import FLAT, IVF, Choice
 from index.ann.recall import Recall, reference_search, settings_of, tune
 
-from .database import DATABASE, FEATURES_KEY, INDEXES, SEGMENTS, Database, IndexFile, Segment
+from .database import DATABASE, FEATURES_KEY, INDEXES, RESTORE, SEGMENTS, Database, IndexFile, Segment
 from .errors import GalleryCorrupt, GalleryError
-from .files import new_file, sha256, sync_folder
+from .files import load_arrays, new_file, sha256, sync_folder
+from .search.leave_one_out import FOLDS_FILE
 from .segments import OpenSegment, Part, encode_row, open_segment, segment_paths, write_segment
 from .snapshot import Snapshot, removed_seqs
 
@@ -34,6 +35,7 @@ FAISS, SEQS, PARTIAL = ".faiss", ".npy", ".partial"
 INDEX_ENDINGS = (FAISS, SEQS, PARTIAL)  # of the files of indexes
 MIN_RECALL = 0.99  # an index whose recall has a smaller lower bound is refused
 COMPARED = 10_000  # photos compared at a time
+KEEP_FOLDS = "keep fold vectors"  # the change that is logged before they are written
 SHOWN = 5  # damaged rows listed per segment
 LINES = """SELECT seq, photo_id, item_id, metadata FROM photos JOIN items ON number = item
 WHERE seq BETWEEN ? AND ? ORDER BY seq"""
@@ -168,7 +170,7 @@ def verify(path: Path, database: Database, *, rows: bool = True) -> list[str]:
     while not problems:  # a damaged database says nothing reliable about its files
         state = database.state()
         found = _check_files(path, database)
-        found = found or (_check_rows(path / SEGMENTS, database) if rows else [])
+        found = found or (_check_rows(path / SEGMENTS, database) + _check_folds(path, database) if rows else [])
         if not found or database.state() == state:  # otherwise a rebuild replaced a file meanwhile
             return found
     return problems
@@ -181,6 +183,13 @@ def verify_files(path: Path) -> list[str]:
             return verify(path, database, rows=False)
     except GalleryError as error:
         return [error.message]
+
+
+def require_folds(path: Path) -> None:
+    """Raise GalleryCorrupt if the fold vectors of a gallery are damaged, or missing although they were written."""
+    with closing(Database(path / DATABASE, read_only=True)) as database:
+        for problem in _check_folds(path, database):
+            raise GalleryCorrupt(f"{path}: {problem}", remedy=RESTORE)
 
 
 def check_database(database: Database) -> list[str]:
@@ -221,6 +230,18 @@ def _check_file(what: str, paths: list[Path], digest: str) -> list[str]:
     except OSError as error:
         return [f"{what} is missing or cannot be read: {error.strerror}"]
     return [] if same else [f"{what} has changed since it was written: its sha256 differs"]
+
+
+def _check_folds(path: Path, database: Database) -> list[str]:
+    """Return the problem of the fold vectors, if any; without them, fitted items set no threshold."""
+    try:
+        load_arrays((path / FOLDS_FILE).read_bytes())
+    except FileNotFoundError:
+        written = database.rows("SELECT 1 FROM changes WHERE action = ? LIMIT 1", (KEEP_FOLDS,))
+        return [f"{FOLDS_FILE}, the vectors by fold models, is missing"] if written else []
+    except (OSError, ValueError) as error:
+        return [f"{FOLDS_FILE}, the vectors by fold models, is damaged: {error}"]
+    return []
 
 
 def _check_rows(folder: Path, database: Database) -> list[str]:

@@ -21,6 +21,7 @@ from .features import FeatureFormat
 from .files import parquet_batches, sync_folder, working_folder, write_errors
 from .gallery import Gallery
 from .location import AnyGallery, exists, is_address, open_gallery, open_or_create
+from .maintenance import KEEP_FOLDS, require_folds
 from .search.leave_one_out import DRAWS, TRIES, WINDOWS, FoldVectors, KeptDraws, Windows
 
 BATCH = 5000  # photos written or read at a time
@@ -48,8 +49,8 @@ def export_photos(gallery: AnyGallery, path: Path, names: Sequence[str] = (POINT
     """Write all live photos of one version and return their number; raise GalleryError if the file exists.
 
     A .parquet file contains the photos and the named contents, and of a local gallery its draws and what they are made
-    with. A .csv file is a table for spreadsheets with ids and metadata but no vectors or thumbnails; it cannot be
-    imported.
+    with, which must be intact. A .csv file is a table for spreadsheets with ids and metadata but no vectors or
+    thumbnails; it cannot be imported.
     """
     if path.suffix.lower() not in (*PARQUET, TABLE):
         raise InvalidParameter("output", "end in .parquet or .csv", str(path))
@@ -130,6 +131,7 @@ def _kept(gallery: AnyGallery, names: Sequence[str]) -> tuple[dict[str, bytes], 
         kept[DRAWS] = draws.renumbered(live).pack()
     if windows is not None:
         kept[WINDOWS] = windows.renumbered(live).pack()
+    require_folds(gallery.path)
     folds = FoldVectors.read(gallery)
     return kept, None if folds is None else folds.renumbered(live)
 
@@ -205,6 +207,7 @@ def _imported(
         if is_new and kept:
             gallery.keep(kept, f"import the {' and the '.join(sorted(kept))}")
         if is_new and facts[FOLDS] and isinstance(gallery, Gallery):
+            gallery.keep({}, KEEP_FOLDS)
             FoldVectors.unpacked(folds, str(facts[FOLDS]), gallery.dim).write(gallery)
         if isinstance(gallery, Gallery):
             gallery.rebuild_if_due()

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from index.gallery import Gallery
 from index.location import AnyGallery
+from index.maintenance import KEEP_FOLDS
 from index.search.leave_one_out import DRAWS, WINDOWS, FoldVectors, Windows, hashed, sample
 from index.snapshot import Snapshot
 from retrieval.bundle.bundle import Bundle
@@ -89,7 +90,7 @@ def keep_fold_vectors(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Phot
         kept |= found
     seqs = [seq for seq in wanted.tolist() if seq in kept]
     vectors = np.array([kept[seq] for seq in seqs], dtype=np.float16).reshape(-1, folds, bundle.dim)
-    gallery.keep({DRAWS: None}, "keep fold vectors")  # the next draws are made with them
+    gallery.keep({DRAWS: None}, KEEP_FOLDS)  # the next draws are made with them
     FoldVectors(bundle.folds_key, np.array(seqs, dtype=np.int64), vectors).write(gallery)
 
 

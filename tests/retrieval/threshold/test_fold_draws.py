@@ -8,20 +8,24 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
 from index.gallery import Gallery
 from index.search.leave_one_out import FOLDS_FILE, OWN, Draws, FoldVectors
+from index.transfer import export_photos, import_photos
 from retrieval.bundle.bundle import FITTED, FOLDS, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
-from retrieval.errors import CalibrationError
+from retrieval.cli.main import group
+from retrieval.errors import CalibrationError, GalleryCorrupt
 from retrieval.indexing import draw_vectors as keeping
 from retrieval.indexing.draw_vectors import keep_fold_vectors
 from retrieval.indexing.pipeline import IndexReport, index_catalogue
@@ -186,6 +190,31 @@ def test_damaged_fold_vectors_are_made_anew(tmp_path: Path, photos: Path, damage
         assert set(gallery_draws(bundle, gallery).sources[OWN].items) == set(ITEMS[20:])
     fill(bundle, tmp_path, photos)
     assert (tmp_path / "g" / FOLDS_FILE).read_bytes() == whole
+
+
+@pytest.mark.parametrize(("damage", "told"), [(None, "is missing"), (b"PK\x03\x04 no archive", "is damaged")])
+@pytest.mark.parametrize("copied", [False, True])
+def test_lost_or_damaged_fold_vectors_are_named_with_their_file(
+    tmp_path: Path, photos: Path, damage: bytes | None, told: str, *, copied: bool
+) -> None:
+    bundle, place = bundle_of(tmp_path), tmp_path / "g"
+    fill(bundle, tmp_path, photos)
+    if copied:
+        export_photos(Gallery.open(place), tmp_path / "g.parquet")
+        place = tmp_path / "copy"
+        import_photos(tmp_path / "g.parquet", place)
+    file, run = place / FOLDS_FILE, partial(CliRunner().invoke, group)
+    assert run(["gallery", "verify", str(place)]).exit_code == 0
+    file.write_bytes(damage) if damage else file.unlink()
+    assert f"BAD  folds.npz, the vectors by fold models, {told}" in run(["gallery", "verify", str(place)]).output
+    assert f"folds.npz, the vectors by fold models, {told}" in run(["doctor", str(bundle.path), str(place)]).output
+    for words in (["gallery", "export", place, tmp_path / "out.parquet"], ["calibrate", bundle.path, place]):
+        error = run(list(map(str, words))).exception
+        assert isinstance(error, GalleryCorrupt)
+        assert f"folds.npz, the vectors by fold models, {told}" in error.message
+        assert error.remedy == "Restore the gallery from a copy, or index the photos again"
+    index_catalogue(bundle, read_catalogue(photos), place, progress=False)
+    assert run(["gallery", "verify", str(place)]).exit_code == 0
 
 
 def test_a_large_gallery_keeps_vectors_of_whole_items_and_of_fitted_ones_first(
