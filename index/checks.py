@@ -76,8 +76,14 @@ def check_vectors(vectors: ArrayLike, dim: int) -> NDArray[np.float32]:
 
 
 def check_values(metadata: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
-    """Raise InvalidParameter if a value of a declared column is not of its kind; no filter would find it."""
+    """Raise InvalidParameter if a value of a declared column is not of its kind, or a text has a null character.
+
+    No filter would find them: SQLite cuts a text at a null character.
+    """
     for values in metadata:
+        for name, value in values.items():
+            if isinstance(value, str) and "\0" in value:
+                raise InvalidParameter(f"metadata {name}", "have no null character", value, remedy="Remove it")
         for name, kind in columns.items():
             value = values.get(name)
             if value is not None and kind_of(value) != kind:
@@ -92,7 +98,8 @@ def encode_metadata(metadata: Mapping[str, Any]) -> str:
     except RecursionError as error:
         raise _too_deep() from error
     except (TypeError, ValueError) as error:
-        raise InvalidParameter("metadata", f"hold JSON values ({error})", metadata) from error
+        own = {name: value for name, value in metadata.items() if str(name)[:1] != "_"}  # without reserved keys
+        raise InvalidParameter("metadata", f"hold JSON values ({error})", own) from error
     if size > MAX_METADATA:
         raise InvalidParameter(
             "metadata",

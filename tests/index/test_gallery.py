@@ -230,8 +230,16 @@ def test_ids_are_sequences_of_text(tmp_path: Path, ids: list[str]) -> None:
 @pytest.mark.parametrize("value", [float("nan"), object(), {1, 2}])
 def test_metadata_is_json(tmp_path: Path, value: object) -> None:
     gallery = filled(tmp_path / "g")
-    with pytest.raises(InvalidParameter, match="metadata must hold JSON"):
-        gallery.add(["new"], ["item"], unit(1), metadata=[{"key": value}])
+    with pytest.raises(InvalidParameter, match="metadata must hold JSON") as error:
+        gallery.add(["new"], ["item"], unit(1), metadata=[{"key": value, "_content_sha256": "0"}])
+    assert "_content_sha256" not in error.value.message
+    assert len(gallery) == 40
+
+
+def test_a_null_character_in_metadata_is_refused_since_filters_would_cut_the_text_there(tmp_path: Path) -> None:
+    gallery = filled(tmp_path / "g")
+    with pytest.raises(InvalidParameter, match=r"metadata brand must have no null character.* Remove it"):
+        gallery.add(["new"], ["item"], unit(1), metadata=[{"brand": "a\0b"}])
     assert len(gallery) == 40
 
 
