@@ -74,11 +74,23 @@ def _names(
     if here in above:
         raise DataError(f"{folder} is a link to one of its parent folders", remedy="Remove the link")
     for entry in entries:
-        if entry.is_dir(follow_symlinks=follow_links):
+        if _is_folder(entry, follow_links=follow_links):
             deeper = f"{inside}{entry.name}/"
             yield from _names(folder / entry.name, deeper, suffixes, (*above, here), follow_links=follow_links)
-        elif Path(entry.name).suffix.lower() in suffixes and entry.is_file():
+        elif Path(entry.name).suffix.lower() in suffixes and _is_photo(entry):
             yield inside + entry.name
+
+
+def _is_folder(entry: os.DirEntry[str], *, follow_links: bool) -> bool:
+    """Return whether an entry is a folder, or a link to one if links are followed."""
+    return entry.is_dir(follow_symlinks=False) or (follow_links and entry.is_symlink() and Path(entry).is_dir())
+
+
+def _is_photo(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a file, or a link to one or to nothing, which is refused when it is read."""
+    if not entry.is_symlink():
+        return entry.is_file()
+    return Path(entry).is_file() or not Path(entry).exists()
 
 
 def _ambiguous(place: str, folder: str, folders: dict[str, list[str]]) -> DataError:

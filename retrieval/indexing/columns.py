@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from index.checks import check_lengths, encode_metadata
+from index.checks import check_ids, check_lengths, check_values, encode_metadata
 from index.location import AnyGallery
 from index.search.filters import TEXT, is_column, kind_of
 from retrieval.catalogue.kinds import PARSERS, check_kinds
@@ -37,8 +37,27 @@ def convert_columns(gallery: AnyGallery, columns: Mapping[str, str]) -> None:
 
     Raises DataError, with their photos, if stored texts are of another kind.
     """
+    changed, columns = conversions(gallery, columns), for_filters(columns)
+    declared = gallery.columns()
+    gallery.declare({name: None for name, kind in columns.items() if declared.get(name, kind) != kind})
+    for start in range(0, len(changed), CONVERTED):
+        block = changed[start : start + CONVERTED]
+        gallery.update([row[0] for row in block], [row[1] for row in block], [row[2] for row in block])
+    gallery.declare(columns)
+
+
+def for_filters(columns: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns that filters can use."""
+    return {name: kind for name, kind in columns.items() if is_column(name)}
+
+
+def conversions(gallery: AnyGallery, columns: Mapping[str, str]) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return the photos whose stored texts `convert_columns` would convert, with the new metadata.
+
+    Raises DataError, with their photos, if stored texts are of another kind.
+    """
     check_kinds(columns)
-    columns = {name: kind for name, kind in columns.items() if is_column(name)}
+    columns = for_filters(columns)
     changed, unfit = [], []
     for photo_id, item_id, metadata in gallery.photos():
         new = {}
@@ -52,12 +71,7 @@ def convert_columns(gallery: AnyGallery, columns: Mapping[str, str]) -> None:
     if unfit:
         told = f"{counted(len(unfit), 'value')} cannot be converted: {listed(sorted(unfit), between='; ')}"
         raise DataError(told, remedy="Correct them in the catalogue, and index it again")
-    declared = gallery.columns()
-    gallery.declare({name: None for name, kind in columns.items() if declared.get(name, kind) != kind})
-    for start in range(0, len(changed), CONVERTED):
-        block = changed[start : start + CONVERTED]
-        gallery.update([row[0] for row in block], [row[1] for row in block], [row[2] for row in block])
-    gallery.declare(columns)
+    return changed
 
 
 def _converted(value: Any, kind: str) -> Any:
@@ -72,11 +86,12 @@ def refused_metadata(photos: Sequence[Photo], columns: Mapping[str, str]) -> dic
     reasons = {}
     for photo in photos:
         try:
-            check_lengths("photo_id", [photo.photo_id])
-            check_lengths("item_id", [photo.item_id])
+            check_lengths("photo_id", check_ids("photo_id", [photo.photo_id]))
+            check_lengths("item_id", check_ids("item_id", [photo.item_id]))
             encode_metadata(stored_metadata(photo, "0" * 64))
+            check_values([catalogue_metadata(photo)], {})  # the kinds of columns have a remedy of their own below
         except InvalidParameter as error:
-            reasons[photo.photo_id] = error.message
+            reasons[photo.photo_id] = str(error)
         for name, value in catalogue_metadata(photo).items():
             if name in columns and kind_of(value) != columns[name]:
                 told = f"{name} is {value!r}, and the gallery's column {name} is a {columns[name]}"

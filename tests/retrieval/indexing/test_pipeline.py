@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from math import nan
 from pathlib import Path
@@ -42,6 +43,26 @@ def test_a_photo_with_too_long_an_id_is_refused_and_the_others_are_indexed(world
     assert (report.added, {len(reason) < 1000 for _, reason in report.refused}) == (2, {True})
     assert {photo_id for photo_id, _ in report.refused} == {second.photo_id, "y" * 501}
     assert all("at most 500 characters" in reason for _, reason in report.refused)
+
+
+def test_ids_that_are_not_unicode_and_links_to_nowhere_are_refused_and_the_others_are_indexed(
+    world: Path, tmp_path: Path
+) -> None:
+    first, second, third = read_catalogue(world / "photos")[:3]
+    folder = tmp_path / "photos" / "item"
+    folder.mkdir(parents=True)
+    (folder / "a.png").write_bytes(first.read())
+    (folder / os.fsdecode(b"b\xff.png")).write_bytes(second.read())
+    (folder / "loop.png").symlink_to("loop.png")
+    (folder / "loop").symlink_to("loop")
+    rows = [*read_catalogue(tmp_path / "photos"), replace(third, item_id="\ud800")]
+    report = index_catalogue(Bundle.open(world / "bundle"), rows, tmp_path / "gallery", progress=False)
+    reasons = dict(report.refused)
+    assert (report.added, len(reasons)) == (1, 3)
+    remedy = "Rename the file or the id"
+    assert reasons["item/b\udcff.png"] == f"photo_id must be valid Unicode, got 'item/b\\udcff.png'. {remedy}"
+    assert reasons[third.photo_id] == f"item_id must be valid Unicode, got '\\ud800'. {remedy}"
+    assert "loop.png cannot be read" in reasons["item/loop.png"]
 
 
 def test_a_new_gallery_that_refuses_every_photo_is_not_left_behind(world: Path, tmp_path: Path) -> None:
