@@ -145,7 +145,7 @@ def index(
     rows = read_catalogue(photos, columns=sync.columns, known=known)
     show_text_cells(rows, {*sync.columns, *(name for name, kind in known.items() if kind != TEXT)}, output)
     if dry_run:
-        plan = plan_catalogue(opened, rows, output, checksum=sync.checksum)
+        plan = plan_catalogue(opened, rows, output, sync=sync)
         show_plan(plan, report)
         check_prune(plan, sync)
         return

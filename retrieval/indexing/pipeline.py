@@ -35,7 +35,7 @@ from retrieval.threshold.error_rates import GalleryRates
 from retrieval.threshold.gallery_points import point_before
 from retrieval.verification.features import PackedFeatures
 
-from .columns import columns_of, convert_columns, refused_metadata
+from .columns import columns_of, conversions, convert_columns, for_filters, refused_metadata
 from .draw_vectors import keep_fold_vectors, keep_windows
 from .plan import SyncPlan, SyncSettings, Update, apply_updates, check_prune, remove_gone, sync_plan
 from .ray import ray_batches
@@ -143,14 +143,20 @@ def _check(engine: str, batch_size: int) -> None:
 
 
 def plan_catalogue(
-    bundle: Bundle, photos: Sequence[Photo], gallery_place: str | Path, *, checksum: bool = False
+    bundle: Bundle, photos: Sequence[Photo], gallery_place: str | Path, *, sync: SyncSettings | None = None
 ) -> SyncPlan:
     """Return what `index_catalogue` would do with photos and a gallery, which need not exist."""
+    sync = sync or SyncSettings()
+    columns, declared = columns_of(photos), for_filters(sync.columns)
     if not exists(gallery_place):
-        return sync_plan(photos, None)
-    with open_gallery(gallery_place, read_only=True) as gallery:
-        require_match(bundle, gallery)
-        return sync_plan(photos, gallery, checksum=checksum)
+        plan = sync_plan(photos, None)
+    else:
+        with open_gallery(gallery_place, read_only=True) as gallery:
+            require_match(bundle, gallery)
+            conversions(gallery, sync.columns)
+            plan, columns = sync_plan(photos, gallery, checksum=sync.checksum), {**columns, **gallery.columns()}
+    plan.refused = refused_metadata(plan.changed, {**columns, **declared})
+    return plan
 
 
 def _plan(gallery: AnyGallery, photos: Sequence[Photo], sync: SyncSettings) -> SyncPlan:
@@ -170,8 +176,7 @@ def _update(gallery: AnyGallery, photos: Sequence[Photo], plan: SyncPlan, report
     """
     declared = gallery.columns()
     gallery.declare({name: kind for name, kind in columns_of(photos).items() if name not in declared})
-    changed = [*plan.new, *plan.read, *(update.photo for update in plan.updates)]
-    refused = refused_metadata(changed, gallery.columns())
+    refused = refused_metadata(plan.changed, gallery.columns())
     report.refused += refused.items()
     report.skipped = plan.unchanged
     report.updated = apply_updates(gallery, [each for each in plan.updates if each.photo.photo_id not in refused])

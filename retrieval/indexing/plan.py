@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from index.checks import check_ids, check_lengths, check_values, encode_metadata
 from index.location import AnyGallery
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import InvalidParameter, PruneRefused, counted
@@ -74,11 +75,17 @@ class SyncPlan:
     unchanged: int = 0
     states: dict[str, str] = field(default_factory=dict)  # of the files of `new` and `read`
     stored: dict[str, Facts] = field(default_factory=dict)  # of `read`, as the gallery has them
+    refused: dict[str, str] = field(default_factory=dict)  # why photos of `new`, `read` and `updates` are not stored
 
     @property
     def kept(self) -> int:
         """Return the number of photos of the catalogue that the gallery has."""
         return self.unchanged + len(self.updates) + len(self.read)
+
+    @property
+    def changed(self) -> list[Photo]:
+        """Return the photos to embed, read or update."""
+        return [*self.new, *self.read, *(update.photo for update in self.updates)]
 
     @property
     def known(self) -> dict[str, str]:
@@ -96,16 +103,20 @@ class SyncPlan:
 
     def sections(self) -> list[tuple[str, list[str]]]:
         """Return a title (of one photo) and one line per photo for each kind of change."""
+        new = [f"{photo.photo_id}: item {photo.item_id}" for photo in self.new if photo.photo_id not in self.refused]
+        read = [f"{photo_id}: {why}" for photo_id, why in self.reasons.items() if photo_id not in self.refused]
+        updates = [update.describe() for update in self.updates if update.photo.photo_id not in self.refused]
         return [
-            ("photo to add", [f"{photo.photo_id}: item {photo.item_id}" for photo in self.new]),
-            ("photo to read, and to embed if its content differs", [f"{k}: {v}" for k, v in self.reasons.items()]),
-            ("photo to update", [update.describe() for update in self.updates]),
+            ("photo to add", new),
+            ("photo to read, and to embed if its content differs", read),
+            ("photo to update", updates),
             ("photo of the gallery, not in the catalogue", self.gone),
+            ("photo refused", [f"{photo_id}: {why}" for photo_id, why in self.refused.items()]),
         ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain JSON values."""
-        names = ("add", "read", "update", "gone")
+        names = ("add", "read", "update", "gone", "refused")
         lines = {name: lines for name, (_, lines) in zip(names, self.sections(), strict=True)}
         return {**lines, "unchanged": self.unchanged}
 
@@ -230,9 +241,16 @@ def remove_gone(gallery: AnyGallery, photo_ids: Sequence[str], *, actor: str | N
 
 
 def plan_table(gallery: AnyGallery, photos: Sequence[Photo], sync: SyncSettings) -> SyncPlan:
-    """Return what `sync_table` would do; raises PruneRefused if too many photos would be removed."""
+    """Return what `sync_table` would do.
+
+    Raises PruneRefused if too many photos would be removed, and InvalidParameter if an update cannot be stored.
+    """
     plan = sync_plan(photos, gallery, with_files=False)
     check_prune(plan, sync, adds=False)
+    check_lengths("item_ids", check_ids("item_ids", [update.photo.item_id for update in plan.updates]))
+    check_values([update.stored for update in plan.updates], gallery.columns())
+    for update in plan.updates:
+        encode_metadata(update.stored)
     return plan
 
 
@@ -243,7 +261,7 @@ def sync_table(
 
     Photos that the table does not have are removed if `sync` says so.
 
-    Raises PruneRefused if too many photos would be removed.
+    Raises what `plan_table` raises, before anything is written.
     """
     gallery.lock()
     plan = plan_table(gallery, photos, sync)

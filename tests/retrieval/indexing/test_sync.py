@@ -6,18 +6,21 @@ import csv
 import json
 import os
 import re
+from functools import reduce
+from math import nan
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from index.gallery import Gallery
+from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
-from retrieval.errors import DataError
+from retrieval.errors import DataError, InvalidParameter
 from retrieval.indexing import pipeline
 from retrieval.indexing.pipeline import IndexReport, index_catalogue, plan_catalogue
-from retrieval.indexing.plan import SyncPlan, SyncSettings
+from retrieval.indexing.plan import SyncPlan, SyncSettings, plan_table, sync_table
 
 from ...gallery_contents import contents
 from ...world import draw, make_bundle
@@ -158,7 +161,7 @@ def test_the_plan_says_what_a_run_does_and_writes_nothing(shop: Shop) -> None:
     counts = r"2 photos added in \d+ s, 1 of them replaced, 1 updated, 1 removed, 3 already there\."
     assert re.search(counts, told.output)
     assert CliRunner().invoke(group, words).output.startswith("6 photos are unchanged")
-    assert [len(lines) for _, lines in plan_catalogue(shop.bundle, [], shop.folder / "none").sections()] == [0] * 4
+    assert [len(lines) for _, lines in plan_catalogue(shop.bundle, [], shop.folder / "none").sections()] == [0] * 5
 
 
 def test_a_gallery_of_texts_keeps_them_until_a_column_is_declared(shop: Shop) -> None:
@@ -250,3 +253,48 @@ def test_a_value_of_another_kind_is_refused_with_a_remedy_that_works(shop: Shop)
     assert f"1 photo refused:\n  3.png: {reason} with --column price=text\n" in told
     assert "1 refused" not in CliRunner().invoke(group, [*words, "--column", "price=text"]).output
     assert shop.stored()["3.png"][1]["price"] == "n/a"
+
+
+def test_a_dry_run_refuses_the_rows_that_the_run_refuses_with_the_same_reasons(shop: Shop) -> None:
+    shop.rows["3.png"][4] = "n/a"
+    shop.rows["4.png"][5] = "a\0b"
+    draw(9, 0).save(shop.folder / "9.png")
+    shop.rows["9.png"] = ["9.png", "x" * 501, "", "", "4", "a"]
+    words = ["index", str(shop.bundle.path), str(shop.write()), "-o", str(shop.folder / "g")]
+    plan = plan_catalogue(shop.bundle, read_catalogue(shop.write(), known={"price": "number"}), shop.folder / "g")
+    assert plan.refused.keys() == {"3.png", "4.png", "9.png"}
+    told = CliRunner().invoke(group, [*words, "--dry-run"]).output
+    assert "3 photos refused:\n" in told
+    assert "to add" not in told
+    assert "to update" not in told
+    done = CliRunner().invoke(group, words).output
+    for photo_id, reason in plan.refused.items():
+        assert f"  {photo_id}: {reason}\n" in told
+        assert f"  {photo_id}: {reason}\n" in done
+    words += ["--column", "price=text"]
+    assert "  3.png: price 3 -> 'n/a'\n" in CliRunner().invoke(group, [*words, "--dry-run"]).output
+    assert "2 refused" in CliRunner().invoke(group, words).output
+
+
+@pytest.mark.parametrize(
+    ("metadata", "rule"),
+    [
+        ({"price": "n/a"}, "be a number"),
+        ({"price": nan}, "hold JSON values"),
+        ({"brand": "a\0b"}, "have no null character"),
+        ({"size": reduce(lambda inner, _: [inner], range(70), 1)}, "be nested at most 64 levels deep"),
+    ],
+)
+def test_a_dry_run_of_a_table_refuses_the_values_that_the_real_one_refuses(
+    shop: Shop, metadata: dict[str, object], rule: str
+) -> None:
+    photos = [Photo("0.png", Path("0.png"), "item-0", metadata=metadata)]
+    with Gallery.open(shop.folder / "g") as gallery:
+        version = gallery.version
+        with pytest.raises(InvalidParameter, match=f"metadata.* must {rule}") as dry:
+            plan_table(gallery, photos, SyncSettings())
+        with pytest.raises(InvalidParameter) as real:
+            sync_table(gallery, photos, SyncSettings())
+        assert gallery.version == version
+    assert dry.value.message == real.value.message
+    assert "_content_sha256" not in dry.value.message
