@@ -130,6 +130,7 @@ class Database:
         self._sealed = _stamp(path) if sealed else None  # on a read-only disk, where SQLite can make no files
         place = f"{path.resolve().as_uri()}?immutable=1" if sealed else str(path)
         self._connection = sqlite3.connect(place, check_same_thread=False, isolation_level=None, timeout=30, uri=sealed)
+        self._connection.create_function("casefold", 1, lambda value: "" if value is None else str(value).casefold())
         self._state: tuple[tuple[int, int] | None, tuple[int, int]] = None, (0, 0)  # the last mark and its state
         with self._explained(path):
             self._connection.execute("PRAGMA query_only = ON" if read_only else "PRAGMA synchronous = FULL")

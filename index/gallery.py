@@ -91,8 +91,8 @@ UNINDEXED = 0.2  # share of photos outside the index above which a rebuild is du
 TOGETHER = 10_000  # photos that are added to a temporary gallery at a time
 ATTEMPTS = 5  # at a filtered search while other processes write
 FIND_ITEMS = """
-SELECT item_id FROM items WHERE item_id > ? AND (instr(lower(item_id), lower(?)) OR EXISTS (
-    SELECT 1 FROM photos, json_each(metadata) WHERE item = number AND instr(lower(json_each.value), lower(?))))
+SELECT item_id FROM items WHERE item_id > ? AND (instr(casefold(item_id), ?) OR EXISTS (
+    SELECT 1 FROM photos, json_each(metadata) WHERE item = number AND instr(casefold(json_each.value), ?)))
 ORDER BY item_id LIMIT ?
 """
 PHOTOS_OF_ITEMS = "SELECT photo_id FROM photos JOIN items ON number = item WHERE item_id IN"
@@ -248,8 +248,9 @@ class Gallery:
 
         `find` is a part of their ids or of the metadata of their photos, in any case.
         """
+        part = find.casefold()
         with self._guard:
-            return [row[0] for row in self._database.rows(FIND_ITEMS, (after, find, find, limit))]
+            return [row[0] for row in self._database.rows(FIND_ITEMS, (after, part, part, limit))]
 
     def thumbnail(self, photo_id: str) -> bytes | None:
         """Return the JPEG thumbnail of a photo, or None if it has none."""

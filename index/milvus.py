@@ -304,8 +304,9 @@ class MilvusGallery:
 
         `find` is a part of their ids or of the metadata of their photos, in any case.
         """
-        rows, part = (_fields(row) for row in self._walk(ROW)), find.lower()
-        found = {item for _, item, about in rows if any(part in f"{text}".lower() for text in (item, *about.values()))}
+        rows, part = (_fields(row) for row in self._walk(ROW)), find.casefold()
+        texts = ((item, [item, *map(str, about.values())]) for _, item, about in rows)
+        found = {item for item, some in texts if any(part in text.casefold() for text in some)}
         return sorted(item for item in found if item > after)[:limit]
 
     def thumbnail(self, photo_id: str) -> bytes | None:
