@@ -115,6 +115,9 @@ class PhotoMaker:
         item = None if self._label is None else cells.get(self._label)
         if not name or not (_has_value(item) or self._labels.may_be_empty):
             raise DataError(f"{where}: path or {self._label} is empty", remedy="Fill it in, or remove the line")
+        for column in ("path", "photo_id", self._label, *OPTIONAL):
+            if column is not None and isinstance(cells.get(column), dict | list):  # of JSON lines or parquet
+                raise DataError(f"{where}: {column} is {cells[column]!r}", remedy="Write ids and paths as text")
         if str(name) != self._path[0]:  # photos of one shard share the path
             self._path = (str(name), self._catalogue.parent / str(name))
         group, source, partition, role = (intern(str(cells.get(name) or "")) for name in OPTIONAL)

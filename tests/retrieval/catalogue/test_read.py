@@ -1,6 +1,8 @@
 import datetime
 import io
+import json
 import os
+import re
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -146,6 +148,16 @@ def shard(path: Path, files: dict[str, bytes], *, mode: str = "w") -> Path:
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
     return path
+
+
+@pytest.mark.parametrize("column", ["path", "photo_id", "item_id", "group"])
+@pytest.mark.parametrize("value", [{"a": 1}, ["x"]])
+def test_an_object_or_a_list_is_no_id(tmp_path: Path, column: str, value: object) -> None:
+    rows = [{"path": "a.jpg", "item_id": "x"}, {"path": "b.jpg", "item_id": "y", column: value}]
+    (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(DataError, match=re.escape(f"line 2: {column} is {value!r}")) as error:
+        read_catalogue(tmp_path / "c.jsonl")
+    assert error.value.remedy == "Write ids and paths as text"
 
 
 def test_shards_are_read_where_they_lie(tmp_path: Path) -> None:
