@@ -262,7 +262,7 @@ class _Parser:
                 "where",
                 f"name declared columns ({', '.join(sorted(self._columns)) or 'there are none'})",
                 name,
-                remedy="Declare it",
+                remedy=f"Declare it: `retrieval gallery declare GALLERY {name}:KIND`",
             )
         self._next += 1
         if self._take("is"):

@@ -59,6 +59,7 @@ def test_a_filter_is_a_tree(text: str, tree: Where) -> None:
         ("brand = 'x", "character 9 starts no value, name or operator"),
         ("brand = 'x' price = 1", "'and', 'or' or the end at character 13"),
         ("color = 'x'", "name declared columns \\(brand, price, sale\\), got 'color'"),
+        ("color = 'x'", "Declare it: `retrieval gallery declare GALLERY color:KIND`"),
         ("brand = 1", "compare brand with a text"),
         ("price = 'x'", "compare price with a number"),
         ("price = true", "compare price with a number"),
