@@ -37,7 +37,7 @@ def describe_point(opened: AnyGallery) -> list[str]:
     point, rates = as_served(newest.point, opened, newest.draws_id)
     if rates is not None:
         lines.append(describe_rate(rates, point))
-    warning = warning_of(point, rates, gallery=opened.path)
+    warning = warning_of(point, rates, items=opened.items, gallery=opened.path)
     return [*lines, *([f"Warning: {warning}."] if warning else [])]
 
 

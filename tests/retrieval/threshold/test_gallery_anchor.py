@@ -296,6 +296,14 @@ def test_index_that_keeps_a_threshold_tells_its_rate_in_the_gallery_as_it_is_now
     assert "estimated from 30 items" not in told
 
 
+def test_info_of_a_gallery_of_fewer_than_twenty_items_advises_labelled_queries(tmp_path: Path) -> None:
+    fill(bundle_of(tmp_path), tmp_path, range(30))
+    with Gallery.open(tmp_path / "g") as gallery:
+        gallery.remove(item_ids=[f"item-{number:02d}" for number in range(12)])
+    told = CliRunner().invoke(group, ["gallery", "info", str(tmp_path / "g")]).output
+    assert "--queries LABELLED.csv`, with at least 20 labelled photos of unknown items, sets a new threshold" in told
+
+
 def test_a_certified_threshold_of_another_export_stays_certified_if_it_is_exactly_the_cap(tmp_path: Path) -> None:
     first, again = bundle_of(tmp_path), bundle_of(tmp_path, name="again", point=replace(TARGET, threshold=0.9))
     fill(first, tmp_path, range(30))
