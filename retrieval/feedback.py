@@ -28,6 +28,7 @@ Verdict = Literal["right", "wrong", "unknown"]
 RIGHT, WRONG, UNKNOWN = ("right", "wrong", "unknown")
 MAX_BYTES = 100 * 2**20  # per file, about 200,000 verdicts
 MAX_LINE = 16 * 1024  # bytes per line
+NAME_FILE = "Name the file that `retrieval serve --feedback` writes"
 PHOTO = re.compile(r"[0-9a-f]{32}(\.[a-z]{3,4})?")  # name of a kept photo: a hash of its content, and its suffix
 SOURCE = "feedback"  # in the column `source` of a labelled table
 UNKNOWN_ITEM = ""  # item_id of a photo that shows no item of the catalogue
@@ -113,6 +114,8 @@ def read_feedback(path: Path) -> list[Feedback]:
         except ValueError as error:  # also ValidationError and InvalidParameter
             why = str(error) if not isinstance(error, ValidationError) else _first(error)
             refused.append(f"line {number} is not a verdict: {why}")
+    if refused and not found:  # such as another table
+        raise DataError(f"{path} has no verdicts: {refused[0]}", remedy=NAME_FILE)
     if refused:
         raise DataError(f"{path}, {listed(refused, between='; ')}", remedy="Mend these lines or take them out")
     return found
@@ -173,18 +176,16 @@ def _content(path: Path) -> bytes:
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # opening a pipe would block
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise DataError(
-                    f"{path} is not a file", remedy="Name the file that `retrieval serve --feedback` writes"
-                )
+                raise DataError(f"{path} is not a file", remedy=NAME_FILE)
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+        raise DataError(f"{path} cannot be read: {error.strerror}", remedy=NAME_FILE) from error
     if len(content) > MAX_BYTES:
         raise DataError(f"{path} has more than {MAX_BYTES:,} bytes", remedy="Use a part of it: one verdict is one line")
     return content
 
 
 def _first(error: ValidationError) -> str:
-    """Return the first fault of a line, with the name of its field."""
+    """Return the first fault of a line, with the name of its field if it is in one."""
     fault = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"[:300]
+    return ": ".join(filter(None, (".".join(map(str, fault["loc"])), fault["msg"])))[:300]

@@ -119,6 +119,16 @@ def test_an_invalid_line_of_an_untrusted_file_is_named(tmp_path: Path, line: str
     assert len(str(refused.value)) < 1000
 
 
+def test_another_table_and_a_missing_file_are_refused_with_the_file_that_is_meant(tmp_path: Path) -> None:
+    (tmp_path / "cat.csv").write_text("path,item_id\na.jpg,x\n")
+    with pytest.raises(DataError, match=r"cat\.csv has no verdicts: line 1 is not a verdict: Invalid JSON") as table:
+        read_feedback(tmp_path / "cat.csv")
+    with pytest.raises(DataError, match="cannot be read: No such file") as missing:
+        read_feedback(tmp_path / "none.jsonl")
+    assert table.value.remedy == missing.value.remedy == "Name the file that `retrieval serve --feedback` writes"
+    assert "line 2" not in table.value.message
+
+
 def test_what_is_no_file_or_too_large_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for place in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):

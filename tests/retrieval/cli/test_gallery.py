@@ -155,6 +155,8 @@ def test_export_and_import_keep_everything(shop: Path) -> None:
         call("gallery", "import", shop / "g.parquet", shop / "other")
     with pytest.raises(DataError, match="not an exported gallery"):
         call("gallery", "import", shop / "r.json", shop / "never")
+    with pytest.raises(DataError, match=r"none\.parquet does not exist\. Name a file that `retrieval gallery export`"):
+        call("gallery", "import", shop / "none.parquet", shop / "never")
 
 
 @pytest.mark.parametrize("content", [b"\x00", b'{"points": [{}]}', b"[" * 100_000], ids=len)
