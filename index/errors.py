@@ -14,6 +14,7 @@ RetrievalError
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 LONGEST_VALUE = 300  # characters of a value in a message
@@ -61,6 +62,14 @@ def check_format(stored: object, known: int, place: object, error: type[Retrieva
 def install_command(extra: str) -> str:
     """Return the command that installs an extra from a checkout; the project is not on a package index."""
     return f"pip install -c constraints{'-gpu' if extra.endswith('-gpu') else ''}.txt '.[{extra}]'"
+
+
+def command(*words: object) -> str:
+    """Return a `retrieval` command line with shell quoting.
+
+    Words in capitals, such as PHOTOS, are placeholders for the user.
+    """
+    return shlex.join(["retrieval", *map(str, words)])
 
 
 def listed(values: Sequence[object], *, between: str = ", ") -> str:

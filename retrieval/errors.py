@@ -23,8 +23,6 @@ RetrievalError
 Those that the index raises are defined in `index.errors`.
 """
 
-import shlex
-
 from index.errors import (
     DataError,
     DiskFull,
@@ -35,6 +33,7 @@ from index.errors import (
     MissingDependency,
     RetrievalError,
     check_format,
+    command,
     counted,
     install_command,
     listed,
@@ -136,11 +135,3 @@ MODULES = {
 def extra_of(module: str) -> str:
     """Return the extra that installs a module; `serve` for indirect dependencies."""
     return next((extra for extra, modules in MODULES.items() if module in modules), SERVE)
-
-
-def command(*words: object) -> str:
-    """Return a `retrieval` command line with shell quoting.
-
-    Words in capitals, such as PHOTOS, are placeholders for the user.
-    """
-    return shlex.join(["retrieval", *map(str, words)])

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from index.errors import InvalidParameter
+from index.errors import InvalidParameter, command
 
 from .distance import Rows
 
@@ -262,7 +262,7 @@ class _Parser:
                 "where",
                 f"name declared columns ({', '.join(sorted(self._columns)) or 'there are none'})",
                 name,
-                remedy=f"Declare it: `retrieval gallery declare GALLERY {name}:KIND`",
+                remedy=f"Declare it: `{command('gallery', 'declare', 'GALLERY', f'{name}:KIND')}`",
             )
         self._next += 1
         if self._take("is"):
