@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -42,7 +41,6 @@ from .reloads import Places, Reloads
 from .settings import ServeSettings
 
 log = logging.getLogger("retrieval.serving")
-LOCK_S, LOOK_S = 2.0, 0.02  # time to wait for the lock of a gallery that another process writes to, and between looks
 
 STARTING = "The server is starting or shutting down."
 UNOPENED = "The gallery cannot be opened; the server's log says why."
@@ -205,7 +203,7 @@ class Service:
             served = self.retriever.gallery
             shared = is_address(served.path)  # Milvus has no write lock, and an open gallery knows its photos
             with nullcontext(served) if shared else open_gallery(served.path) as gallery:
-                _lock(gallery)
+                gallery.lock()
                 gallery.feature_format = PackedFeatures.of(self.retriever.bundle)
                 yield gallery
         finally:
@@ -283,18 +281,6 @@ def check_unchanged(gallery: AnyGallery, known: Mapping[str, str]) -> None:
 def _known(etag: str | None, *photo_ids: str) -> dict[str, str]:
     """Return the ETag that photos must have by the header If-Match, by photo_id."""
     return {} if etag is None or etag == "*" else dict.fromkeys(photo_ids, etag)
-
-
-def _lock(gallery: AnyGallery) -> None:
-    """Take the write lock; another process of the server may hold it for a moment. Raises GalleryLocked."""
-    end = time.monotonic() + LOCK_S
-    while True:
-        try:
-            return gallery.lock()
-        except GalleryLocked:
-            if time.monotonic() > end:
-                raise
-            time.sleep(LOOK_S)
 
 
 class Readiness:

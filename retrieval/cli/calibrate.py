@@ -98,9 +98,7 @@ def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions) ->
       retrieval calibrate bundles/shop galleries/shop --queries labelled.csv --target-fpir 0.02 --dry-run
       retrieval calibrate bundles/shop galleries/shop --report report.html
     """
-    from index.gallery import Gallery
     from index.location import open_gallery
-    from index.maintenance import require_folds
     from retrieval.bundle.bundle import Bundle, require_match
     from retrieval.threshold.anchor import propose
 
@@ -109,8 +107,6 @@ def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions) ->
         require_match(opened, place)
         if not options.dry_run:
             place.lock()  # nobody changes the gallery while it is measured
-        if opened.folds_key and isinstance(place, Gallery):
-            require_folds(place.path)
         proposal = propose(
             opened,
             place,

@@ -200,12 +200,12 @@ def show_expectations(done: IndexReport, bundle: Bundle, gallery: AnyGallery) ->
     served = served_point(gallery.kept(POINT), bundle, gallery)
     if done.before is not None:
         click.echo(threshold_change(done.before, served))
-    if done.point is not None and done.point == done.before:  # its evidence is from when it was set
-        if done.rates is not None:
-            click.echo(describe_rate(done.rates, done.point))
-    elif done.point is not None:
+    if done.point is not None and done.is_set:
         for line in describe(done.point):
             click.echo(line)
+    elif done.point is not None:  # its evidence is from when it was set
+        if done.rates is not None:
+            click.echo(describe_rate(done.rates, done.point))
     elif not served.decides:
         click.echo(f"This gallery has no threshold, so searches only rank items: {done.unanchored}.")
     elif done.unanchored:

@@ -26,6 +26,7 @@ import numpy as np
 from index.database import POINT
 from index.gallery import Gallery
 from index.location import AnyGallery
+from index.maintenance import require_folds
 from index.search.leave_one_out import (
     DRAWS,
     OWN,
@@ -524,10 +525,14 @@ def gallery_draws(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | Non
 
 
 def _fold_draws(bundle: Bundle, gallery: AnyGallery, fitted: Collection[str]) -> Mapping[str, Draws]:
-    """Return the draws of fitted items by fold models, {} without these or their vectors."""
+    """Return the draws of fitted items by fold models, {} without these or their vectors.
+
+    Raises GalleryCorrupt if the vectors are damaged or were lost.
+    """
     known = bundle.fitted
     if known is None or not bundle.folds_key or not isinstance(gallery, Gallery):
         return {}
+    require_folds(gallery.path)
     folds = FoldVectors.read(gallery, bundle.folds_key)
     if folds is None:
         return {}

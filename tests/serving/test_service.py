@@ -20,14 +20,13 @@ from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.catalogue.read import read_catalogue
-from retrieval.errors import DiskFull, GalleryLocked
+from retrieval.errors import DiskFull
 from retrieval.images import Appearance
 from retrieval.indexing import plan
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.worker import FILE
 from retrieval.retriever import Retriever
 from retrieval.search.result import SearchResult
-from serving import service
 from serving.access.keys import KeyFileError, KeyRing, add_key, read_keys, remove_keys
 from serving.app import create_app
 from serving.batching import BatchingEmbedder
@@ -182,25 +181,6 @@ def test_another_writer_is_told_apart_from_a_failure(client: TestClient, shop: P
         busy = client.delete("/v1/items/item-01")
     assert (busy.status_code, busy.headers["retry-after"]) == (503, "1")
     assert client.delete("/v1/items/item-01").status_code == 200
-
-
-def test_a_change_waits_for_another_process_that_writes_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Locked:
-        tries = 0
-
-        def lock(self) -> None:
-            self.tries += 1
-            if self.tries < 4:
-                raise GalleryLocked("another process is writing", remedy="Wait")
-
-    gallery: Any = Locked()
-    service._lock(gallery)
-    assert gallery.tries == 4
-    gallery.tries = 0
-    monkeypatch.setattr(service, "LOCK_S", -1.0)
-    with pytest.raises(GalleryLocked):
-        service._lock(gallery)
-    assert gallery.tries == 1
 
 
 def test_a_photo_is_refused_if_the_gallery_keeps_other_features_than_the_bundle_computes(

@@ -287,7 +287,7 @@ def test_index_that_keeps_a_threshold_tells_its_rate_in_the_gallery_as_it_is_now
     told = run(["index", str(bundle.path), str(now), "-o", str(tmp_path / "g")]).output
     with Gallery.open(tmp_path / "g", read_only=True) as gallery:
         assert set_then is not None
-        rates = GalleryRates.read(gallery, set_then, bundle.draws_id)
+        rates = as_served(set_then, gallery, bundle.draws_id)[1]
     assert rates is not None
     rate = f"{rates.expected(set_then.threshold):.1%}"
     assert rate != f"{set_then.evidence['fpir_expected']:.1%}"
@@ -301,7 +301,7 @@ def test_info_of_a_gallery_of_fewer_than_twenty_items_advises_labelled_queries(t
     with Gallery.open(tmp_path / "g") as gallery:
         gallery.remove(item_ids=[f"item-{number:02d}" for number in range(12)])
     told = CliRunner().invoke(group, ["gallery", "info", str(tmp_path / "g")]).output
-    assert "--queries LABELLED.csv`, with at least 20 labelled photos of unknown items, sets a new threshold" in told
+    assert "--queries LABELLED.csv`, with at least 20 labelled photos of unknown items, sets a threshold" in told
 
 
 def test_a_certified_threshold_of_another_export_stays_certified_if_it_is_exactly_the_cap(tmp_path: Path) -> None:
