@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tqdm import tqdm
 
 from index.gallery import Gallery
@@ -32,7 +32,7 @@ from retrieval.errors import CalibrationError
 from retrieval.threshold.anchor import anchor
 from retrieval.threshold.fold_draws import fold_draws
 from training.config import LITE0, Settings
-from training.data.sources import FEATURES
+from training.data.sources import FEATURES, save_features
 from training.loop.cross_fitting import train_on_all_items
 from training.loop.run import Run
 from training.loop.train import train
@@ -97,9 +97,9 @@ def train_heads(data: Data, known: np.ndarray, output: Path, *, seed: int) -> Ru
         writer = csv.writer(file)
         writer.writerow(["path", "item_id"])
         writer.writerows([[data.photos[row].path, data.photos[row].item_id] for row in rows.tolist()])
-    (output / "run").mkdir()
-    empty = {"searched": data.views[0, :0].contiguous(), "before": torch.zeros(0, 0)}
-    save_file({"fit": data.views[:, rows].contiguous(), **empty}, output / "run" / FEATURES)
+    views = data.views.numpy()
+    features = {"fit": views[:, rows], "searched": views[0, :0], "before": np.zeros((0, 0), np.float32)}
+    save_features(output / "run", features, read_catalogue(output / "known.csv"), [])
     settings = Settings(
         str(output / "known.csv"), backbone=LITE0, precompute=VIEWS, all_items=True, seed=seed, loggers=""
     )

@@ -6,6 +6,7 @@ backbone, V = views of each photo, d = embedding size.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from training.model import EmbeddingModel, PretrainedModel
 from .augmentation import Augmentation
 from .reader import PhotoReader, evaluation_batches, training_batches
 
-FEATURES = "features.safetensors"
+FEATURES, PHOTOS = "features.safetensors", "photos"  # the file, and the fingerprint of its photos
 GIB = 2**30
 BLOCK = 64  # photos whose features are computed at a time
 
@@ -44,6 +45,7 @@ class PixelSource:
         *,
         process_group: ProcessGroup,
     ) -> None:
+        self.photos = fit, searched
         self.reader = PhotoReader(fit, preprocessing)
         self._count = len(searched)
         self._share = [searched[i] for i in process_group.share(np.arange(len(searched)))]
@@ -92,7 +94,8 @@ class PixelSource:
 class FeatureSource:
     """Pooled features of a frozen backbone, computed once and stored in the run, to train only the head.
 
-    The first view of a photo has the preprocessing that serves; the others are augmented.
+    The first view of a photo has the preprocessing that serves; the others are augmented. Features are computed again
+    if the photos have changed.
     """
 
     def __init__(
@@ -109,7 +112,10 @@ class FeatureSource:
 
         self._process_group = process_group
         self._seed = settings.seed
-        if not (path / FEATURES).exists():
+        exist = (path / FEATURES).exists()
+        if process_group.broadcast(not exist or _photos_of(path) != fingerprint(*pixels.photos)):
+            if exist and process_group.is_main:
+                tqdm.write("The photos have changed since their features were computed, so these are computed again.")
             numbers = tqdm(range(settings.precompute), desc="features", unit="view", disable=not process_group.is_main)
             views = np.stack([_view(pixels, model, number, process_group) for number in numbers])
             features = {
@@ -118,7 +124,7 @@ class FeatureSource:
                 "before": pixels.vectors_before(before),
             }
             if process_group.is_main:
-                save_features(path, features)
+                save_features(path, features, *pixels.photos)
             process_group.barrier()
         stored = load_file(path / FEATURES)
         self._fit: np.ndarray = stored["fit"].numpy()  # (V, n, c)
@@ -154,13 +160,33 @@ class FeatureSource:
         return vectors
 
 
-def save_features(path: Path, features: Mapping[str, np.ndarray]) -> None:
+def fingerprint(fit: Sequence[Photo], searched: Sequence[Photo]) -> str:
+    """Return a hash of the photos and their order, which changes with their files, as far as `Photo.state` does."""
+    photos = [(str(photo.path), photo.bbox, photo.state()) for photo in (*fit, *searched)]
+    return hashlib.sha256(repr((len(fit), photos)).encode()).hexdigest()
+
+
+def save_features(
+    path: Path, features: Mapping[str, np.ndarray], fit: Sequence[Photo], searched: Sequence[Photo]
+) -> None:
     """Write the features of a run: "fit" (V, n, c), "searched" (m, c) and the vectors "before" training (m, d)."""
     from safetensors.numpy import save_file
 
     path.mkdir(parents=True, exist_ok=True)
-    save_file({name: np.ascontiguousarray(value) for name, value in features.items()}, path / "features.partial")
+    save_file(
+        {name: np.ascontiguousarray(value) for name, value in features.items()},
+        path / "features.partial",
+        metadata={PHOTOS: fingerprint(fit, searched)},
+    )
     (path / "features.partial").replace(path / FEATURES)
+
+
+def _photos_of(path: Path) -> str:
+    """Return the fingerprint of the photos that the features of a run belong to; "" if it is unknown."""
+    from safetensors import safe_open
+
+    with safe_open(path / FEATURES, framework="np") as file:
+        return str((file.metadata() or {}).get(PHOTOS, ""))
 
 
 def pooled_features(

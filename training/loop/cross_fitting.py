@@ -106,4 +106,4 @@ def _share_features(whole: Run, photos: Sequence[Photo], path: Path, splits: Spl
         "searched": views[0, [rows[photo.photo_id] for photo in searched]],
         "before": before,
     }
-    save_features(path, features)
+    save_features(path, features, fit, searched)

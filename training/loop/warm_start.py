@@ -125,7 +125,7 @@ def model_before(run: Run) -> tuple[EmbeddingModel | PretrainedModel, Preprocess
     A pretrained model is as `export --pretrained` serves it. A network that is trained from scratch has random weights.
     """
     if run.has(START):
-        return _continued_model(run), run.preprocessing
+        return _stored_model(run, START), run.preprocessing
     name = run.settings.backbone
     if name == SMALL:
         return initial_model(run.settings)[0], run.preprocessing
@@ -133,13 +133,12 @@ def model_before(run: Run) -> tuple[EmbeddingModel | PretrainedModel, Preprocess
 
 
 def first_model(run: Run) -> EmbeddingModel:
-    """Return the network that a run begins with; for a resumed run, its weights come from the checkpoint later."""
-    if run.has(LAST):
-        return run.new_model()
-    return _continued_model(run) if run.has(START) else initial_model(run.settings)[0]
+    """Return the network that a run begins or goes on with."""
+    stored = next((name for name in (LAST, START) if run.has(name)), None)
+    return initial_model(run.settings)[0] if stored is None else _stored_model(run, stored)
 
 
-def _continued_model(run: Run) -> EmbeddingModel:
+def _stored_model(run: Run, name: str) -> EmbeddingModel:
     model = run.new_model()
-    nn.ModuleDict({"model": model}).load_state_dict(run.load(START)[0], strict=False)
+    nn.ModuleDict({"model": model}).load_state_dict(run.load(name)[0], strict=False)
     return model

@@ -98,7 +98,7 @@ def fold_metrics(settings: Settings, path: Path, fold: Fold, features: Path | No
         best = run.progress["best"]["metrics"]
         return {name.removeprefix(PREFIX): value for name, value in best.items() if name.startswith(PREFIX)}
     finally:
-        if features is not None and (path / FEATURES).exists() and not features.exists():
+        if features is not None and (path / FEATURES).exists():  # computed again if the photos have changed
             features.parent.mkdir(exist_ok=True)
             (path / FEATURES).replace(features)
         if (path / "metrics.jsonl").exists():
