@@ -9,6 +9,7 @@ RetrievalError
 │   ├── ImageTooLarge         too many bytes or pixels
 │   └── ImageUnsupported      unsupported format, mode, shape or animation
 ├── RunError                  a training run is missing, unfinished or has other settings
+├── TrainingDiverged          a loss, an embedding or a weight is not finite
 ├── CalibrationError          no threshold meets the target with these photos
 ├── DetectorError             a detector cannot be used, or its output is invalid
 ├── BundleError               a bundle is missing, damaged or of another format
@@ -60,6 +61,7 @@ __all__ = [
     "PruneRefused",
     "RetrievalError",
     "RunError",
+    "TrainingDiverged",
     "check_format",
     "command",
     "counted",
@@ -88,6 +90,13 @@ class ImageUnsupported(ImageRefused):
 
 class RunError(RetrievalError):
     """A training run is missing, unfinished or has other settings."""
+
+
+class TrainingDiverged(RetrievalError):
+    """A loss, an embedding or a weight is not finite."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, remedy="Train with lower learning rates")
 
 
 class CalibrationError(RetrievalError):

@@ -40,6 +40,7 @@ STATUS = {
     "KeyFileError": HTTPStatus.INTERNAL_SERVER_ERROR,
     "MissingDependency": HTTPStatus.INTERNAL_SERVER_ERROR,
     "RunError": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "TrainingDiverged": HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 HEADERS: dict[int, dict[str, str]] = {
     HTTPStatus.SERVICE_UNAVAILABLE: {"Retry-After": "1"},

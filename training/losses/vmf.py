@@ -15,10 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from retrieval.errors import InvalidParameter
+from retrieval.errors import InvalidParameter, TrainingDiverged
 
 ENOUGH_ORDER = 32  # order of the Bessel function from which the uniform expansion has ten digits
 TINY = 1e-12
+LARGEST = 1e12  # concentration above which the same draws are accepted, and terms would overflow
 
 
 def log_normalizer(kappa: Tensor, dim: int) -> Tensor:
@@ -52,7 +53,8 @@ def sample(directions: Tensor, kappa: Tensor, samples: int, generator: torch.Gen
     """Draw from vMF(μ, κ): unit vectors (samples, n, d), with gradients to `directions` and `kappa`.
 
     Wood's rejection sampler (1994) with the proposal b = (d-1) / (2κ + √(4κ² + (d-1)²)), which is exact and
-    stable for every κ. Gradients flow through the accepted draw; acceptance itself has none.
+    stable for every κ. Gradients flow through the accepted draw; acceptance itself has none. Raises TrainingDiverged
+    for concentrations that are not finite.
 
     Parameters
     ----------
@@ -249,6 +251,9 @@ def _accepted(kappa: Tensor, dim: int, samples: int, generator: torch.Generator 
     A uniform direction of R^d gives both: its first coordinate t gives the Beta draw (1+t)/2, and the direction of the
     others, which is independent of t, is the tangent.
     """
+    if not bool(kappa.isfinite().all()):
+        raise TrainingDiverged("concentrations, which are lengths of embeddings, are not finite")
+    kappa = kappa.clamp(max=LARGEST)
     slope = _slope(kappa, dim).expand(samples, -1)  # (N, n)
     concentration = kappa.expand(samples, -1)
     mode = (1 - slope) / (1 + slope)

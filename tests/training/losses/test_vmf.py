@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from retrieval.errors import InvalidParameter
+from retrieval.errors import InvalidParameter, TrainingDiverged
 from training.losses import ProxyAnchor, VonMisesFisherNCA, vmf
 
 from .golden import F32, F64, VMF_TOLERANCE, Case, agrees, golden, gradient_agrees, measure, set_rows, small_batch
@@ -246,3 +246,21 @@ def test_samples_repeat_with_their_generator_and_carry_gradients() -> None:
     assert torch.equal(first, draw())
     first.sum().backward()
     assert vectors.grad.abs().min() > 0
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_embeddings_that_are_not_finite_are_refused_and_not_drawn_for_ever(value: float) -> None:
+    vectors = torch.full((2, 6), value)
+    with pytest.raises(TrainingDiverged, match="lengths of embeddings"):
+        VonMisesFisherNCA(2, 6)(vectors, torch.arange(2))
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("dim", [2, 3, 128])
+def test_samples_of_a_huge_concentration_are_its_direction(dim: int) -> None:
+    kappa = torch.tensor([1e11, 1e13, 1e20, 1e300], dtype=F64, requires_grad=True)
+    directions = F.normalize(torch.randn(4, dim, generator=torch.Generator().manual_seed(1), dtype=F64), dim=1)
+    samples = vmf.sample(directions, kappa, 50)
+    assert (samples - directions).abs().max() < 1e-4
+    assert torch.autograd.grad(samples.sum(), kappa)[0].isfinite().all()
