@@ -30,6 +30,12 @@ class Loss(nn.Module, ABC):
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
+        if embeddings.ndim != 2 or not embeddings.numel() or not embeddings.is_floating_point():
+            kind = f"{str(embeddings.dtype).removeprefix('torch.')} {tuple(embeddings.shape)}"
+            raise InvalidParameter("embeddings", "be floats of shape (n, d), with n and d at least 1", kind)
+        if labels.shape != embeddings.shape[:1]:
+            rule = f"have shape ({len(embeddings)},), one for each embedding"
+            raise InvalidParameter("labels", rule, tuple(labels.shape))
         with torch.autocast(embeddings.device.type, enabled=False):
             return self.compute(embeddings if embeddings.dtype == torch.float64 else embeddings.float(), labels)
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from training.losses import LOSSES, make_loss
+from retrieval.errors import InvalidParameter
+from training.losses import LOSSES, Regularized, make_loss
 
 from .golden import F32, F64, small_batch, some_fast
 
@@ -197,3 +198,20 @@ def test_descending_the_gradient_separates_the_classes(name: str) -> None:
         loss(vectors, labels).backward()
         optimizer.step()
     assert gap() > before + 0.2
+
+
+@pytest.mark.parametrize("name", [*LOSSES, "regularized"])
+def test_a_batch_of_another_shape_or_kind_is_refused(name: str) -> None:
+    loss = Regularized(make("smooth_ap"), make("tcm"), 1.0) if name == "regularized" else make(name)
+    for told, vectors, labels in (
+        (r"labels must have shape \(12,\), one for each embedding, got \(5,\)", (12, 6), (5,)),
+        (r"labels must .* got \(12, 1\)", (12, 6), (12, 1)),
+        (r"labels must .* got \(\)", (12, 6), ()),
+        (r"embeddings must be floats .* got 'float64 \(0, 6\)'", (0, 6), (0,)),
+        (r"embeddings must .* got 'float64 \(12, 0\)'", (12, 0), (12,)),
+        (r"embeddings must .* got 'float64 \(12,\)'", (12,), (12,)),
+    ):
+        with pytest.raises(InvalidParameter, match=told):
+            loss(torch.ones(vectors, dtype=F64), torch.zeros(labels, dtype=torch.int64))
+    with pytest.raises(InvalidParameter, match=r"embeddings must .* got 'int64 \(12, 6\)'"):
+        loss(torch.ones(12, 6, dtype=torch.int64), torch.zeros(12, dtype=torch.int64))
