@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -172,11 +173,11 @@ def _check(settings: Settings) -> None:
         if getattr(settings, name) < 1:
             raise InvalidParameter(name, "be at least 1", getattr(settings, name))
     for name in ("head_learning_rate", "proxy_learning_rate"):
-        if not getattr(settings, name) > 0:
-            raise InvalidParameter(name, "be positive", getattr(settings, name))
+        if not 0 < getattr(settings, name) < math.inf:
+            raise InvalidParameter(name, "be positive and finite", getattr(settings, name))
     for name in NOT_NEGATIVE:
-        if not getattr(settings, name) >= 0:
-            raise InvalidParameter(name, "be zero or more", getattr(settings, name))
+        if not 0 <= getattr(settings, name) < math.inf:
+            raise InvalidParameter(name, "be zero or more and finite", getattr(settings, name))
     for name, allowed in (
         ("pooling", ("average", "gem")),
         ("head_start", (AUTO, "fit", "random")),

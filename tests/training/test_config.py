@@ -21,6 +21,8 @@ def test_unknown_key_names_the_nearest() -> None:
         ("epochs", -1),
         ("head_learning_rate", 0.0),
         ("learning_rate", float("nan")),
+        ("head_learning_rate", float("inf")),
+        ("colour", float("inf")),
         ("pooling", "max"),
         ("target_fpir", 1.0),
         ("crop_area", 0.0),

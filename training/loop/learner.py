@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from retrieval.errors import InvalidParameter
+from retrieval.errors import InvalidParameter, TrainingDiverged
 from training.config import Settings
 from training.model import EmbeddingModel, freeze_batch_norm
 
@@ -114,7 +114,7 @@ class Learner:
             parameter.requires_grad_(gradient is not None)
 
     def take(self, inputs: np.ndarray, labels: Tensor) -> float:
-        """Take one step; return the loss.
+        """Take one step; return the loss. Raises TrainingDiverged if it is not finite.
 
         Parameters
         ----------
@@ -129,11 +129,19 @@ class Learner:
         with torch.autocast(kind, self._half or torch.bfloat16, enabled=self._half is not None):
             share: Tensor = self._network(self._micro_batches(inputs, len(labels)))
         embeddings = self.process_group.gather(share if self._half is None else share.float(), len(labels))
-        value = self._compute_loss(embeddings, labels)
-        value.backward()  # type: ignore[no-untyped-call]
-        scale = self._scaler.get_scale()
+        loss = self._compute_loss(embeddings, labels)
+        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self._update()
-        return float(value.detach()) / scale
+        value = float(loss.detach())  # not scaled: the scaler skips a step whose scaled loss or gradient overflows
+        if not math.isfinite(value):
+            raise TrainingDiverged(f"the loss of step {self.step} is {value}")
+        return value
+
+    def check_weights(self) -> None:
+        """Raise TrainingDiverged if a weight of model, projector or loss is not finite."""
+        for name, weight in self._learned.state_dict().items():
+            if not bool(weight.isfinite().all()):
+                raise TrainingDiverged(f"{name} is not finite after step {self.step}")
 
     def _micro_batches(self, inputs: np.ndarray, batch: int) -> list[np.ndarray]:
         """Return the inputs in parts of at most `micro_batch_size`, the same number in every process."""
@@ -141,11 +149,11 @@ class Learner:
         return np.array_split(inputs, math.ceil(most / (self.settings.micro_batch_size or most)))
 
     def _compute_loss(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss, scaled for fp16. It is seeded by (seed, step), so that all processes compute the same."""
+        """Return the loss. It is seeded by (seed, step), so that all processes compute the same."""
         devices = [self.process_group.device] if self.process_group.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(self.settings.seed * 1_000_003 + self.step)
-            loss: Tensor = self._scaler.scale(self.loss(embeddings, labels))
+            loss: Tensor = self.loss(embeddings, labels)
         return loss
 
     def _update(self) -> None:

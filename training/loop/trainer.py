@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -14,6 +13,7 @@ from tqdm import tqdm
 
 from retrieval.catalogue.read import Photo
 from retrieval.catalogue.splits import photos_in_protocol
+from retrieval.errors import TrainingDiverged
 from retrieval.metrics.identification import SearchScores
 from training.data.sources import FeatureSource, PixelSource
 from training.evaluation.embedding import keep_freed_memory
@@ -95,14 +95,21 @@ class Trainer:
         return self.learner.model
 
     def run_epochs(self) -> Run:
-        """Train the remaining epochs; each ends with validation and a checkpoint."""
+        """Train the remaining epochs; each ends with validation and a checkpoint.
+
+        Raises TrainingDiverged for an epoch whose losses, weights or embeddings are not finite; it has no checkpoint.
+        """
         epoch, settings, batches = self._restore(), self.settings, self.sampler.batches
         names = settings.loggers if self.process_group.is_main else ""
         with open_loggers(names, self.run.path, settings.to_dict(), step=epoch * batches) as log:
             self._search_before()
             start = self._start(log) if not epoch else None
             while epoch < settings.epochs and not self.selection.stops(epoch):
-                metrics, comparison = self._epoch(epoch)
+                try:
+                    metrics, comparison = self._epoch(epoch)
+                except TrainingDiverged as error:
+                    kept = f"; the checkpoint of epoch {epoch} is kept" if epoch else ""
+                    raise TrainingDiverged(f"training diverged in epoch {epoch + 1}: {error.message}{kept}") from error
                 epoch += 1
                 log(metrics, epoch * batches)
                 improved = self.selection.add(epoch, metrics, comparison)
@@ -153,6 +160,7 @@ class Trainer:
             loss = learner.take(inputs, labels)
             total += loss
             bar.set_postfix(loss=f"{loss:.4f}")
+        learner.check_weights()
         seconds = time.perf_counter() - started
         metrics, comparison = self._validate()
         if self.process_group.is_main:
@@ -164,19 +172,17 @@ class Trainer:
     def _validate(self) -> tuple[dict[str, float], Comparison]:
         """Return the metrics in the mixed gallery and their comparison with those before training.
 
-        They are those of the main process, and empty without validation items. The metrics of a model that diverged are
-        NaN, and it is compared with nothing.
+        They are those of the main process, and empty without validation items.
         """
         if self.mixed is None:
             return {}, {}
         vectors, target = self.source.vectors(self.model), self.settings.target_fpir
         before = self._searches_before
-        if np.isfinite(vectors).all():
-            scores = self.mixed.search(vectors)
-            comparison = {} if before is None else self.mixed.compare(before, scores, target)
-            return self.process_group.broadcast((self.mixed.metrics(scores, target), comparison))
-        ranked = ("R@1", "TPIR", "mean TPIR", "unfitted OPIS")
-        return self.process_group.broadcast((dict.fromkeys(ranked, math.nan), {}))
+        if not np.isfinite(vectors).all():
+            raise TrainingDiverged("embeddings of validation photos are not finite")
+        scores = self.mixed.search(vectors)
+        comparison = {} if before is None else self.mixed.compare(before, scores, target)
+        return self.process_group.broadcast((self.mixed.metrics(scores, target), comparison))
 
     def _start_head(self, model: EmbeddingModel, loss: nn.Module, pixels: PixelSource) -> None:
         """Set the embedding layer to its start. The main process computes it and shares the weights."""

@@ -7,7 +7,6 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ import numpy as np
 import optuna
 from optuna.trial import Trial
 
-from retrieval.errors import InvalidParameter, RetrievalError
+from retrieval.errors import InvalidParameter, RetrievalError, TrainingDiverged
 from training.config import Settings
 from training.data.folds import Fold, fold_splits
 from training.data.sources import FEATURES
@@ -54,10 +53,10 @@ def run_trial(plan: Plan, path: Path, trial: Trial) -> float:
             raise
         trial.set_user_attr(REFUSED, error.message)
         raise optuna.TrialPruned from error
-    except RetrievalError:
-        raise
-    except optuna.TrialPruned as stopped:
+    except (optuna.TrialPruned, TrainingDiverged) as stopped:
         trial.set_user_attr(ENDED, str(stopped))
+        raise optuna.TrialPruned from stopped
+    except RetrievalError:
         raise
     except Exception as error:
         trial.set_user_attr(ENDED, " ".join(f"{type(error).__name__}: {error}".split())[:500])
@@ -94,7 +93,7 @@ def fold_metrics(settings: Settings, path: Path, fold: Fold, features: Path | No
         if features is not None and features.exists():
             path.mkdir(parents=True, exist_ok=True)
             os.link(features, path / FEATURES)
-        run = train(settings, path, splits=fold_splits(fold), on_epoch=_check_epoch, check_photos=False)
+        run = train(settings, path, splits=fold_splits(fold), check_photos=False)
         best = run.progress["best"]["metrics"]
         return {name.removeprefix(PREFIX): value for name, value in best.items() if name.startswith(PREFIX)}
     finally:
@@ -104,9 +103,3 @@ def fold_metrics(settings: Settings, path: Path, fold: Fold, features: Path | No
         if (path / "metrics.jsonl").exists():
             (path / "metrics.jsonl").replace(path.with_suffix(".jsonl"))
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _check_epoch(epochs: int, metrics: Mapping[str, float]) -> None:
-    """Prune a trial that diverges."""
-    if not math.isfinite(metrics["loss"]):
-        raise optuna.TrialPruned(f"the loss was {metrics['loss']} in epoch {epochs}")

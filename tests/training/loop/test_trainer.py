@@ -1,15 +1,20 @@
 import itertools
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from retrieval.errors import InvalidParameter, RunError
+from retrieval.errors import InvalidParameter, RunError, TrainingDiverged
 from training.loop.distributed import ProcessGroup
+from training.loop.learner import Learner
 from training.loop.optimizer import WARMUP, learning_rate_factor
 from training.loop.run import BEST, LAST, Run
 from training.loop.train import begin_run, train
+from training.loop.trainer import Trainer
 
 from ..conftest import dying_in_epoch, tiny_settings
 
@@ -100,3 +105,73 @@ def test_the_learning_rate_rises_and_then_falls_to_nothing() -> None:
     assert max(factors) == pytest.approx(1.0)
     assert all(a >= b for a, b in itertools.pairwise(factors[10:]))
     assert factors[-1] < 0.01
+
+
+def nan_loss(learner: Learner) -> None:
+    """Let the losses of a learner be NaN."""
+    learner.loss.register_forward_hook(lambda _, __, loss: loss * math.nan)
+
+
+def nan_weight(learner: Learner) -> None:
+    """Let a weight become NaN after the last loss was computed."""
+
+    def check_weights() -> None:
+        learner.model.head.bias.data.fill_(math.nan)
+        Learner.check_weights(learner)
+
+    learner.check_weights = check_weights  # type: ignore[method-assign]
+
+
+def huge_weight(learner: Learner) -> None:
+    """Let weights grow, with finite losses, until embeddings overflow."""
+    learner.check_weights = lambda: learner.model.head.weight.data.fill_(3e38)  # type: ignore[method-assign]
+
+
+@pytest.mark.usefixtures("empty_pictures")
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (nan_loss, r"epoch 2: the loss of step \d+ is nan; the checkpoint of epoch 1 is kept\. Train with lower"),
+        (nan_weight, "epoch 2: model.head.bias is not finite"),
+        (huge_weight, "epoch 2: embeddings of validation photos are not finite"),
+    ],
+)
+def test_an_epoch_that_diverges_ends_the_training_and_the_run_goes_on_from_the_one_before(
+    fault: Callable[[Learner], None], told: str, catalogue: Path, tmp_path: Path, run: Run
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        real = Trainer._epoch
+
+        def epoch(self: Trainer, number: int) -> object:
+            if number == 1:
+                fault(self.learner)
+            return real(self, number)
+
+        patch.setattr(Trainer, "_epoch", epoch)
+        with pytest.raises(TrainingDiverged, match=told):
+            train(tiny_settings(catalogue), tmp_path / "run")
+    assert Run.open(tmp_path / "run").progress["epoch"] == 1
+    resumed = train(tiny_settings(catalogue), tmp_path / "run", resume=True)
+    assert equal(weights(run, LAST), weights(resumed, LAST))
+    assert equal(weights(run, BEST), weights(resumed, BEST))
+
+
+@pytest.mark.parametrize("loss", ["recall_at_k", "vmf_nca"])
+def test_a_learning_rate_without_bounds_leaves_no_run(catalogue: Path, tmp_path: Path, loss: str) -> None:
+    settings = tiny_settings(catalogue, head_learning_rate=1e36, select="last", loss=loss)
+    with pytest.raises(TrainingDiverged, match=r"diverged in epoch 1.*Train with lower learning rates"):
+        train(settings, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_scaled_loss_that_overflows_is_a_step_that_the_scaler_skips(catalogue: Path, tmp_path: Path) -> None:
+    begin_run(tiny_settings(catalogue), tmp_path / "run", ProcessGroup.join())
+    learner = Trainer(Run.open(tmp_path / "run")).learner
+    learner._scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    learner.loss.register_forward_hook(lambda _, __, loss: loss * 8)
+    before = learner.model.head.weight.clone()
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3)).astype(np.uint8)
+    learner.begin(0)
+    assert 2 < learner.take(pixels, torch.arange(8) % 4) < 8
+    assert torch.equal(before, learner.model.head.weight)
+    assert learner._scaler.get_scale() == 2.0**126

@@ -21,7 +21,7 @@ from optuna.trial import TrialState
 from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.splits import make_splits
 from retrieval.cli.main import group
-from retrieval.errors import DataError, InvalidParameter, RunError
+from retrieval.errors import DataError, InvalidParameter, RunError, TrainingDiverged
 from training.config import Settings
 from training.tune import study as study_module
 from training.tune import trial as trial_module
@@ -205,7 +205,7 @@ def test_trial_that_does_worse_than_most_or_diverges_is_stopped(
     def counted(settings: Settings, fold: int) -> float:
         folds.append(fold)
         if settings.learning_rate > 0.05:
-            trial_module._check_epoch(1, {"loss": float("nan")})
+            raise TrainingDiverged("the loss of step 3 is nan")
         return bowl(settings, fold)
 
     monkeypatch.setattr(trial_module, "fold_metrics", fake(counted))
@@ -215,8 +215,9 @@ def test_trial_that_does_worse_than_most_or_diverges_is_stopped(
     assert len(folds) == 2 * len(outcome.complete) + len(stopped)
     assert {trial.user_attrs["ended"] for trial in stopped} <= {
         "worse than most, after fold 1",
-        "the loss was nan in epoch 1",
+        "the loss of step 3 is nan. Train with lower learning rates",
     }
+    assert "the loss of step 3 is nan. Train with lower learning rates" in [t.user_attrs["ended"] for t in stopped]
     assert "worse than most, after fold 1" in [trial.user_attrs["ended"] for trial in stopped]
 
 
