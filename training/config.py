@@ -173,11 +173,11 @@ def _check(settings: Settings) -> None:
         if getattr(settings, name) < 1:
             raise InvalidParameter(name, "be at least 1", getattr(settings, name))
     for name in ("head_learning_rate", "proxy_learning_rate"):
-        if not 0 < getattr(settings, name) < math.inf:
-            raise InvalidParameter(name, "be positive and finite", getattr(settings, name))
+        if not 0 < (value := getattr(settings, name)) < math.inf:
+            raise InvalidParameter(name, "be finite" if value == math.inf else "be positive", value)
     for name in NOT_NEGATIVE:
-        if not 0 <= getattr(settings, name) < math.inf:
-            raise InvalidParameter(name, "be zero or more and finite", getattr(settings, name))
+        if not 0 <= (value := getattr(settings, name)) < math.inf:
+            raise InvalidParameter(name, "be finite" if value == math.inf else "be zero or more", value)
     for name, allowed in (
         ("pooling", ("average", "gem")),
         ("head_start", (AUTO, "fit", "random")),

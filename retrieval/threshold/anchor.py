@@ -111,7 +111,7 @@ def anchor(
     if drawn.items < least_items:
         raise CalibrationError(
             f"{counted(drawn.items, 'item')} can set a threshold, too few (minimum {least_items}): items that the "
-            "model was fitted on cannot, nor can photos that another item has as well",
+            "model was fitted on cannot, nor can items of the group of all others, or photos that another item has",
             remedy="Add items to the gallery",
         )
     mated = _Mated.of(draws, gallery_items=gallery_items, least_items=least_items)

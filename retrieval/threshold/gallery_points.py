@@ -14,12 +14,15 @@ from typing import Any
 from index.database import POINT
 from index.errors import GalleryCorrupt
 from index.location import AnyGallery
+from index.search.leave_one_out import sample
+from index.snapshot import group_of
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import NOTHING, UNANCHORED, UNCALIBRATED, OperatingPoint
 from retrieval.errors import command
 
 from .error_rates import LEAST_ITEMS, GalleryRates, recent_draws
 
+SEEN = 4  # times the least number of items: so many are looked at for their groups
 MOST_POINTS = 2  # bundles whose points a gallery keeps: the current and the previous one
 
 
@@ -136,13 +139,23 @@ def as_served(point: OperatingPoint, gallery: AnyGallery, draws_id: str) -> tupl
 
     It does not decide where too few items support its threshold, such as in a gallery that has shrunk.
     """
-    anchored, rates = point.evidence.get("anchored"), None
-    enough = gallery.items >= (LEAST_ITEMS if anchored else point.evidence.get("least_items", 0))
+    anchored, rates, least = point.evidence.get("anchored"), None, point.evidence.get("least_items", 0)
+    enough = gallery.items >= LEAST_ITEMS if anchored else not least or _groups(gallery, SEEN * least) >= least
     draws = recent_draws(gallery, draws_id) if anchored else None
     if draws is not None:
         rates = GalleryRates.of(draws, point)
         enough = rates is not None
     return point if enough else replace(point, threshold=NOTHING, status=UNCALIBRATED), rates
+
+
+def _groups(gallery: AnyGallery, most: int) -> int:
+    """Return the number of groups among up to `most` items; an item without one counts by itself.
+
+    Items of one group are no rivals, and without rivals items are nearer than the threshold of a bundle assumes.
+    """
+    now = gallery.snapshot()
+    photos = now.photos_at(sample(now, most))
+    return len({group_of(item_id, metadata) or item_id for _, item_id, metadata in photos})
 
 
 class MeasuredGallery:

@@ -10,6 +10,7 @@ import pytest
 from index.database import POINT
 from index.gallery import Gallery
 from index.search.item_distance import ItemDistance
+from index.snapshot import GROUP
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import MOST_ON_CPU
 from retrieval.bundle.operating_point import OperatingPoint
@@ -366,5 +367,11 @@ def test_a_bundle_with_a_threshold_for_all_catalogues_ranks_below_its_least_numb
         gallery.add(["new"], ["eleventh"], bundle.embedder().embed([encode(draw(50, 0))]).vectors)
         found = retriever.search(photo)
         assert (found.decision, found.threshold, found.threshold_status) == ("match", 0.5, "unanchored")
+        rows = list(gallery.photos())
+        grouped = [{**metadata, GROUP: "all" if item_id < "item-08" else ""} for _, item_id, metadata in rows]
+        gallery.update([row[0] for row in rows], [row[1] for row in rows], grouped)
+        assert retriever.search(photo).decision == "ranked"  # items of one group are no rivals
+        gallery.update([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows])
+        assert retriever.search(photo).decision == "match"
         gallery.remove(item_ids=["eleventh"])
         assert retriever.search(photo).decision == "ranked"

@@ -45,7 +45,7 @@ def test_text_becomes_a_distribution_of_the_setting(text: str, distribution: obj
         ("learning_rate=a..b", "could not convert"),
         ("learning_rate=1", "must be valid and different"),
         ("learning_rate=1,1", "must be valid and different"),
-        ("head_learning_rate=0..1", "head_learning_rate must be positive and finite, got 0"),
+        ("head_learning_rate=0..1", "head_learning_rate must be positive, got 0"),
         ("learning_rat=1e-5..1e-3", "Did you mean learning_rate?"),
         ("loss.temprature=0.1..0.2", "Did you mean loss.temperature?"),
         ("loss.proxy_anchor.alpha=16..64", "an argument of a loss that is tried"),
