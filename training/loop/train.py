@@ -71,10 +71,8 @@ def train(
     ------
     DataError, InvalidParameter
         If the labels or the photos cannot be used, and for settings that cannot be trained.
-    RunError
-        If `path` already contains a run, or contains none to resume.
-    TrainingDiverged
-        If a loss, a weight or an embedding is not finite. The checkpoint of the epoch before stays.
+    RunError, TrainingDiverged
+        If `path` already contains a run, or contains none to resume; if a loss, a weight or an embedding is not finite.
     """
     if settings.all_items and splits is None:
         from .cross_fitting import train_on_all_items

@@ -156,6 +156,14 @@ def test_an_epoch_that_diverges_ends_the_training_and_the_run_goes_on_from_the_o
     assert equal(weights(run, BEST), weights(resumed, BEST))
 
 
+def test_labels_stay_those_of_the_run_if_an_item_is_gone(run: Run) -> None:
+    """A proxy belongs to its item, whatever became of the items before it."""
+    photos, first = run.photos(), min(run.splits.fit)
+    whole, rest = (Trainer(run, photos=some) for some in (photos, [p for p in photos if p.item_id != first]))
+    assert len(set(whole.labels.tolist())) == len(run.splits.fit)
+    assert rest.labels.tolist() == [label for label in whole.labels.tolist() if label != 0]
+
+
 @pytest.mark.parametrize("loss", ["recall_at_k", "vmf_nca"])
 def test_a_learning_rate_without_bounds_leaves_no_run(catalogue: Path, tmp_path: Path, loss: str) -> None:
     settings = tiny_settings(catalogue, head_learning_rate=1e36, select="last", loss=loss)
