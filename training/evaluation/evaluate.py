@@ -97,6 +97,7 @@ def identification_metrics(rates: IdentificationRates) -> dict[str, float]:
     }
 
 
-def item_labels(photos: Sequence[Photo]) -> np.ndarray:
-    """Return the label of each photo (n,) int64: the rank of its item_id."""
-    return np.unique([photo.item_id for photo in photos], return_inverse=True)[1].astype(np.int64)
+def item_labels(photos: Sequence[Photo], items: Sequence[str] = ()) -> np.ndarray:
+    """Return the label of each photo (n,) int64: the rank of its item_id among `items`, or those of the photos."""
+    ids = [photo.item_id for photo in photos]
+    return np.searchsorted(np.unique(list(items) or ids), ids).astype(np.int64)

@@ -17,6 +17,7 @@ from retrieval.errors import TrainingDiverged
 from retrieval.metrics.identification import SearchScores
 from training.data.sources import FeatureSource, PixelSource
 from training.evaluation.embedding import keep_freed_memory
+from training.evaluation.evaluate import item_labels
 from training.evaluation.mixed import LEAST_JUDGED, Comparison, MixedGallery
 from training.losses.base import Loss
 from training.model import EmbeddingModel, freeze_batch_norm
@@ -56,8 +57,7 @@ class Trainer:
         photos = run.photos() if photos is None else photos
         splits, protocol, held_out = run.splits, run.protocol, run.held_out
         fit = photos_in_protocol(photos, splits.fit, protocol, left_out=held_out)
-        numbers = {item_id: number for number, item_id in enumerate(sorted(splits.fit))}
-        self.labels = torch.tensor([numbers[photo.item_id] for photo in fit])  # of the run: items may have gone since
+        self.labels = torch.from_numpy(item_labels(fit, splits.fit))  # stay the same if an item is gone
         self.mixed: MixedGallery | None = None
         if splits.validation:
             self.mixed = MixedGallery.of(photos, held_out=held_out, unfitted=splits.validation, protocol=protocol)

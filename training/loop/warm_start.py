@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -94,16 +95,18 @@ class Continuation:
         tables = [p for name, p in loss.named_parameters() if name.rpartition(".")[2] in DIRECTIONS]
         if not tables:
             return
-        labels = item_labels(photos)  # of the items with photos; those without come last
+        labels = item_labels(photos, self.splits.fit)
         chosen = first_of_each(labels, PHOTOS_EACH)
         reader = PhotoReader([photos[i] for i in chosen], self.start.preprocessing, cache_bytes=0)
         vectors = torch.from_numpy(embed_photos(model, reader, len(chosen), self.start.preprocessing))
         if projector is not None:
             vectors = F.normalize(vectors @ projector.float().T, dim=1)
-        sums = torch.zeros(labels.max() + 1, vectors.shape[1]).index_add(0, torch.from_numpy(labels[chosen]), vectors)
+        sums = torch.zeros(len(self.splits.fit), vectors.shape[1])
+        sums = sums.index_add(0, torch.from_numpy(labels[chosen]), vectors)
+        there = torch.from_numpy(np.unique(labels))  # items of the earlier run may have no photos any more
         for table in tables:
             norm = table.detach().norm(dim=1).mean()
-            table.data[: len(sums)] = F.normalize(sums, dim=1).to(table) * norm
+            table.data[there] = F.normalize(sums[there], dim=1).to(table) * norm
 
 
 def check_network(settings: Settings, earlier: Settings) -> None:

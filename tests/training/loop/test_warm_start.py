@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from click.testing import CliRunner
 
 from retrieval.bundle.fitted import content_hash
+from retrieval.catalogue.splits import photos_in_protocol
 from retrieval.cli.main import group
 from retrieval.errors import InvalidParameter, RunError
 from training.config import Settings
@@ -152,6 +153,13 @@ def test_photos_that_a_catalogue_no_longer_has_stay_known_as_fitted(earlier: Run
         fitted = Run.open(run.path).fitted_on()
         assert fitted.contains("renamed", content)
         assert fitted.contains(gone, None)
+    kept, rows = second.splits.fit[1], second.load(START)[0]["loss.proxies"]
+    photos = photos_in_protocol(second.photos(), [kept], second.protocol, left_out=second.held_out)
+    reader = PhotoReader(photos, first.preprocessing)
+    vectors = embed_photos(first.best_model(), reader, len(photos), first.preprocessing)
+    mean = F.normalize(torch.from_numpy(vectors.mean(axis=0)), dim=0)
+    torch.testing.assert_close(F.normalize(rows[1], dim=0), mean)
+    assert rows[0].norm() > 0  # the item that is gone keeps a direction
 
 
 def test_a_run_that_dies_in_its_first_epoch_begins_again_the_same(earlier: Run, later: Run, tmp_path: Path) -> None:
