@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from index.files import take_lock
 from index.location import is_address
 from retrieval.errors import GalleryLocked, RetrievalError
-from retrieval.threshold.anchor import changed_share, measure
 from retrieval.threshold.error_rates import STALE
+from retrieval.threshold.proposal import changed_share, measure
 
 if TYPE_CHECKING:
     from .service import Service

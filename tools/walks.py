@@ -182,7 +182,7 @@ def walks() -> dict[str, set[str]]:
 def set_threshold(bundle: Any, place: Path) -> None:
     """Make the draws of a gallery anew and set its threshold."""
     from index.gallery import Gallery
-    from retrieval.threshold.anchor import propose
+    from retrieval.threshold.proposal import propose
 
     with Gallery.open(place) as gallery:
         propose(bundle, gallery).write(gallery)

@@ -19,7 +19,7 @@ from .options import BUNDLE, CATALOGUE, GALLERY, NEW_FILE, GroupedCommand, optio
 if TYPE_CHECKING:
     from index.location import AnyGallery
     from retrieval.catalogue.photos import Photo
-    from retrieval.threshold.anchor import Proposal
+    from retrieval.threshold.proposal import Proposal
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions) ->
     """
     from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle, require_match
-    from retrieval.threshold.anchor import propose
+    from retrieval.threshold.proposal import propose
 
     opened, photos = Bundle.open(bundle), options.photos()
     with open_gallery(gallery, read_only=options.dry_run) as place:

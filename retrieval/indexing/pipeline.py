@@ -30,9 +30,9 @@ from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import Photo
 from retrieval.catalogue.reading import in_order, read_ahead
 from retrieval.errors import InvalidParameter
-from retrieval.threshold.anchor import remeasure
 from retrieval.threshold.error_rates import GalleryRates
 from retrieval.threshold.gallery_points import point_before
+from retrieval.threshold.proposal import remeasure
 from retrieval.verification.features import PackedFeatures
 
 from .columns import columns_of, conversions, convert_columns, for_filters, refused_metadata

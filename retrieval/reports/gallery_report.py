@@ -19,7 +19,7 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
 from retrieval.errors import photos_of_items
 from retrieval.reports import number, percent, render
-from retrieval.threshold.anchor import Proposal, assumptions
+from retrieval.threshold.anchor import assumptions
 from retrieval.threshold.error_rates import (
     LABELLED,
     PROBE,
@@ -29,6 +29,7 @@ from retrieval.threshold.error_rates import (
     GalleryRates,
     Shift,
 )
+from retrieval.threshold.proposal import Proposal
 from retrieval.threshold.rule import linked
 from retrieval.threshold.wording import describe_twins
 

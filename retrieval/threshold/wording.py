@@ -12,8 +12,8 @@ from index.search.leave_one_out import OWN, Draws
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
 from retrieval.errors import counted
 
-from .anchor import Proposal
 from .error_rates import LABELLED, LEAST_ITEMS, PROBE, UNKNOWN, DrawnDistances, GalleryRates
+from .proposal import Proposal
 
 FEW_TWINS = 5  # pairs of items that are named
 FEW_FOUND = 0.5  # share of photos that find their item, below which it is said what to do

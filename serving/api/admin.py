@@ -11,7 +11,7 @@ from retrieval.images.formats import format_of
 from retrieval.inspect.audit import audit
 from retrieval.messages import Asked, Calibrated, LookAlikes
 from retrieval.search.result import PERHAPS
-from retrieval.threshold.anchor import propose
+from retrieval.threshold.proposal import propose
 from retrieval.threshold.wording import changes, describe
 from serving.access.guard import CALLER
 from serving.access.limits import NoSuchThing

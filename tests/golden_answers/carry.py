@@ -14,7 +14,7 @@ from retrieval.bundle.bundle import FITTED, Bundle, write_bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.images import Preprocessing
-from retrieval.threshold.anchor import remeasure
+from retrieval.threshold.proposal import remeasure
 
 
 def carry(old: Path, new: Path) -> Bundle:

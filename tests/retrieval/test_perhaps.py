@@ -23,8 +23,9 @@ from retrieval.retriever import Retriever
 from retrieval.search.answers import Served
 from retrieval.search.result import Match, SearchResult
 from retrieval.search.true_rates import Known, TrueRates
-from retrieval.threshold.anchor import anchor, remeasure
+from retrieval.threshold.anchor import anchor
 from retrieval.threshold.error_rates import DrawnDistances, GalleryRates
+from retrieval.threshold.proposal import remeasure
 from retrieval.threshold.wording import describe
 from serving.app import create_app
 

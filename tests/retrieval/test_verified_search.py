@@ -21,8 +21,8 @@ from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.worker import Batch, embed_batch, write_batch
 from retrieval.inspect.audit import audit, summary
 from retrieval.retriever import Retriever
-from retrieval.threshold.anchor import gallery_draws, propose
 from retrieval.threshold.labelled_queries import read_queries
+from retrieval.threshold.proposal import gallery_draws, propose
 from retrieval.verification.features import LocalFeatures, PackedFeatures
 
 from ..prints import BY_DETAILS, SIDE, cover_verifier, draw_cover, verified_bundle, write_covers

@@ -17,7 +17,7 @@ from retrieval.indexing.pipeline import index_catalogue
 from retrieval.inspect.audit import audit
 from retrieval.retriever import Retriever
 from retrieval.search.result import RESULT
-from retrieval.threshold.anchor import propose
+from retrieval.threshold.proposal import propose
 from retrieval.threshold.wording import changes
 from serving.app import create_app
 from serving.page.answers import answer_html, header_html

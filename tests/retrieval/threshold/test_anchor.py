@@ -12,7 +12,7 @@ import pytest
 from index.search.leave_one_out import DRAWS, NOBODY, OWN, Draws, KeptDraws
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.errors import CalibrationError, InvalidParameter
-from retrieval.threshold.anchor import CROSS_FITTED, Proposal, _point, _stricter, anchor, assumptions, precision
+from retrieval.threshold.anchor import CROSS_FITTED, anchor, assumptions, precision
 from retrieval.threshold.error_rates import (
     LABELLED,
     PROBE,
@@ -24,6 +24,7 @@ from retrieval.threshold.error_rates import (
 )
 from retrieval.threshold.gallery_points import warning_of
 from retrieval.threshold.labelled_queries import gallery_shift
+from retrieval.threshold.proposal import Proposal, _point, _stricter
 
 
 def draws(

@@ -31,7 +31,8 @@ from retrieval.indexing.draw_vectors import keep_fold_vectors
 from retrieval.indexing.pipeline import IndexReport, index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.threshold import fold_draws as threshold_folds
-from retrieval.threshold.anchor import anchor, gallery_draws
+from retrieval.threshold.anchor import anchor
+from retrieval.threshold.proposal import gallery_draws
 from retrieval.threshold.wording import describe
 
 from ...world import DIM, make_bundle, write_folder, write_model

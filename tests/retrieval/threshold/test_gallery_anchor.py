@@ -26,7 +26,6 @@ from retrieval.indexing.pipeline import IndexReport, index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever
-from retrieval.threshold.anchor import changed_share, gallery_draws, measure, propose, remeasure
 from retrieval.threshold.error_rates import LABELLED, PROBE, REFERENCE, GalleryRates
 from retrieval.threshold.gallery_points import (
     as_served,
@@ -37,6 +36,7 @@ from retrieval.threshold.gallery_points import (
     warning_of,
 )
 from retrieval.threshold.labelled_queries import read_queries
+from retrieval.threshold.proposal import changed_share, gallery_draws, measure, propose, remeasure
 from retrieval.threshold.wording import changed_answers, changes
 
 from ...world import draw, encode, make_bundle, pack_calibration, write_folder

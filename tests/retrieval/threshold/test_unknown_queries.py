@@ -24,10 +24,11 @@ from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import DataError
 from retrieval.indexing.pipeline import index_catalogue
-from retrieval.threshold.anchor import anchor, propose
+from retrieval.threshold.anchor import anchor
 from retrieval.threshold.error_rates import LABELLED, UNKNOWN
 from retrieval.threshold.gallery_points import served_point
 from retrieval.threshold.labelled_queries import by_source, read_queries
+from retrieval.threshold.proposal import propose
 from retrieval.threshold.wording import changed_rates, changes
 
 from ...world import draw, make_bundle, write_folder
