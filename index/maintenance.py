@@ -235,11 +235,16 @@ def _check_file(what: str, paths: list[Path], digest: str) -> list[str]:
 def _check_folds(path: Path, database: Database) -> list[str]:
     """Return the problem of the fold vectors, if any; without them, fitted items set no threshold."""
     try:
-        load_arrays((path / FOLDS_FILE).read_bytes())
+        arrays = load_arrays((path / FOLDS_FILE).read_bytes())
+        seqs, vectors = arrays["seqs"], arrays["vectors"]
+        if seqs.dtype.kind != "i" or seqs.shape != vectors.shape[:1] or vectors.dtype.kind != "f" or vectors.ndim != 3:
+            raise ValueError(f"seqs {seqs.shape}, vectors {vectors.shape}")
+        if len(vectors) and vectors.shape[2] != (dim := database.number("dim")):
+            raise ValueError(f"vectors of {vectors.shape[2]} numbers, not {dim}")
     except FileNotFoundError:
         written = database.rows("SELECT 1 FROM changes WHERE action = ? LIMIT 1", (KEEP_FOLDS,))
         return [f"{FOLDS_FILE}, the vectors by fold models, is missing"] if written else []
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError) as error:
         return [f"{FOLDS_FILE}, the vectors by fold models, is damaged: {error}"]
     return []
 

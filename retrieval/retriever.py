@@ -84,7 +84,7 @@ class Retriever(MeasuredGallery):
         self.close()
 
     def __repr__(self) -> str:
-        point, closed = self._last[1], ", closed" if self._closed else ""
+        point, closed = self.last[1], ", closed" if self._closed else ""
         state = f"threshold {point.threshold:.4f}" if point.decides else point.status
         return f"<Retriever {self.bundle.path} on {self.gallery.path}, {state}{closed}>"
 

@@ -88,7 +88,7 @@ class FeedbackRecorder:
         except sqlite3.Error as error:
             raise RetrievalError(
                 f"{table}, the table of recent answers, cannot be used: {error}",
-                remedy="Make room on its disk, remove a damaged table, or serve without --feedback",
+                remedy="Make room on its disk, or remove a damaged table, and start the server again",
             ) from error
 
     def close(self) -> None:

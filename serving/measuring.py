@@ -35,6 +35,7 @@ class Measuring:
         self._service = service
         self._stop = Event()
         self._seen: tuple[object, int] | None = None  # the retriever and gallery version that need no measurement
+        self._told = ""  # the last failure
         self._changed = 0.0  # time of the first change that was not measured, 0 if there is none
         self._thread = Thread(target=self._run, name="measuring", daemon=True)
 
@@ -54,7 +55,9 @@ class Measuring:
             except GalleryLocked:
                 pass  # another process measures or writes; the next look finds what it has done
             except (RetrievalError, OSError) as error:
-                LOG.warning("the threshold could not be measured: %s", error)
+                if str(error) != self._told:  # it is tried again, and told once
+                    LOG.warning("the threshold could not be measured: %s", error)
+                self._told = str(error)
             except Exception:
                 LOG.exception("the threshold could not be measured")
             self._stop.wait(PAUSE * (time.monotonic() - started))

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,7 +32,7 @@ from retrieval.search.result import BBox, SearchResult
 from retrieval.verification.features import PackedFeatures
 
 from .access.guard import CALLER
-from .access.limits import TRY_AGAIN, Busy, GalleryMismatch, NoSuchThing, PhotoChanged
+from .access.limits import TRY_AGAIN, Busy, GalleryMismatch, NoSuchThing, PhotoChanged, ReadOnly
 from .feedback import FeedbackRecorder
 from .measuring import Measuring
 from .ops.drift import DriftMonitor
@@ -67,7 +68,7 @@ class Service:
         self.reloads = Reloads(self, places or Places(retriever.bundle.path, retriever.gallery.path, detector))
         self._writing = Lock()
         file = self.settings.feedback
-        self.judged = None if file is None else FeedbackRecorder(file, self.settings.feedback_photos)
+        self.judged = None if file is None else _recorder(file, self.settings.feedback_photos)
         self.measuring = Measuring(self)
 
     def start(self) -> None:
@@ -195,13 +196,15 @@ class Service:
     def writer(self) -> Iterator[AnyGallery]:
         """Open the gallery for writing, one request at a time.
 
-        Raises GalleryLocked when another request or process is writing.
+        Raises GalleryLocked when another request or process is writing, and ReadOnly if the server may not write.
         """
         if not self._writing.acquire(timeout=self.settings.deadline_s / 2):
             raise GalleryLocked("another request is writing to the gallery", remedy=TRY_AGAIN)
         try:
             served = self.retriever.gallery
             shared = is_address(served.path)  # Milvus has no write lock, and an open gallery knows its photos
+            if not (shared or os.access(served.path, os.W_OK)):
+                raise ReadOnly("the gallery is read-only here", remedy="Change it where it is written")
             with nullcontext(served) if shared else open_gallery(served.path) as gallery:
                 gallery.lock()
                 gallery.feature_format = PackedFeatures.of(self.retriever.bundle)
@@ -242,6 +245,8 @@ class Service:
                         remedy="Serve the bundle that the photos were indexed with, or index them into a new gallery",
                     )
                 replaced = gallery.photo(photo_id) is not None
+                if etag is not None and not replaced:
+                    raise PhotoChanged(f"there is no photo {photo_id}", remedy="Send it without If-Match")
                 if replaced and is_new:
                     raise PhotoChanged(f"there is a photo {photo_id} already", remedy="Choose another id")
                 check_unchanged(gallery, _known(etag, photo_id))
@@ -276,6 +281,15 @@ def check_unchanged(gallery: AnyGallery, known: Mapping[str, str]) -> None:
     changed = [photo_id for photo_id, etag in known.items() if etag_of(gallery.photo(photo_id)) != etag]
     if changed:
         raise PhotoChanged(f"somebody else has changed {listed(changed)}", remedy="Load the photos again")
+
+
+def _recorder(file: Path, photos: Path | None) -> FeedbackRecorder | None:
+    """Return the recorder of answers; without room for them, searches are served without feedback."""
+    try:
+        return FeedbackRecorder(file, photos)
+    except RetrievalError as error:
+        log.warning("feedback is not accepted: %s", error)
+        return None
 
 
 def _known(etag: str | None, *photo_ids: str) -> dict[str, str]:

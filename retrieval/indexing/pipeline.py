@@ -212,7 +212,7 @@ def _anchor(
     keep_fold_vectors(bundle, gallery, photos, progress=progress)
     found = remeasure(bundle, gallery, tighten=False)
     report.point, report.rates, report.unanchored = found.point, found.rates, found.why_not
-    report.is_set = found.point is not None and found.point != found.before
+    report.is_set = found.is_set
 
 
 def recall_queries(bundle: Bundle) -> NDArray[np.float32] | None:

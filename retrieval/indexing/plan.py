@@ -116,9 +116,10 @@ class SyncPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain JSON values."""
-        names = ("add", "read", "update", "gone", "refused")
-        lines = {name: lines for name, (_, lines) in zip(names, self.sections(), strict=True)}
-        return {**lines, "unchanged": self.unchanged}
+        names = ("add", "read", "update", "gone")
+        lines = {name: lines for name, (_, lines) in zip(names, self.sections()[:-1], strict=True)}
+        refused = [{"photo_id": photo_id, "reason": reason} for photo_id, reason in self.refused.items()]
+        return {**lines, "refused": refused, "unchanged": self.unchanged}
 
 
 def sync_plan(

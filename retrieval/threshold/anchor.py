@@ -97,26 +97,36 @@ def anchor(
     mated = _Mated.of(draws, gallery_items=gallery_items, least_items=least_items)
     twins = suspected_twins(draws.get(OWN, Draws.none()))
     threshold, status = _choose(drawn, target_fpir, mated, cap, certify=certify, twins=twins)
+    evidence = evidence_at(
+        draws,
+        threshold,
+        target_fpir,
+        gallery_items=gallery_items,
+        shift=shift,
+        fitted=fitted,
+        least_items=least_items,
+    )
+    return OperatingPoint(threshold, status, target_fpir, evidence)
+
+
+def evidence_at(
+    draws: Mapping[str, Draws],
+    threshold: float,
+    target_fpir: float,
+    *,
+    gallery_items: int,
+    shift: Shift,
+    fitted: Collection[str],
+    least_items: int = LEAST_ITEMS,
+) -> dict[str, Any]:
+    """Return what draws show of a threshold, and of the gallery; the arguments are those of `anchor`."""
+    drawn = DrawnDistances.of(draws, shift=shift, without=fitted)
+    mated = _Mated.of(draws, gallery_items=gallery_items, least_items=least_items)
+    own = draws.get(OWN, Draws.none())
     evidence = {
         "anchored": True,
         "gallery_items": gallery_items,
         "shift": shift.to_dict(),
-        **_drawn_evidence(draws, drawn, threshold, shift),
-        "perhaps": _perhaps(drawn, mated, threshold),
-        "tpir": None,
-        "tpir_of": None,
-    }
-    if mated is not None:
-        evidence |= mated.evidence(threshold, drawn, target_fpir)
-    return OperatingPoint(threshold, status, target_fpir, evidence)
-
-
-def _drawn_evidence(
-    draws: Mapping[str, Draws], drawn: DrawnDistances, threshold: float, shift: Shift
-) -> dict[str, Any]:
-    """Return what draws show of a threshold, and of the gallery."""
-    own = draws.get(OWN, Draws.none())
-    return {
         "items_drawn": drawn.items,
         "cross_fitted": drawn.cross_fitted,
         "sources": {name: len(set(draws[name].items)) for name in SOURCES if name in draws and len(draws[name])},
@@ -128,7 +138,11 @@ def _drawn_evidence(
         "assumptions": assumptions(
             draws, shift_items=shift.items if OWN in draws else 0, cross_fitted=drawn.cross_fitted > 0
         ),
+        "perhaps": _perhaps(drawn, mated, threshold),
+        "tpir": None,
+        "tpir_of": None,
     }
+    return evidence if mated is None else evidence | mated.evidence(threshold, drawn, target_fpir)
 
 
 def _uncertified(drawn: DrawnDistances, target_fpir: float) -> CalibrationError:

@@ -17,7 +17,14 @@ from index.location import AnyGallery
 from index.search.leave_one_out import sample
 from index.snapshot import group_of
 from retrieval.bundle.bundle import Bundle
-from retrieval.bundle.operating_point import NOTHING, UNANCHORED, UNCALIBRATED, OperatingPoint
+from retrieval.bundle.operating_point import (
+    CERTIFIED,
+    ESTIMATED,
+    NOTHING,
+    UNANCHORED,
+    UNCALIBRATED,
+    OperatingPoint,
+)
 from retrieval.errors import command
 
 from .error_rates import LEAST_ITEMS, GalleryRates, recent_draws
@@ -137,15 +144,21 @@ def warning_of(
 def as_served(point: OperatingPoint, gallery: AnyGallery, draws_id: str) -> tuple[OperatingPoint, GalleryRates | None]:
     """Return a point as it serves in the newest version, with its rates, None if they are not known.
 
-    It does not decide where too few items support its threshold, such as in a gallery that has shrunk.
+    It does not decide where too few items support its threshold, such as in a gallery that has shrunk. Nothing is
+    certified in a gallery that has changed since.
     """
     anchored, rates, least = point.evidence.get("anchored"), None, point.evidence.get("least_items", 0)
-    enough = gallery.items >= LEAST_ITEMS if anchored else not least or _groups(gallery, SEEN * least) >= least
     draws = recent_draws(gallery, draws_id) if anchored else None
     if draws is not None:
         rates = GalleryRates.of(draws, point)
         enough = rates is not None
-    return point if enough else replace(point, threshold=NOTHING, status=UNCALIBRATED), rates
+    elif anchored:
+        enough = _groups(gallery, SEEN * LEAST_ITEMS) >= LEAST_ITEMS
+        point = replace(point, status=ESTIMATED) if point.status == CERTIFIED else point
+    else:
+        enough = not least or _groups(gallery, SEEN * least) >= least
+    evidence = {"anchored": True} if anchored else {}
+    return point if enough else OperatingPoint(NOTHING, UNCALIBRATED, point.target_fpir, evidence), rates
 
 
 def _groups(gallery: AnyGallery, most: int) -> int:
@@ -164,7 +177,7 @@ class MeasuredGallery:
     def __init__(self, bundle: Bundle, gallery: AnyGallery) -> None:
         self.bundle = bundle
         self.gallery = gallery
-        self._last: tuple[int, OperatingPoint, GalleryRates | None] = -1, bundle.operating_point, None  # of a version
+        self.last: tuple[int, OperatingPoint, GalleryRates | None] = -1, bundle.operating_point, None  # version read
 
     @property
     def point(self) -> OperatingPoint:
@@ -184,14 +197,14 @@ class MeasuredGallery:
 
         The rates are unknown unless the version is the newest or was read last.
         """
-        last = self._last
+        last = self.last
         if version == last[0]:
             return last[1:]
         point = stored_point(stored, self.bundle) or self.bundle.operating_point
         point, rates = as_served(point, self.gallery, self.bundle.draws_id)
         if version != self.gallery.version:
             return point, None
-        self._last = version, point, rates
+        self.last = version, point, rates
         return point, rates
 
     @property

@@ -19,7 +19,7 @@ from retrieval.errors import CalibrationError
 from retrieval.indexing.worker import CONTENT
 from retrieval.inspect.duplicates import is_copy
 
-from .anchor import anchor
+from .anchor import anchor, evidence_at
 from .error_rates import LABELLED, PROBE, REFERENCE, GalleryRates, Shift
 from .fold_draws import fold_draws
 from .gallery_points import carried_point, pack_points, served_point, stored_point
@@ -55,13 +55,21 @@ class Proposal:
         return None if self.point is None else GalleryRates.of(self.draws, self.point)
 
     @property
+    def is_set(self) -> bool:
+        """Return whether the threshold or its status is new. Otherwise only its evidence may be."""
+        before, point = self.before, self.point
+        return point is not None and (
+            before is None or (point.threshold, point.status) != (before.threshold, before.status)
+        )
+
+    @property
     def is_news(self) -> bool:
         """Return whether there is anything to keep."""
         return self.point is not None and (self.is_new or self.point != self.before)
 
     def summary(self) -> str:
         """Return a sentence on a threshold that was set or tightened, "" if none was."""
-        if self.point is None or self.point == self.before:
+        if self.point is None or not self.is_set:
             return ""
         if self.before is None:
             return f"The gallery got its first threshold, {self.point.threshold:.4f}."
@@ -85,7 +93,8 @@ class Proposal:
         contents: dict[str, bytes | None] = {DRAWS: self.draws.pack()}
         action = "measure the threshold"
         if self.point != self.before and gallery.kept(POINT) == self.stored:
-            contents[POINT], action = pack_points(self.stored, self.bundle, self.point), self.action
+            contents[POINT] = pack_points(self.stored, self.bundle, self.point)
+            action = self.action if self.is_set else action
         if self.labelled is not None:
             contents[QUERIES] = pack_queries(self.labelled, self.bundle.features_key)
         gallery.keep(contents, action, actor=actor)
@@ -129,7 +138,7 @@ def propose(
 def measure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tighten: bool = True) -> Proposal:
     """Measure the promise of a bundle's operating point in a gallery, and propose a stricter one if it is broken.
 
-    Without `tighten`, a point stays as it is, and its rates tell what it does.
+    Without `tighten`, a threshold stays as it is, and its evidence tells what it does.
 
     Draws of the newest version that the gallery keeps are reused. A gallery without a point gets one, if it has enough
     items, of at most the threshold `cap`: that of another bundle with the same draws and target if it keeps its
@@ -147,8 +156,9 @@ def measure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tight
             point = carried
         else:
             point, why_not = _point(gallery, draws, bundle.operating_point.target_fpir, cap=cap)
-    elif tighten:
-        point = _stricter(gallery, draws, before) or before
+    else:
+        stricter = _stricter(gallery, draws, before) if tighten else None
+        point = _told_anew(gallery, draws, stricter or before) if stricter or is_new else before
     served = served_point(stored, bundle, gallery)
     return Proposal(bundle, draws, served, before, point, why_not, action=action, stored=stored, is_new=is_new)
 
@@ -212,6 +222,17 @@ def _stricter(gallery: AnyGallery, draws: KeptDraws, before: OperatingPoint) -> 
     new = new or again(max(before.target_fpir, rates.drawn.smallest_target))[0]
     new = None if new is None else replace(new, target_fpir=before.target_fpir)
     return None if new is None or (new.threshold, new.status) == (before.threshold, before.status) else new
+
+
+def _told_anew(gallery: AnyGallery, draws: KeptDraws, point: OperatingPoint) -> OperatingPoint:
+    """Return a point with the evidence of draws, or as it is if they are of too few items to tell anything."""
+    if GalleryRates.of(draws, point) is None:
+        return point
+    shift, target = Shift.of(point), point.target_fpir
+    evidence = evidence_at(
+        draws.sources, point.threshold, target, gallery_items=gallery.items, shift=shift, fitted=draws.fitted
+    )
+    return replace(point, evidence={**evidence, "gallery_version": draws.version})
 
 
 def gallery_draws(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | None = None) -> KeptDraws:

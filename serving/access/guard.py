@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from urllib.parse import unquote_to_bytes
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
@@ -78,6 +79,7 @@ class _Request:
     method: str
     path: str
     started: float
+    is_utf8: bool = True  # whether its address is
     client: str = ""  # name of the key, or the address without keys
     key: str = ""
     status: int = 500
@@ -105,6 +107,7 @@ class Guard:
             scope["method"],
             scope["path"],
             time.perf_counter(),
+            _is_utf8(scope),
         )
         scope.setdefault("state", {})["request_id"] = request.request_id
         request.client = (scope.get("client") or ("",))[0]
@@ -129,6 +132,8 @@ class Guard:
     def _refusal(self, request: _Request, headers: Headers) -> JSONResponse | None:
         if request.path in PROBES:
             return None
+        if not request.is_utf8:
+            return problem(400, "the address is not UTF-8", "Percent-encode the bytes of UTF-8 text.")
         refusal = self._bad_origin(request, headers)
         if refusal is not None:
             return refusal
@@ -180,6 +185,16 @@ class Guard:
         level = logging.DEBUG if request.path in PROBES or route == "page" else logging.INFO
         facts = {"method": request.method, "route": route, "status": status, "ms": round(1e3 * seconds, 2)}
         log.log(level, "request", extra={"facts": {"request_id": request.request_id, "key": request.key, **facts}})
+
+
+def _is_utf8(scope: Scope) -> bool:
+    """Return whether path and query are UTF-8; other bytes would all become the same character."""
+    try:
+        unquote_to_bytes(scope.get("raw_path") or b"").decode()
+        unquote_to_bytes(scope["query_string"]).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _with_headers(headers: Sequence[tuple[bytes, bytes]], request: _Request) -> list[tuple[bytes, bytes]]:

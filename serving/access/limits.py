@@ -44,6 +44,10 @@ class GalleryMismatch(RetrievalError):
     """The served bundle does not compute the local features that the gallery keeps."""
 
 
+class ReadOnly(RetrievalError):
+    """The gallery is in a folder that the server may not write to."""
+
+
 class PartlyWritten(RetrievalError):
     """The disk became full after a part of a table had been written."""
 

@@ -23,6 +23,7 @@ STATUS = {
     "ImageUnsupported": HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     "NoSuchThing": HTTPStatus.NOT_FOUND,
     "GalleryMismatch": HTTPStatus.CONFLICT,
+    "ReadOnly": HTTPStatus.CONFLICT,
     "PhotoChanged": HTTPStatus.PRECONDITION_FAILED,
     "PruneRefused": HTTPStatus.CONFLICT,
     "CalibrationError": HTTPStatus.CONFLICT,  # the gallery's photos set no threshold

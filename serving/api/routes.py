@@ -212,12 +212,13 @@ def server_info(service: Service) -> dict[str, Any]:
 
 
 def _identity(retriever: Retriever) -> dict[str, Any]:
-    """Return what serves, for the answer to a reload."""
+    """Return what was searched last, for the answer to a reload: the gallery before may not be readable any more."""
+    version, point, _ = retriever.last
     return {
         "bundle_id": retriever.bundle.bundle_id,
-        "gallery_version": retriever.gallery.version,
-        "threshold": retriever.point.threshold_or_none,
-        "threshold_status": threshold_status(retriever.point, retriever.bundle),
+        "gallery_version": version,
+        "threshold": point.threshold_or_none,
+        "threshold_status": threshold_status(point, retriever.bundle),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -153,6 +154,37 @@ def test_photos_are_added_found_replaced_and_removed(client: TestClient) -> None
     assert search(client)["decision"] == "no_match"
 
 
+@pytest.mark.parametrize("address", ["/v1/photos/caf%E9?item_id=a", "/v1/photos/p?item_id=%FF", "/v1/items?find=%C3"])
+def test_an_address_that_is_not_utf_8_is_refused(client: TestClient, address: str) -> None:
+    """Its bytes would all become one character, and photos with such ids would replace each other."""
+    method, content = ("GET", None) if "find" in address else ("PUT", STRANGER)
+    answer = client.request(method, address, content=content)
+    assert (answer.status_code, answer.json()["title"]) == (400, "the address is not UTF-8")
+    assert client.get("/v1/items?find=%C3%A9").status_code == 200
+
+
+def test_a_gallery_that_the_server_may_not_write_says_so(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    access = os.access
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
+        for answer in (client.put("/v1/photos/p?item_id=a", content=STRANGER), client.delete("/v1/items/item-01")):
+            assert (answer.status_code, "the gallery is read-only here" in answer.text) == (409, True)
+    assert client.delete("/v1/items/item-01").status_code == 200
+
+
+def test_a_table_of_answers_without_room_costs_no_search(
+    shop: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "feedback.jsonl.answers.sqlite").write_bytes(b"no table" * 1000)
+    settings = ServeSettings(feedback=tmp_path / "feedback.jsonl")
+    retriever = Retriever.open(shop / "bundle", shop / "gallery")
+    with TestClient(create_app(retriever, settings=settings, page=False)) as client:
+        assert search(client)["matches"][0]["item_id"] == "item-03"
+        judged = client.post("/v1/feedback", json={"request_id": "a", "verdict": "right"})
+        assert (judged.status_code, "does not accept feedback" in judged.text) == (404, True)
+    assert "feedback is not accepted" in caplog.text
+
+
 def test_items_are_listed_page_by_page(client: TestClient) -> None:
     first = client.get("/v1/items?limit=7").json()
     assert (first["items"][0], len(first["items"]), first["next"]) == ("item-00", 7, "item-06")
@@ -212,6 +244,7 @@ def test_a_photo_that_was_changed_since_is_neither_replaced_nor_removed_where_th
     assert client.delete(name, headers={"If-Match": mine}).status_code == 200
     assert client.delete(name, headers={"If-Match": mine}).status_code == 412
     assert client.delete(name, headers={"If-Match": "*"}).status_code == 404
+    assert client.put(name, json=body, headers={"If-Match": "*"}).status_code == 412
 
 
 def test_a_table_changes_nothing_if_one_of_its_photos_was_changed_since(client: TestClient) -> None:

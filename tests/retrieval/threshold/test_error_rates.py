@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -13,6 +12,7 @@ from scipy import stats
 from index.gallery import Gallery
 from index.search.leave_one_out import NOBODY, OWN, PHOTOS, Draws, KeptDraws
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
+from retrieval.threshold import gallery_points
 from retrieval.threshold.error_rates import TOLERANCE, DrawnDistances, GalleryRates
 from retrieval.threshold.gallery_points import as_served
 
@@ -156,7 +156,8 @@ def test_rates_are_known_until_more_than_a_hundredth_of_the_photos_has_changed(
     kept = KeptDraws("model", {OWN: own_draws(400)}, frozenset(), fingerprint=(photos, 0))
     monkeypatch.setattr(KeptDraws, "read", lambda _: kept)
     monkeypatch.setattr(KeptDraws, "changed", lambda *_: changed)
-    point, gallery = OperatingPoint(0.5, ESTIMATED, 0.1, {"anchored": True}), cast(Gallery, SimpleNamespace(items=400))
+    monkeypatch.setattr(gallery_points, "_groups", lambda *_: 400)
+    point, gallery = OperatingPoint(0.5, ESTIMATED, 0.1, {"anchored": True}), cast(Gallery, None)
     assert (as_served(point, gallery, "model")[1] is not None) == known
     assert as_served(point, gallery, "another model")[1] is None
     assert as_served(OperatingPoint(0.5, ESTIMATED, 0.1, {}), gallery, "model")[1] is None

@@ -5,6 +5,7 @@ The bundle has two fold models. The first one sees photos as the served model do
 
 from __future__ import annotations
 
+import io
 import math
 from collections import Counter
 from dataclasses import replace
@@ -194,7 +195,23 @@ def test_damaged_fold_vectors_are_made_anew(tmp_path: Path, photos: Path, damage
     assert (tmp_path / "g" / FOLDS_FILE).read_bytes() == whole
 
 
-@pytest.mark.parametrize(("damage", "told"), [(None, "is missing"), (b"PK\x03\x04 no archive", "is damaged")])
+def npz(**arrays: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, key=np.array("k"), **arrays)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (None, "is missing"),
+        (b"PK\x03\x04 no archive", "is damaged"),
+        (npz(seqs=np.arange(3), vectors=np.zeros((2, 5, 48), np.float16)), "is damaged"),
+        (npz(seqs=np.arange(2), vectors=np.zeros((2, 5, 7), np.float16)), "is damaged: vectors of 7 numbers, not 48"),
+        (npz(seqs=np.arange(2)), "is damaged"),
+    ],
+    ids=["missing", "no archive", "another number of photos", "another length", "no vectors"],
+)
 @pytest.mark.parametrize("copied", [False, True])
 def test_lost_or_damaged_fold_vectors_are_named_with_their_file(
     tmp_path: Path, photos: Path, damage: bytes | None, told: str, *, copied: bool
