@@ -98,7 +98,7 @@ def item_routes(service: Service) -> APIRouter:
 
 
 def photo_routes(service: Service) -> APIRouter:
-    """Return the photo and thumbnail routes."""
+    """Return the photo routes."""
     router = APIRouter(prefix="/v1", tags=["gallery"])
 
     @router.get("/photos/{photo_id:any}", response_model=Photo, responses=errors(404))
@@ -144,6 +144,13 @@ def photo_routes(service: Service) -> APIRouter:
         """Remove a photo."""
         photos, version = service.remove(photo_ids=[photo_id], etag=if_match)
         return {"photos": photos, "gallery_version": version}
+
+    return router
+
+
+def thumbnail_routes(service: Service) -> APIRouter:
+    """Return the thumbnail route."""
+    router = APIRouter(prefix="/v1", tags=["gallery"])
 
     @router.get(
         "/thumbnails/{photo_id:any}",

@@ -36,7 +36,7 @@ from serving.service import Service
 
 from .admin import admin_routes
 from .bodies import broken_rule, known_parameters
-from .gallery import item_routes, photo_routes, sync_routes
+from .gallery import item_routes, photo_routes, sync_routes, thumbnail_routes
 from .problems import STATUS, answers, document, errors, problem, problem_response
 from .search import feedback_routes, ranking_routes, search_routes
 
@@ -76,7 +76,8 @@ def create_api(service: Service) -> FastAPI:
         redoc_url=None,
     )
     _handle_errors(app)
-    searches, gallery = (search_routes, ranking_routes, feedback_routes), (item_routes, photo_routes, sync_routes)
+    searches = (search_routes, ranking_routes, feedback_routes)
+    gallery = (item_routes, photo_routes, thumbnail_routes, sync_routes)
     for routes in (*searches, *gallery, admin_routes, state_routes, report_routes):
         app.include_router(routes(service), dependencies=[Depends(known_parameters)])
     app.include_router(probe_routes(service))
