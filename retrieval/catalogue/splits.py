@@ -200,7 +200,7 @@ def photos_by_hash(photos: Sequence[Photo]) -> dict[str, list[Photo]]:
     """Return the photos of each item, both in the order of hashes of their ids."""
 
     def place(name: str) -> tuple[int, str]:
-        return zlib.crc32(name.encode()), name
+        return zlib.crc32(name.encode(errors="surrogatepass")), name
 
     by_item: dict[str, list[Photo]] = defaultdict(list)
     for photo in sorted(photos, key=lambda photo: place(photo.photo_id)):
@@ -216,6 +216,10 @@ def query_and_gallery(
     positions = [i for i, photo in enumerate(photos) if photo.item_id in chosen]
     queries = [i for i in positions if side(photos[i]) == protocol.query_source]
     gallery = [i for i in positions if side(photos[i]) == protocol.gallery_source]
+    if not positions:
+        raise DataError(
+            f"the catalogue has no photo of the {len(chosen)} {name} items", remedy="Restore them, or train a new run"
+        )
     if not queries or not gallery:
         raise DataError(
             f"the {name} items have {len(queries)} query and {len(gallery)} gallery photos ({protocol.describe()})",

@@ -152,7 +152,7 @@ class _Drawn:
             "sources": self.sources(),
             "kinds": self.kinds(own),
             "measured": self.rates.fpir(point.threshold),
-            "expected": float(point.evidence.get("fpir_expected", 0)),
+            "expected": self.rates.expected(point.threshold),
             "families": families,
             "returned": returned,
             "look_alikes": self.pairs(own, np.argsort(own.distances, kind="stable"), own.nearest),

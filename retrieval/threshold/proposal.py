@@ -158,7 +158,8 @@ def measure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tight
             point, why_not = _point(gallery, draws, bundle.operating_point.target_fpir, cap=cap)
     else:
         stricter = _stricter(gallery, draws, before) if tighten else None
-        point = _told_anew(gallery, draws, stricter or before) if stricter or is_new else before
+        told = not is_new and before.evidence.get("gallery_version") == draws.version
+        point = _told_anew(gallery, draws, stricter or before) if stricter or not told else before
     served = served_point(stored, bundle, gallery)
     return Proposal(bundle, draws, served, before, point, why_not, action=action, stored=stored, is_new=is_new)
 

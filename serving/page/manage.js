@@ -202,7 +202,8 @@ async function showRates() {
   const row = (name, ...values) => make("tr", {}, make("th", { textContent: name, scope: "row" }), ...values.map((value) => make("td", { textContent: value })));
   const parts = [make("p", { textContent: "Changes of the catalogue change how often the search is right. Measure again after larger ones: every item is left out in turn and searched for. For fewer false matches, set a lower target: retrieval calibrate BUNDLE GALLERY --target-fpir 0.01." }),
     button("Measure again", async () => { measured = await call("POST", "v1/admin/calibrate"); tell("The threshold was measured again."); })];
-  const points = measured ? [measured.before, measured.after] : [info], of = (name) => points.map((point) => percent(point.evidence?.[name]));
+  const now = { ...info, evidence: { ...info.evidence, fpir_expected: info.in_gallery?.fpir_expected } }; // in this version
+  const points = measured ? [measured.before, measured.after] : [now], of = (name) => points.map((point) => percent(point.evidence?.[name]));
   const columns = measured ? ["before", "after"] : [`now (${info.threshold_status})`];
   parts.push(make("table", {}, make("thead", {}, make("tr", {}, ...["", ...columns].map((text) => make("th", { textContent: text, scope: "col" })))), make("tbody", {},
     row("Threshold", ...points.map((point) => (typeof point.threshold === "number" ? point.threshold.toFixed(4) : "none"))),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from index.search.item_distance import ItemDistance
 from retrieval.catalogue.read import Photo
-from retrieval.catalogue.splits import MOST_ITEMS, EvaluationProtocol, photos_by_hash, side
+from retrieval.catalogue.splits import MOST_ITEMS, EvaluationProtocol, photos_by_hash, require_mates, side
 from retrieval.metrics.consistency import search_curves
 from retrieval.metrics.identification import SearchScores
 
@@ -64,7 +64,10 @@ class MixedGallery:
             Ids of photos that training left out (`photos_to_hold_out`): the queries of their items, which were fitted.
         unfitted, calibration:
             Items that were not fitted. The threshold comes from calibration items if there are any.
+
+        Raises DataError if no photo of the unfitted items has another one of its item, such as in a changed catalogue.
         """
+        require_mates("unfitted", photos, unfitted, protocol)
         by_item, new = photos_by_hash(photos), set(held_out)
         used: dict[str, Photo] = {}
         queries, gallery, parts = [], [], []

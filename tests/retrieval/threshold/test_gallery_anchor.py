@@ -285,6 +285,19 @@ def test_index_after_another_export_of_the_same_model_keeps_a_threshold_that_kee
     assert f"Threshold before: 9.0000, now: {before.threshold:.4f}." in run.output
 
 
+def test_rates_told_after_a_rollback_to_another_bundle_are_of_the_gallery_as_it_is(tmp_path: Path) -> None:
+    first, laxer = bundle_of(tmp_path), bundle_of(tmp_path, name="laxer", point=replace(TARGET, target_fpir=0.5))
+    before = fill(first, tmp_path, range(25)).point
+    fill(laxer, tmp_path, range(25, 60))
+    photos = read_catalogue(tmp_path / "photos-25-60")
+    report = index_catalogue(first, photos, tmp_path / "g", progress=False)  # no photo changes
+    assert threshold_of(report.point) == threshold_of(before)
+    assert report.rates is not None
+    assert report.point is not None
+    told = report.point.evidence
+    assert (told["gallery_items"], told["fpir_expected"]) == (60, report.rates.expected(report.point.threshold))
+
+
 def test_index_that_keeps_a_threshold_tells_its_rate_in_the_gallery_as_it_is_now(tmp_path: Path) -> None:
     bundle = bundle_of(tmp_path)
     run = partial(CliRunner().invoke, group, catch_exceptions=False)

@@ -11,7 +11,8 @@ import pytest
 
 from index.search.item_distance import ItemDistance
 from retrieval.catalogue.read import Photo
-from retrieval.catalogue.splits import EvaluationProtocol, photos_in_protocol, photos_to_hold_out
+from retrieval.catalogue.splits import EvaluationProtocol, photos_by_hash, photos_in_protocol, photos_to_hold_out
+from retrieval.errors import DataError
 from retrieval.metrics.consistency import search_opis
 from retrieval.metrics.identification import SearchScores, threshold_at_fpir
 from training.evaluation.evaluate import item_labels
@@ -210,6 +211,19 @@ def test_nothing_is_worse_by_a_handful_of_unfitted_items() -> None:
         mixed = mixed_of(kept)
         good, bad = (mixed.search(vectors_of(list(mixed.photos), noise=noise)) for noise in (0.3, 4.0))
         assert [text.partition(" ")[0] for text in worse(mixed.compare(good, bad, TARGET))] == found
+
+
+@pytest.mark.parametrize("unfitted", [["alone-0", "alone-1"], ["gone"]], ids=["one photo each", "gone"])
+def test_unfitted_items_that_no_photo_can_find_are_refused(unfitted: list[str]) -> None:
+    photos = make_photos({"alone-0": 1, "alone-1": 1, "fitted-0": 5, "fitted-1": 4})
+    held_out = photos_to_hold_out(photos, ["fitted-0", "fitted-1"], ALONE)
+    with pytest.raises(DataError, match=r"no photo of the \d unfitted items"):
+        MixedGallery.of(photos, held_out=held_out, unfitted=unfitted, protocol=ALONE)
+
+
+def test_ids_that_are_not_utf_8_have_a_place_among_the_photos() -> None:
+    photos = make_photos({"caf\udce9": 3, "mug": 2})
+    assert {item: len(own) for item, own in photos_by_hash(photos).items()} == {"caf\udce9": 3, "mug": 2}
 
 
 def test_calibration_items_set_the_threshold_where_there_are_any(photos: list[Photo]) -> None:
