@@ -13,16 +13,16 @@ from tools.walks import rooms, sizes, walks
 from .conftest import ROOT
 
 MOST = {
-    "statements": 15_910,
-    "lines": 35_467,
-    "modules": 234,
+    "statements": 16_110,
+    "lines": 35_850,
+    "modules": 235,
     "options": 152,
     "settings": 44,
     "largest_room": 12,
     "most_methods": 28,
 }
 WALKS = {"a search in process": 20, "a search over HTTP": 30, "a new row": 46, "draws to threshold": 20}
-LINES_OF_TESTS, LINES_OF_RESEARCH = 33_574, 11_200
+LINES_OF_TESTS, LINES_OF_RESEARCH = 34_240, 11_210
 IMPORTED = 80  # modules of ours that `import retrieval.retriever` brings
 
 
