@@ -76,18 +76,23 @@ def check_vectors(vectors: ArrayLike, dim: int) -> NDArray[np.float32]:
 
 
 def check_values(metadata: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
-    """Raise InvalidParameter if a value of a declared column is not of its kind, or a text has a null character.
+    """Raise InvalidParameter if a value of a declared column is not of its kind, or a text cannot be compared.
 
-    No filter would find them: SQLite cuts a text at a null character.
+    No filter would find them.
     """
     for values in metadata:
-        for name, value in values.items():
-            if isinstance(value, str) and "\0" in value:
-                raise InvalidParameter(f"metadata {name}", "have no null character", value, remedy="Remove it")
+        check_texts(values)
         for name, kind in columns.items():
             value = values.get(name)
             if value is not None and kind_of(value) != kind:
                 raise InvalidParameter(f"metadata {name}", f"be a {kind}, as the column is declared", value)
+
+
+def check_texts(metadata: Mapping[str, Any]) -> None:
+    """Raise InvalidParameter for a text with a null character, at which SQLite would cut it."""
+    for name, value in metadata.items():
+        if isinstance(value, str) and "\0" in value:
+            raise InvalidParameter(f"metadata {name}", "have no null character", value, remedy="Remove it")
 
 
 def encode_metadata(metadata: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -21,6 +22,11 @@ SCHEME = "milvus+"  # scheme of an address: milvus+http://host:19530/name, or mi
 def is_address(place: str | Path) -> bool:
     """Return whether a location is the address of a gallery on a Milvus cluster."""
     return isinstance(place, str) and place.startswith(SCHEME)
+
+
+def is_writable(place: str | Path) -> bool:
+    """Return whether this process may change the gallery at a path; the one at an address, as far as is known."""
+    return is_address(place) or os.access(place, os.W_OK)
 
 
 def open_gallery(place: str | Path, *, read_only: bool = False) -> AnyGallery:

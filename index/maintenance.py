@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +22,13 @@ from index.ann.recall import Recall, reference_search, settings_of, tune
 
 from .database import DATABASE, FEATURES_KEY, INDEXES, RESTORE, SEGMENTS, Database, IndexFile, Segment
 from .errors import GalleryCorrupt, GalleryError
-from .files import load_arrays, new_file, sha256, sync_folder
-from .search.leave_one_out import FOLDS_FILE
+from .files import new_file, sha256, sync_folder
+from .search.leave_one_out import FOLDS_FILE, FoldVectors
 from .segments import OpenSegment, Part, encode_row, open_segment, segment_paths, write_segment
 from .snapshot import Snapshot, removed_seqs
+
+if TYPE_CHECKING:
+    from .gallery import Gallery
 
 FANOUT = 16  # segments of one size that are combined into one
 SMALLEST = 16  # rows of the smallest size
@@ -35,7 +39,7 @@ FAISS, SEQS, PARTIAL = ".faiss", ".npy", ".partial"
 INDEX_ENDINGS = (FAISS, SEQS, PARTIAL)  # of the files of indexes
 MIN_RECALL = 0.99  # an index whose recall has a smaller lower bound is refused
 COMPARED = 10_000  # photos compared at a time
-KEEP_FOLDS = "keep fold vectors"  # the change that is logged before they are written
+FOLDS = "folds"  # the name under which the hash of the fold vectors is kept
 SHOWN = 5  # damaged rows listed per segment
 LINES = """SELECT seq, photo_id, item_id, metadata FROM photos JOIN items ON number = item
 WHERE seq BETWEEN ? AND ? ORDER BY seq"""
@@ -185,11 +189,22 @@ def verify_files(path: Path) -> list[str]:
         return [error.message]
 
 
-def require_folds(path: Path) -> None:
-    """Raise GalleryCorrupt if the fold vectors of a gallery are damaged, or missing although they were written."""
+def write_folds(gallery: Gallery, folds: FoldVectors) -> dict[str, bytes]:
+    """Replace the fold vectors of a gallery; return their hash, which it must keep (`Gallery.keep`)."""
+    folds.write(gallery)
+    return {FOLDS: sha256(gallery.path / FOLDS_FILE).encode()}
+
+
+def fold_problems(path: Path) -> list[str]:
+    """Return the problem of the fold vectors of a gallery: missing, or not those that were written; [] if intact."""
     with closing(Database(path / DATABASE, read_only=True)) as database:
-        for problem in _check_folds(path, database):
-            raise GalleryCorrupt(f"{path}: {problem}", remedy=RESTORE)
+        return _check_folds(path, database)
+
+
+def require_folds(path: Path) -> None:
+    """Raise GalleryCorrupt if the fold vectors of a gallery are missing, or not those that were written."""
+    for problem in fold_problems(path):
+        raise GalleryCorrupt(f"{path}: {problem}", remedy=RESTORE)
 
 
 def check_database(database: Database) -> list[str]:
@@ -233,20 +248,10 @@ def _check_file(what: str, paths: list[Path], digest: str) -> list[str]:
 
 
 def _check_folds(path: Path, database: Database) -> list[str]:
-    """Return the problem of the fold vectors, if any; without them, fitted items set no threshold."""
-    try:
-        arrays = load_arrays((path / FOLDS_FILE).read_bytes())
-        seqs, vectors = arrays["seqs"], arrays["vectors"]
-        if seqs.dtype.kind != "i" or seqs.shape != vectors.shape[:1] or vectors.dtype.kind != "f" or vectors.ndim != 3:
-            raise ValueError(f"seqs {seqs.shape}, vectors {vectors.shape}")
-        if len(vectors) and vectors.shape[2] != (dim := database.number("dim")):
-            raise ValueError(f"vectors of {vectors.shape[2]} numbers, not {dim}")
-    except FileNotFoundError:
-        written = database.rows("SELECT 1 FROM changes WHERE action = ? LIMIT 1", (KEEP_FOLDS,))
-        return [f"{FOLDS_FILE}, the vectors by fold models, is missing"] if written else []
-    except (OSError, ValueError, KeyError) as error:
-        return [f"{FOLDS_FILE}, the vectors by fold models, is damaged: {error}"]
-    return []
+    """Return the problem of the fold vectors, if any; none for galleries that keep no hash of them."""
+    digest = database.kept(FOLDS)
+    what = f"{FOLDS_FILE}, the vectors by fold models,"
+    return [] if digest is None else _check_file(what, [path / FOLDS_FILE], digest.decode())
 
 
 def _check_rows(folder: Path, database: Database) -> list[str]:

@@ -21,7 +21,7 @@ from .features import FeatureFormat
 from .files import parquet_batches, sync_folder, working_folder, write_errors
 from .gallery import Gallery
 from .location import AnyGallery, exists, is_address, open_gallery, open_or_create
-from .maintenance import KEEP_FOLDS, require_folds
+from .maintenance import require_folds, write_folds
 from .search.leave_one_out import DRAWS, TRIES, WINDOWS, FoldVectors, KeptDraws, Windows
 
 BATCH = 5000  # photos written or read at a time
@@ -207,8 +207,8 @@ def _imported(
         if is_new and kept:
             gallery.keep(kept, f"import the {' and the '.join(sorted(kept))}")
         if is_new and facts[FOLDS] and isinstance(gallery, Gallery):
-            gallery.keep({}, KEEP_FOLDS)
-            FoldVectors.unpacked(folds, str(facts[FOLDS]), gallery.dim).write(gallery)
+            unpacked = FoldVectors.unpacked(folds, str(facts[FOLDS]), gallery.dim)
+            gallery.keep(write_folds(gallery, unpacked), "import the fold vectors")
         if isinstance(gallery, Gallery):
             gallery.rebuild_if_due()
     return Imported(count, frozenset(kept if is_new else ()))

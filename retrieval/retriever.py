@@ -214,8 +214,8 @@ class Retriever(MeasuredGallery):
         options = Options(top_k, where, review=review, left_out=left_out)
         chosen = check_boxes(boxes)
         if chosen == DETECTOR and self.detector is None:
-            rule = f"be {WINDOWS} or bounding boxes without a detector"
-            raise InvalidParameter("boxes", rule, boxes, remedy="Pass --detector MODEL.onnx")
+            rule = f"be {WINDOWS} or bounding boxes where there is no detector"
+            raise InvalidParameter("boxes", rule, boxes, remedy="Search or serve with --detector MODEL.onnx")
         started = time.perf_counter()
         opened = open_image(image)
         if not isinstance(chosen, str):

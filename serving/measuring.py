@@ -10,7 +10,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from index.files import take_lock
-from index.location import is_address
+from index.location import is_address, is_writable
 from retrieval.errors import GalleryLocked, RetrievalError
 from retrieval.threshold.error_rates import STALE
 from retrieval.threshold.proposal import changed_share, measure
@@ -71,7 +71,7 @@ class Measuring:
         retriever = self._service.retriever
         bundle, gallery = retriever.bundle, retriever.gallery
         version = gallery.version
-        if self._seen == (retriever, version) or not (is_address(gallery.path) or os.access(gallery.path, os.W_OK)):
+        if self._seen == (retriever, version) or not is_writable(gallery.path):
             return  # known, or on a read-only disk, where nothing can be changed
         share, now = changed_share(bundle, gallery), time.monotonic()
         self._changed = (self._changed or now) if share else 0.0

@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import json
 import logging
-import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,7 +19,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from index.location import AnyGallery, is_address, open_gallery
+from index.location import AnyGallery, is_address, is_writable, open_gallery
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import GalleryLocked, RetrievalError, command, counted, listed
 from retrieval.feedback import Verdict
@@ -203,8 +202,8 @@ class Service:
         try:
             served = self.retriever.gallery
             shared = is_address(served.path)  # Milvus has no write lock, and an open gallery knows its photos
-            if not (shared or os.access(served.path, os.W_OK)):
-                raise ReadOnly("the gallery is read-only here", remedy="Change it where it is written")
+            if not is_writable(served.path):
+                raise ReadOnly("the gallery is read-only here", remedy="Change it where it may be written")
             with nullcontext(served) if shared else open_gallery(served.path) as gallery:
                 gallery.lock()
                 gallery.feature_format = PackedFeatures.of(self.retriever.bundle)

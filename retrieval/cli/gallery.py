@@ -12,7 +12,7 @@ from index.ann.kinds import KINDS
 from retrieval.errors import GalleryError, InvalidParameter, command, counted, photos_of_items
 from retrieval.files import write_file
 
-from .lines import describe_index, describe_rate, describe_rebuild
+from .lines import describe_index, describe_rebuild
 from .options import BUNDLE, GALLERY, MEMORY, NEW_FILE, NEW_GALLERY
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def describe_point(opened: AnyGallery) -> list[str]:
     """Return lines on the gallery's operating point and its FPIR in the newest version, none if it has no point."""
     from index.database import POINT
     from retrieval.threshold.gallery_points import as_served, read_points, warning_of
+    from retrieval.threshold.wording import describe_rate
 
     points = read_points(opened.kept(POINT))
     if not points:

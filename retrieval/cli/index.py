@@ -20,7 +20,7 @@ from retrieval.errors import command, counted
 from retrieval.files import write_file
 from retrieval.indexing.plan import SyncPlan, SyncSettings
 
-from .lines import describe_index, describe_rate, describe_rebuild, show_lines, show_next, show_text_cells
+from .lines import describe_index, describe_rebuild, show_lines, show_next, show_text_cells
 from .options import BUNDLE, CATALOGUE, MEMORY, NEW_FILE, NEW_GALLERY, options_as
 
 if TYPE_CHECKING:
@@ -195,17 +195,15 @@ def _counts(done: IndexReport) -> str:
 def show_expectations(done: IndexReport, bundle: Bundle, gallery: AnyGallery) -> None:
     """Print what to expect of the threshold in the gallery as it is now, with a warning if it breaks its promise."""
     from retrieval.threshold.gallery_points import served_point, warning_of
-    from retrieval.threshold.wording import describe, threshold_change
+    from retrieval.threshold.wording import describe, describe_rate, threshold_change
 
     served = served_point(gallery.kept(POINT), bundle, gallery)
     if done.before is not None:
         click.echo(threshold_change(done.before, served))
-    if done.point is not None and done.is_set:
-        for line in describe(done.point):
+    if done.point is not None:
+        known = [] if done.rates is None else [describe_rate(done.rates, done.point)]
+        for line in describe(done.point) if done.sets_threshold else known:
             click.echo(line)
-    elif done.point is not None:  # its evidence is from when it was set
-        if done.rates is not None:
-            click.echo(describe_rate(done.rates, done.point))
     elif not served.decides:
         click.echo(f"This gallery has no threshold, so searches only rank items: {done.unanchored}.")
     elif done.unanchored:

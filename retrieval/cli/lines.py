@@ -17,13 +17,10 @@ if TYPE_CHECKING:
     from index.ann.kinds import Choice
     from index.gallery import Rebuilt
     from index.location import AnyGallery
-    from retrieval.bundle.operating_point import OperatingPoint
     from retrieval.catalogue.photos import Photo
-    from retrieval.threshold.error_rates import GalleryRates
 
 EXACT = "it is exact"
 SEVERAL = "quickstart"  # the command that runs others, and says itself what comes next
-LOW_FPIR = 0.5  # share of the target below which a laxer threshold is worth a try
 SHOWN = MOST_LISTED  # lines shown before "and N more"
 
 
@@ -80,16 +77,6 @@ def describe_rebuild(rebuilt: Rebuilt) -> str:
     else:
         accuracy = "its recall is unknown, because there are no other items"
     return f"Index: {choice.kind}, {choice.why}; {_memory(choice)}; {accuracy}."
-
-
-def describe_rate(rates: GalleryRates, point: OperatingPoint) -> str:
-    """Return a sentence on the FPIR of a threshold in the gallery as it is now, and one on what to do if it is low."""
-    expected, upper = rates.expected(point.threshold), rates.fpir_upper(point.threshold)
-    told = (
-        f"An unknown item now returns a match in {expected:.1%} of searches (at most {upper:.1%} with 95 % confidence)."
-    )
-    low = expected < LOW_FPIR * point.target_fpir
-    return f"{told} `retrieval calibrate` may set a threshold that finds more." if low else told
 
 
 def _memory(choice: Choice) -> str:

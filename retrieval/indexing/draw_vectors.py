@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from index.gallery import Gallery
 from index.location import AnyGallery
-from index.maintenance import KEEP_FOLDS
+from index.maintenance import FOLDS, fold_problems, write_folds
 from index.search.leave_one_out import DRAWS, WINDOWS, FoldVectors, Windows, hashed, sample
 from index.snapshot import Snapshot
 from retrieval.bundle.bundle import Bundle
@@ -60,6 +60,7 @@ def keep_fold_vectors(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Phot
     if not bundle.folds_key or bundle.fitted is None or not isinstance(gallery, Gallery):
         return
     now, before = gallery.snapshot(), FoldVectors.read(gallery, bundle.folds_key)
+    before = None if fold_problems(gallery.path) else before
     kept = {} if before is None else dict(zip(before.seqs.tolist(), before.vectors, strict=True))
     chosen = sample_of_items(now, bundle.fitted)
     wanted, known = now.seqs[chosen], {photo.photo_id: photo for photo in photos}
@@ -68,7 +69,7 @@ def keep_fold_vectors(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Phot
         for seq, (photo_id, *_) in zip(wanted.tolist(), now.photos_at(chosen), strict=True)
         if seq not in kept and photo_id in known
     ]
-    if not missing and before is not None and np.isin(before.seqs, wanted).all():
+    if not missing and before is not None and np.isin(before.seqs, wanted).all() and gallery.kept(FOLDS) is not None:
         return
     embedder = bundle.folds_embedder()
     folds = embedder.dim // bundle.dim
@@ -90,8 +91,8 @@ def keep_fold_vectors(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Phot
         kept |= found
     seqs = [seq for seq in wanted.tolist() if seq in kept]
     vectors = np.array([kept[seq] for seq in seqs], dtype=np.float16).reshape(-1, folds, bundle.dim)
-    gallery.keep({DRAWS: None}, KEEP_FOLDS)  # the next draws are made with them
-    FoldVectors(bundle.folds_key, np.array(seqs, dtype=np.int64), vectors).write(gallery)
+    digest = write_folds(gallery, FoldVectors(bundle.folds_key, np.array(seqs, dtype=np.int64), vectors))
+    gallery.keep({**digest, DRAWS: None}, "keep fold vectors")  # the next draws are made with them
 
 
 def sample_of_items(now: Snapshot, fitted: Fitted) -> NDArray[np.int64]:

@@ -60,7 +60,7 @@ class IndexReport:
     refused: list[tuple[str, str]] = field(default_factory=list)  # photo_id, reason
     before: OperatingPoint | None = None  # the point that served before the run, None in a new gallery
     point: OperatingPoint | None = None  # the gallery's operating point, None if the bundle's serves
-    is_set: bool = False  # whether this run set it
+    sets_threshold: bool = False  # whether this run set its threshold or status
     unanchored: str = ""  # why the gallery has no operating point
     rates: GalleryRates | None = None  # of the point in the gallery's newest version, None if there is no point
 
@@ -212,7 +212,7 @@ def _anchor(
     keep_fold_vectors(bundle, gallery, photos, progress=progress)
     found = remeasure(bundle, gallery, tighten=False)
     report.point, report.rates, report.unanchored = found.point, found.rates, found.why_not
-    report.is_set = found.is_set
+    report.sets_threshold = found.sets_threshold
 
 
 def recall_queries(bundle: Bundle) -> NDArray[np.float32] | None:

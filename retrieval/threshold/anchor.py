@@ -90,8 +90,8 @@ def anchor(
     drawn = DrawnDistances.of(draws, shift=shift, without=fitted)
     if drawn.items < least_items:
         raise CalibrationError(
-            f"{counted(drawn.items, 'item')} can set a threshold, too few (minimum {least_items}): items that the "
-            "model was fitted on cannot, nor can items of the group of all others, or photos that another item has",
+            f"{counted(drawn.items, 'item')} can be used to set a threshold, and {least_items} are needed: items that "
+            "the model was fitted on do not count, nor do copies, nor items that all share one group",
             remedy="Add items to the gallery",
         )
     mated = _Mated.of(draws, gallery_items=gallery_items, least_items=least_items)

@@ -124,8 +124,8 @@ def warning_of(
         )
     if rates is None and point.evidence.get("anchored") and not point.decides:
         return (
-            f"The gallery's threshold is not used, because fewer than {LEAST_ITEMS} items can tell how often unknown "
-            f"items match: searches only rank items. {labelled} sets a threshold"
+            f"The gallery's threshold is not used, because fewer than {LEAST_ITEMS} items can show how often unknown "
+            f"ones match: searches only rank items. {labelled} sets a threshold"
         )
     if rates is None and point.evidence.get("anchored"):
         return (

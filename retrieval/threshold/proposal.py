@@ -55,8 +55,8 @@ class Proposal:
         return None if self.point is None else GalleryRates.of(self.draws, self.point)
 
     @property
-    def is_set(self) -> bool:
-        """Return whether the threshold or its status is new. Otherwise only its evidence may be."""
+    def sets_threshold(self) -> bool:
+        """Return whether the threshold or its status is new, and not just what is told of it."""
         before, point = self.before, self.point
         return point is not None and (
             before is None or (point.threshold, point.status) != (before.threshold, before.status)
@@ -69,7 +69,7 @@ class Proposal:
 
     def summary(self) -> str:
         """Return a sentence on a threshold that was set or tightened, "" if none was."""
-        if self.point is None or not self.is_set:
+        if self.point is None or not self.sets_threshold:
             return ""
         if self.before is None:
             return f"The gallery got its first threshold, {self.point.threshold:.4f}."
@@ -94,7 +94,7 @@ class Proposal:
         action = "measure the threshold"
         if self.point != self.before and gallery.kept(POINT) == self.stored:
             contents[POINT] = pack_points(self.stored, self.bundle, self.point)
-            action = self.action if self.is_set else action
+            action = self.action if self.sets_threshold else action
         if self.labelled is not None:
             contents[QUERIES] = pack_queries(self.labelled, self.bundle.features_key)
         gallery.keep(contents, action, actor=actor)
@@ -158,8 +158,8 @@ def measure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tight
             point, why_not = _point(gallery, draws, bundle.operating_point.target_fpir, cap=cap)
     else:
         stricter = _stricter(gallery, draws, before) if tighten else None
-        told = not is_new and before.evidence.get("gallery_version") == draws.version
-        point = _told_anew(gallery, draws, stricter or before) if stricter or not told else before
+        is_old = before.evidence.get("gallery_version") != draws.version
+        point = _told_anew(gallery, draws, stricter or before) if stricter or is_old else before
     served = served_point(stored, bundle, gallery)
     return Proposal(bundle, draws, served, before, point, why_not, action=action, stored=stored, is_new=is_new)
 
@@ -211,9 +211,8 @@ def _point(
 def _stricter(gallery: AnyGallery, draws: KeptDraws, before: OperatingPoint) -> OperatingPoint | None:
     """Return a stricter operating point for one that misses its target, None if it is not needed or there is none.
 
-    A certified point is replaced by an estimated one, of the same threshold if it keeps the target by the observed
-    rate, if the items left cannot certify the target. If the draws support
-    no FPIR as low as the target, it is replaced by one with the smallest FPIR that they support.
+    A certified point becomes an estimated one, maybe of the same threshold, if the items left cannot certify the
+    target. If the draws support no FPIR as low as the target, the new point has the smallest FPIR that they support.
     """
     rates = GalleryRates.of(draws, before)
     if rates is None or rates.keeps_target(before):

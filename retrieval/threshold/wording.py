@@ -16,6 +16,7 @@ from .error_rates import LABELLED, LEAST_ITEMS, PROBE, UNKNOWN, DrawnDistances, 
 from .proposal import Proposal
 
 FEW_TWINS = 5  # pairs of items that are named
+LOW_FPIR = 0.5  # share of the target below which a laxer threshold is worth a try
 FEW_FOUND = 0.5  # share of photos that find their item, below which it is said what to do
 RATES = {
     "fpir": "Searches for unknown items that return a match",
@@ -63,6 +64,16 @@ def describe(point: OperatingPoint) -> list[str]:
         left_out = counted(evidence["duplicates"], "photo is", "photos are")
         lines.append(f"{left_out} also in the gallery under another item, and left out.")
     return [*lines, "This assumes:", *(f"  - {assumption}" for assumption in evidence["assumptions"])]
+
+
+def describe_rate(rates: GalleryRates, point: OperatingPoint) -> str:
+    """Return a sentence on the FPIR of a threshold in the gallery as it is now, and one on what to do if it is low."""
+    expected, upper = rates.expected(point.threshold), rates.fpir_upper(point.threshold)
+    told = (
+        f"An unknown item now returns a match in {expected:.1%} of searches (at most {upper:.1%} with 95 % confidence)."
+    )
+    low = expected < LOW_FPIR * point.target_fpir
+    return f"{told} `retrieval calibrate` may set a threshold that finds more." if low else told
 
 
 def threshold_change(before: OperatingPoint, now: OperatingPoint) -> str:

@@ -133,7 +133,7 @@ class Guard:
         if request.path in PROBES:
             return None
         if not request.is_utf8:
-            return problem(400, "the address is not UTF-8", "Percent-encode the bytes of UTF-8 text.")
+            return problem(400, "the address is not UTF-8", "Percent-encode ids as UTF-8.")
         refusal = self._bad_origin(request, headers)
         if refusal is not None:
             return refusal

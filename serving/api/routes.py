@@ -188,7 +188,7 @@ def server_info(service: Service) -> dict[str, Any]:
     """Return the state of a service as plain JSON values."""
     retriever, drifts = service.retriever, service.drift.state()
     bundle, gallery = retriever.bundle, retriever.gallery
-    point, rates = retriever.point, retriever.rates()
+    point, rates = retriever.measured()
     drifted, warning = drift_warning(drifts), retriever.warning()
     return {
         "bundle_id": bundle.bundle_id,

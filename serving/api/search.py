@@ -11,7 +11,7 @@ from fastapi.responses import Response
 
 from retrieval.errors import InvalidParameter, RetrievalError
 from retrieval.messages import BatchAnswer, Problem, Recorded
-from retrieval.search.boxes import DETECTOR, WINDOWS, check_bbox, parse_bbox
+from retrieval.search.boxes import check_bbox, parse_bbox
 from retrieval.search.looks import MOST_QUERY_PHOTOS
 from retrieval.search.result import RESULT, Match, SearchResult
 from serving.service import Service
@@ -147,9 +147,6 @@ def ranking_routes(service: Service) -> APIRouter:
             image = await image_of(request)
         if "find" in asked.model_fields_set and given:
             raise InvalidParameter("bbox", "be left out where boxes are to be found", given)
-        if not given and asked.find == DETECTOR and service.retriever.detector is None:
-            remedy = "Start the server with --detector MODEL.onnx"
-            raise InvalidParameter("find", f"be {WINDOWS}: this server has no detector", asked.find, remedy=remedy)
         request_id = request.state.request_id
         results = await service.search_boxes(
             image, given or asked.find, top_k=asked.top_k, where=asked.where, request_id=request_id

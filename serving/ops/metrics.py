@@ -118,7 +118,7 @@ class _State(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges."""
         retriever = self._service.retriever
-        point, rates = retriever.point, retriever.rates()
+        point, rates = retriever.measured()
         pool = self._service.pool
         numbers = {
             "queue_depth": ("Searches waiting for a thread.", pool.waiting),

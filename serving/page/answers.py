@@ -50,7 +50,7 @@ def header_html(retriever: Retriever, *, drift: bool = False) -> str:
 
     `drift`: whether recent photos differ from those that the rates were measured with.
     """
-    point, rates = retriever.point, retriever.rates()
+    point, rates = retriever.measured()
     evidence, wrong, most = point.evidence, point.target_fpir, None
     if rates is not None and not (point.status == CERTIFIED and not rates.broken(point)):
         wrong, most = rates.expected(point.threshold), rates.fpir_upper(point.threshold)

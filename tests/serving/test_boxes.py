@@ -106,7 +106,7 @@ def test_bodies_out_of_range_are_refused(client: TestClient, body: dict[str, obj
 def test_a_refusal_says_what_a_box_is_and_that_there_is_no_detector(client: TestClient) -> None:
     for parameters, told in (
         ({"bbox": "0,0,nan,40"}, "bbox.0 must be four numbers, left upper right lower in pixels"),
-        ({"find": "detector"}, "find must be windows: this server has no detector"),
+        ({"find": "detector"}, "boxes must be windows or bounding boxes where there is no detector"),
     ):
         assert told in client.post(PATH, params=parameters, content=PHOTO).text
 

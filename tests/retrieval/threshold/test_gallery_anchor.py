@@ -547,7 +547,7 @@ def test_added_photos_that_keep_the_promise_leave_the_threshold(tmp_path: Path) 
     before = fill(bundle, tmp_path, range(30))
     report = fill(bundle, tmp_path, range(30, 32))
     assert threshold_of(report.point) == threshold_of(before.point)
-    assert not report.is_set
+    assert not report.sets_threshold
     assert report.rates is not None
     with Gallery.open(tmp_path / "g") as gallery:
         assert [change.action for change in gallery.changes(2)] == ["measure the threshold", "add"]
@@ -624,7 +624,7 @@ def test_a_gallery_that_shrinks_below_the_least_number_of_items_only_ranks_until
             gallery.remove(item_ids=[f"item-{i:02d}" for i in range(5, 30)])
             for measured in (False, True):  # draws of before, and of the five items
                 assert {retriever.search(each).decision for each in (photo, stranger)} == {"ranked"}
-                assert "fewer than 20 items can tell" in retriever.warning()
+                assert "fewer than 20 items can show" in retriever.warning()
                 assert not retriever.unmeasured
                 if not measured:
                     assert remeasure(bundle, gallery).summary() == ""

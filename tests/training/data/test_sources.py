@@ -23,7 +23,7 @@ from training.tune.trial import fold_metrics
 from ..conftest import dying_in_epoch, tiny_settings
 
 pytestmark = pytest.mark.usefixtures("empty_pictures")
-TOLD = "The kept features may be of other photos than those of now, so they are computed again."
+TOLD = "The photos may have changed, so their features are computed again."
 
 
 @pytest.fixture
