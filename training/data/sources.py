@@ -115,9 +115,7 @@ class FeatureSource:
         exist = (path / FEATURES).exists()
         if process_group.broadcast(not exist or _photos_of(path) != fingerprint(*pixels.photos)):
             if exist and process_group.is_main:
-                tqdm.write(
-                    "The photos may have changed, so their features are computed again."
-                )
+                tqdm.write("The photos may have changed, so their features are computed again.")
             numbers = tqdm(range(settings.precompute), desc="features", unit="view", disable=not process_group.is_main)
             views = np.stack([_view(pixels, model, number, process_group) for number in numbers])
             features = {

@@ -167,16 +167,15 @@ def test_the_header_says_how_often_the_search_is_wrong_and_links_to_the_report(r
     assert "%" not in page
 
 
+@pytest.mark.parametrize(("tpir", "told"), [(0.62, "about 6 of 10"), (0.0, "fewer than 1 of 1,000")])
 def test_the_header_of_an_anchored_gallery_says_what_it_finds_and_the_bound(
-    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch, tpir: float, told: str
 ) -> None:
-    evidence = {"anchored": True, "tpir": 0.62}
-    point = OperatingPoint(0.7, "estimated", 0.05, evidence)
+    point = OperatingPoint(0.7, "estimated", 0.05, {"anchored": True, "tpir": tpir})
     rates = SimpleNamespace(broken=lambda _: False, expected=lambda _: 0.04, fpir_upper=lambda _: 0.11)
-    monkeypatch.setattr(Retriever, "point", point)
-    monkeypatch.setattr(Retriever, "rates", lambda _: rates)
+    monkeypatch.setattr(Retriever, "measured", lambda _: (point, rates))
     page = re.sub("<.*?>", "", " ".join(header_html(retriever).split()))
     assert (
-        "Finds about 6 of 10 photos of things we have; answers wrongly for about 1 of 25 photos of things we don’t "
+        f"Finds {told} photos of things we have; answers wrongly for about 1 of 25 photos of things we don’t "
         "have (at most 1 of 9)." in page.replace("  ", " ")
     )
