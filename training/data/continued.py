@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from retrieval.bundle.fitted import content_hash
+from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.catalogue.photos import QUERIES, ROLES, Photo
 from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.remote import RemotePhoto
@@ -66,27 +66,29 @@ def _place(photo: Photo) -> Place:
     return file, photo.span, photo.bbox
 
 
-def copies_across(photos: Sequence[Photo], splits: Splits, *, added: Collection[str]) -> set[str]:
-    """Return the ids of added photos that are copies of photos on the other side.
+def copies_across(photos: Sequence[Photo], splits: Splits, *, added: Collection[str], fitted: Fitted) -> set[str]:
+    """Return the ids of added photos that are copies of photos on the other side, and of fitted ones that are held out.
 
     A copy has the same file content and bounding box, under any name. Of two added photos, the later one is returned.
+    `fitted` is what the earlier run was fitted on: photos of it may be under held-out items now.
     """
     fit = set(splits.fit)
     sides: dict[str, set[bool]] = defaultdict(set)
     found = set()
     ordered = sorted(photos, key=lambda photo: photo.photo_id in added)
     with ThreadPoolExecutor(cores()) as pool:
-        digests = pool.map(_hash, ordered)
+        digests = pool.map(photo_content, ordered)
         for photo, digest in zip(ordered, digests, strict=True):
             is_fit = photo.item_id in fit
-            if photo.photo_id in added and (not is_fit) in sides[digest]:
+            is_copy = photo.photo_id in added and (not is_fit) in sides[digest]
+            if is_copy or (not is_fit and fitted.contains(photo.item_id, digest)):
                 found.add(photo.photo_id)
             else:
                 sides[digest].add(is_fit)
     return found
 
 
-def _hash(photo: Photo) -> str:
+def photo_content(photo: Photo) -> str:
     """Return the hash of a photo's content, its id where it cannot be read: training reports such photos."""
     try:
         return content_hash(photo.read(), photo.bbox)

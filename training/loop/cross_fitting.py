@@ -54,15 +54,24 @@ def train_on_all_items(
     folds = item_folds(photos, items, folds=FOLD_COUNT, seed=SPLIT_SEED)
     whole_splits = Splits(fit=items, validation=(), calibration=(), test=())
     settings = replace(settings, select=LAST_EPOCH, patience=0)
+    if resume:
+        _check_catalogue(Run.open(path), items, folds)
     whole = train(settings, path, resume=resume, splits=whole_splits, on_epoch=on_epoch)
-    if tuple(whole.splits.fit) != items:
-        raise RunError(
-            f"the catalogue {settings.catalogue} has other items than when {path} was begun",
-            remedy="Restore it, or train a new run in another directory",
-        )
     for number, fold in enumerate(folds):
         _train_fold(whole, photos, number, fold)
     return whole
+
+
+def _check_catalogue(whole: Run, items: Sequence[str], folds: Sequence[Fold]) -> None:
+    """Raise RunError if a begun run has other items than the catalogue, or a begun fold run those of another fold."""
+    begun = [(Run(whole.path / FOLDS / str(number)), fit) for number, (fit, _) in enumerate(folds)]
+    changed = [fold for fold, fit in begun if (fold.path / "settings.json").exists() and fold.splits.fit != fit]
+    if changed or whole.splits.fit != items:
+        raise RunError(
+            f"the catalogue {whole.settings.catalogue} has other {'groups' if whole.splits.fit == items else 'items'} "
+            f"than when {whole.path} was begun",
+            remedy="Restore it, or train a new run in another directory",
+        )
 
 
 def _train_fold(whole: Run, photos: Sequence[Photo], number: int, fold: Fold) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from retrieval.files import naming, write_file
 from retrieval.images import Preprocessing
 from training.backbones import rebuild_backbone
 from training.config import AUTO, SMALL, Settings
-from training.data.continued import merge_catalogues
+from training.data.continued import merge_catalogues, photo_content
 from training.evaluation.mixed import Comparison, worse
 from training.model import EmbeddingModel
 
@@ -129,13 +129,31 @@ class Run:
         return list(self.warm_start.get("catalogues", [self.settings.catalogue]))
 
     def photos(self) -> list[Photo]:
-        """Read the run's catalogue, and those of the runs that it continues."""
+        """Read the run's catalogue, and those of the runs that it continues, `without_fitted`."""
         noted = self.warm_start
         if not noted:
-            return read_catalogue(self.settings.catalogue)
+            return self.without_fitted(read_catalogue(self.settings.catalogue))
         left_out = frozenset(noted["left_out"])
         photos, _ = merge_catalogues(noted["catalogues"], self.protocol)
-        return [photo for photo in photos if photo.photo_id not in left_out]
+        return self.without_fitted([photo for photo in photos if photo.photo_id not in left_out])
+
+    def without_fitted(self, photos: Sequence[Photo]) -> list[Photo]:
+        """Return photos without those of held-out items that are in the list of what the run was fitted on.
+
+        They are copies, or the catalogue had them under another item when the run was trained.
+        """
+        fitted, fit = self._noted, set(self.splits.fit)
+        if fitted is None:
+            return list(photos)
+        held_out = [photo for photo in photos if photo.item_id not in fit]
+        known = {photo.photo_id for photo in held_out if fitted.contains(photo.item_id, photo_content(photo))}
+        return [photo for photo in photos if photo.photo_id not in known]
+
+    def note_fitted(self, photos: Sequence[Photo]) -> None:
+        """Add the photos of fitted items to the list of what the run was fitted on, if it keeps one."""
+        if self._noted is not None:
+            now = fitted_on(set(self.splits.fit), photos)
+            write_file(self.path / FITTED, now.union(self._noted).pack())
 
     @property
     def started_from(self) -> str:
@@ -197,10 +215,15 @@ class Run:
 
     def fitted_on(self) -> Fitted:
         """Return the training items of the run and of those that it continues, and the content of all their photos."""
-        items, file = set(self.splits.fit), self.path / FITTED
-        found = Fitted.unpack(file.read_bytes()) if file.exists() else fitted_on(items, self.photos())
+        items, found = set(self.splits.fit), self._noted
+        found = fitted_on(items, self.photos()) if found is None else found
         folds = {item: fold for fold, run in enumerate(self.folds) for item in items.difference(run.splits.fit)}
         return found.with_folds(folds)
+
+    @property
+    def _noted(self) -> Fitted | None:
+        file = self.path / FITTED
+        return Fitted.unpack(file.read_bytes()) if file.exists() else None
 
     @property
     def backbone_config(self) -> dict[str, Any] | None:

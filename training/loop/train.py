@@ -86,8 +86,14 @@ def train(
             photos, model = begin_run(
                 settings, path, group, start=start, splits=splits, check=check_photos, hold_out=keep_start
             )
+        run = Run.open(path)
+        if resume:
+            photos = run.photos()
+            if group.is_main:
+                run.note_fitted(photos)
+            group.barrier()
         trainer = Trainer(
-            Run.open(path), photos=photos, model=model, process_group=group, on_epoch=on_epoch, keep_start=keep_start
+            run, photos=photos, model=model, process_group=group, on_epoch=on_epoch, keep_start=keep_start
         )
         return trainer.run_epochs()
     except Exception:  # of the model, the data or the device: a run without an epoch is removed

@@ -42,7 +42,7 @@ class Continuation:
     photos: list[Photo]
     protocol: EvaluationProtocol
     splits: Splits
-    left_out: Collection[str] = ()  # ids of new photos that are copies of photos on the other side of the partition
+    left_out: Collection[str] = ()  # ids of photos that are copies of photos on the other side of the partition
     seen: Collection[str] = ()  # ids of the photos that the earlier run was trained on
 
     @classmethod
@@ -57,7 +57,7 @@ class Continuation:
         protocol = start.protocol
         photos, added = merge_catalogues(catalogues, protocol)
         parts = splits or extend_splits(start.splits, photos, seed=SPLIT_SEED)
-        copies = copies_across(photos, parts, added=added)
+        copies = copies_across(photos, parts, added=added, fitted=start.fitted_on())
         kept = [photo for photo in photos if photo.photo_id not in copies]
         fitted, unseen = set(start.splits.fit), added.union(start.held_out)
         seen = {photo.photo_id for photo in kept if photo.item_id in fitted and photo.photo_id not in unseen}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +124,26 @@ def test_the_bundle_holds_the_fold_models_and_a_gallery_of_the_items_gets_a_thre
     report = index_catalogue(bundle, read_catalogue(catalogue), tmp_path / "g", progress=False)
     assert report.point is not None, report.unanchored
     assert report.point.evidence["cross_fitted"] == 20
+
+
+@pytest.mark.parametrize(("column", "changed"), [(2, "groups"), (1, "items")])
+def test_a_run_killed_in_a_fold_is_not_resumed_with_other_groups_or_items(
+    finished: Run, catalogue: Path, tmp_path: Path, column: int, changed: str
+) -> None:
+    """The folds of other groups would leave out some items twice and others never."""
+    place = shutil.copytree(catalogue.parent, tmp_path / "catalogue") / "photos.csv"
+    path = shutil.copytree(finished.path, tmp_path / "run")
+    settings = json.loads((path / "settings.json").read_text()) | {"catalogue": str(place)}
+    (path / "settings.json").write_text(json.dumps(settings))
+    for number in (2, 3, 4):
+        shutil.rmtree(path / "folds" / str(number))
+    head, *rows = [line.split(",") for line in place.read_text().splitlines()]
+    for row in rows:
+        row[column] = {"group": f"group-{int(row[1][-2:]) % 10}", "item_id": "one " + row[1]}[head[column]]
+    place.write_text("".join(",".join(row) + "\n" for row in (head, *rows)))
+    with pytest.raises(RunError, match=f"other {changed} than when .* was begun"):
+        train(Run.open(path).settings, path, resume=True)
+    assert not (path / "folds" / "2").exists()
 
 
 def test_what_a_run_on_all_items_cannot_do_is_refused(finished: Run, catalogue: Path, tmp_path: Path) -> None:

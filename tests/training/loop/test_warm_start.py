@@ -19,6 +19,7 @@ from retrieval.errors import InvalidParameter, RunError
 from training.config import Settings
 from training.data.reader import PhotoReader
 from training.evaluation.embedding import embed_photos
+from training.evaluation.report import evaluate_run
 from training.loop.distributed import ProcessGroup
 from training.loop.run import BEST, LAST, START, Run
 from training.loop.train import begin_run, train
@@ -160,6 +161,46 @@ def test_photos_that_a_catalogue_no_longer_has_stay_known_as_fitted(earlier: Run
     mean = F.normalize(torch.from_numpy(vectors.mean(axis=0)), dim=0)
     torch.testing.assert_close(F.normalize(rows[1], dim=0), mean)
     assert rows[0].norm() > 0  # the item that is gone keeps a direction
+
+
+def relabelled(place: Path, old: str, new: str, *, photos: int) -> list[str]:
+    """Put the first photos of one item under another in a catalogue; return their names."""
+    lines = place.read_text().splitlines()
+    moved = [line for line in lines if f",{old}," in line][:photos]
+    place.write_text("\n".join(line.replace(old, new) if line in moved else line for line in lines) + "\n")
+    return sorted(line.split(",")[0] for line in moved)
+
+
+def test_a_resumed_run_keeps_the_list_of_photos_that_it_was_fitted_on(earlier: Run, tmp_path: Path) -> None:
+    """Photos that were under an item to train on are no evidence, whichever item they are under later."""
+    place = shutil.copytree(Path(earlier.settings.catalogue).parent, tmp_path / "catalogue") / "photos.csv"
+    settings, path = tiny_settings(place, **(PROXIES | {"epochs": 2})), tmp_path / "run"
+    with dying_in_epoch(1):
+        train(settings, path)
+    splits = Run.open(path).splits
+    fitted_first = relabelled(place, splits.fit[0], splits.calibration[0], photos=3)
+    fitted_later = relabelled(place, splits.test[0], splits.fit[1], photos=2)
+    run = train(settings, path, resume=True)
+    relabelled(place, splits.fit[1], splits.test[0], photos=99)
+    shown = {photo.path.name: photo.item_id for photo in run.photos()}
+    assert not shown.keys() & {*fitted_first, *fitted_later}
+    assert splits.calibration[0] in shown.values()
+    evaluate_run(run)
+
+
+def test_photos_of_the_earlier_run_under_a_held_out_item_are_left_out(earlier: Run, tmp_path: Path) -> None:
+    place = shutil.copytree(Path(earlier.settings.catalogue).parent, tmp_path / "catalogue") / "photos.csv"
+    first = train(tiny_settings(place, **PROXIES), tmp_path / "first")
+    splits = first.splits
+    fitted = relabelled(place, splits.fit[0], splits.test[0], photos=3)
+    held_out = relabelled(place, splits.test[1], splits.fit[1], photos=2)
+    second = begun(first, place, tmp_path / "second")
+    shown = {photo.path.name: photo.item_id for photo in second.photos()}
+    assert not shown.keys() & {*fitted}
+    assert {shown[name] for name in held_out} == {splits.fit[1]}
+    assert "Left out 3 photos: copies of" in second.told_start
+    contents = [content_hash((place.parent / name).read_bytes(), None) for name in fitted]
+    assert all(second.fitted_on().contains("", content) for content in contents)
 
 
 def test_a_run_that_dies_in_its_first_epoch_begins_again_the_same(earlier: Run, later: Run, tmp_path: Path) -> None:
