@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
 from index.database import POINT
 from index.gallery import Gallery
 from index.location import AnyGallery
@@ -20,7 +22,7 @@ from retrieval.indexing.worker import CONTENT
 from retrieval.inspect.duplicates import is_copy
 
 from .anchor import anchor, evidence_at
-from .error_rates import LABELLED, PROBE, REFERENCE, GalleryRates, Shift
+from .error_rates import LABELLED, PROBE, REFERENCE, UNKNOWN, GalleryRates, Shift
 from .fold_draws import fold_draws
 from .gallery_points import carried_point, pack_points, served_point, stored_point
 from .labelled_queries import QUERIES, by_source, embed_queries, gallery_shift, pack_queries, read_queries
@@ -256,8 +258,30 @@ def gallery_draws(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | Non
     by_folds = _fold_draws(bundle, gallery, draws.fitted)
     sources = {kind: Draws.joined([draws.sources[kind], some]) for kind, some in by_folds.items()}
     draws = replace(draws, sources={**draws.sources, **sources})
-    asked = dict.fromkeys(probes[LABELLED].items) if LABELLED in probes else ()
-    return replace(draws, fitted=draws.fitted | {item for item in asked if is_fitted(item, None)})
+    if LABELLED not in probes:
+        return draws
+    asked = set(probes[LABELLED].items)
+    fitted_items = {item for item in asked if is_fitted(item, None)}
+    gone = {item for item in asked if not gallery.photos(item)}
+    return replace(
+        draws,
+        sources=_without_gone({**draws.sources}, gone, fitted_items),
+        fitted=draws.fitted | fitted_items,
+    )
+
+
+def _without_gone(sources: dict[str, Draws], gone: set[str], fitted: set[str]) -> dict[str, Draws]:
+    """Return draws by source, with labelled queries for items that are gone as photos of unknown items.
+
+    Queries for items that the model was fitted on are left out: these are too far from other items.
+    """
+    labelled = sources[LABELLED]
+    unknown = labelled.where(np.isin(labelled.items, list(gone - fitted)))
+    found = {
+        LABELLED: labelled.where(~np.isin(labelled.items, list(gone))),
+        UNKNOWN: Draws.joined([sources.get(UNKNOWN, Draws.none()), unknown]),
+    }
+    return {name: some for name, some in (sources | found).items() if len(some) or name not in found}
 
 
 def _fold_draws(bundle: Bundle, gallery: AnyGallery, fitted: Collection[str]) -> Mapping[str, Draws]:

@@ -28,7 +28,7 @@ from retrieval.threshold.anchor import anchor
 from retrieval.threshold.error_rates import LABELLED, UNKNOWN
 from retrieval.threshold.gallery_points import served_point
 from retrieval.threshold.labelled_queries import by_source, read_queries
-from retrieval.threshold.proposal import propose
+from retrieval.threshold.proposal import measure, propose
 from retrieval.threshold.wording import changed_rates, changes
 
 from ...world import draw, make_bundle, write_folder
@@ -98,6 +98,26 @@ def test_photos_of_unknown_items_measure_the_rate_and_keep_the_target(made: Bund
     assert share < unknown["upper"] < 1
     assert proposal.after.evidence["sources"] == {OWN: 24, LABELLED: 22, UNKNOWN: 22}
     assert proposal.after.evidence["tpir_of"] == "labelled queries"
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+def test_labelled_photos_of_items_that_are_gone_are_photos_of_unknown_items(
+    made: Bundle, tmp_path: Path, fitted: bool
+) -> None:
+    """They find no item of their own, so they cannot tell how many photos do. Fitted items are too far from others."""
+    shutil.copytree(made.path.with_name("gallery"), tmp_path / "gallery")
+    bundle = make_bundle(tmp_path, point=POINT, files={FITTED: Fitted.of(["item-00"] if fitted else [], []).pack()})
+    with Gallery.open(tmp_path / "gallery") as gallery:
+        before = propose(bundle, gallery, photos=photos_of(made))
+        before.write(gallery)
+        gallery.remove(item_ids=["item-00", "item-01"])
+        after = measure(bundle, gallery)
+    assert set(after.draws.sources[LABELLED].items) == {f"item-{item:02d}" for item in range(2, 22)}
+    unknown = {item for item in after.draws.sources[UNKNOWN].items if item.startswith("item-")}
+    assert unknown == ({"item-01"} if fitted else {"item-00", "item-01"})
+    evidence = propose(bundle, Gallery.open(tmp_path / "gallery", read_only=True)).after.evidence
+    assert evidence["sources"][LABELLED] == evidence["items"] == evidence["queries"] == 20
+    assert before.after.evidence["sources"][LABELLED] == 22
 
 
 def test_unknown_items_that_come_close_lower_the_threshold(made: Bundle) -> None:
