@@ -122,10 +122,7 @@ class Embedder:
         if not len(pixels):
             return Embeddings(np.zeros((0, self.dim), np.float32), np.zeros(0, np.float32))
         parts = (pixels[start : start + self._most] for start in range(0, len(pixels), self._most))
-        made = [
-            self._session.run(["embedding", "certainty"], {"pixels": to_tensor(part, self.preprocessing)})
-            for part in parts
-        ]
+        made = [self._run(to_tensor(part, self.preprocessing)) for part in parts]
         vectors, certainties = (np.concatenate(part) for part in zip(*made, strict=True))
         if not np.isfinite(vectors).all() or np.abs(np.linalg.norm(vectors, axis=1) - 1).max() > 1e-3:
             raise RetrievalError(
@@ -133,6 +130,16 @@ class Embedder:
                 remedy=f"`{command('doctor', 'BUNDLE')}` checks the bundle",
             )
         return Embeddings(vectors, certainties)
+
+
+    def _run(self, tensor: NDArray[np.float32]) -> Sequence[NDArray[np.float32]]:
+        """Return the embeddings and certainties of a preprocessed tensor (n, 3, size, size)."""
+        try:
+            return self._session.run(["embedding", "certainty"], {"pixels": tensor})  # type: ignore[no-any-return]
+        except Exception as error:  # ONNX Runtime raises many types
+            raise RetrievalError(
+                f"the model failed: {error}", remedy=f"`{command('doctor', 'BUNDLE')}` checks the bundle"
+            ) from error
 
 
 def session_options(threads: int) -> onnxruntime.SessionOptions:

@@ -72,8 +72,11 @@ class Fitted:
 
     @classmethod
     def unpack(cls, data: bytes) -> Fitted:
-        """Read the output of `pack`."""
-        return cls(**load_arrays(data))
+        """Read the output of `pack`; raise ValueError for anything else."""
+        found = cls(**load_arrays(data))
+        if found.items.ndim != 1 or found.photos.ndim != 1 or found.folds.shape not in ((0,), found.items.shape):
+            raise ValueError("its arrays have other shapes than a list of items and photos")
+        return found
 
     @cached_property
     def _items(self) -> frozenset[int]:

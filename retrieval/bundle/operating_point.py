@@ -97,6 +97,7 @@ class OperatingPoint:
             raise InvalidParameter("target_fpir", "lie between 0 and 1", target)
         evidence = dict(values["evidence"])
         for name in NUMBERS:
-            if not isinstance(evidence.get(name), int | float | None):
-                raise InvalidParameter(f"evidence {name}", "be a number", evidence[name])
+            value = evidence.get(name)
+            if value is not None and not (isinstance(value, int | float) and math.isfinite(value)):
+                raise InvalidParameter(f"evidence {name}", "be a finite number", value)
         return cls(float(threshold) if decides else NOTHING, status, target, evidence)

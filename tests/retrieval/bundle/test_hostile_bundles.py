@@ -17,7 +17,7 @@ import pytest
 from index.files import load_arrays
 from retrieval.bundle import bundle as bundles
 from retrieval.bundle.bundle import CALIBRATION, FITTED, GOLDEN, MANIFEST, MODEL, VERIFICATION, Bundle
-from retrieval.errors import BundleCorrupt, BundleError
+from retrieval.errors import BundleCorrupt, BundleError, RetrievalError
 
 from ...world import make_bundle, write_model
 
@@ -95,6 +95,7 @@ def _set(*keys: str, value: object) -> Callable[[dict[str, Any]], object]:
         *(_set("operating_point", "target_fpir", value=value) for value in (NAN, 0, 1, None)),
         *(_set("operating_point", "status", value=value) for value in ("great", "uncalibrated", 3)),
         *(_set("operating_point", "evidence", value=value) for value in (None, 1, "x")),
+        *(_set("operating_point", "evidence", "least_items", value=value) for value in (NAN, INFINITY, "x", [3])),
         *(_set("item_distance", "rival", value=value) for value in (NAN, -1, INFINITY, "x", None, {})),
         *(_set("preprocessing", "size", value=value) for value in (NAN, 10**9, -1, None, [1])),
         *(_set("preprocessing", "mean", value=value) for value in (None, [1], "abc", [None] * 3)),
@@ -189,3 +190,21 @@ def test_a_model_of_another_shape_is_one_typed_error(bundle: Bundle, tmp_path: P
     model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("embedding", onnx.TensorProto.FLOAT, shape))
     with pytest.raises(BundleError):
         used(put(bundle, MODEL, model.SerializeToString()))
+
+
+def test_a_model_that_fails_when_it_runs_is_one_typed_error(bundle: Bundle, tmp_path: Path) -> None:
+    model = onnx.load(write_model(tmp_path / "m.onnx"))
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 7  # not the size of the preprocessing
+    with pytest.raises(RetrievalError, match="the model failed: ") as refused:
+        used(put(bundle, MODEL, model.SerializeToString()))
+    assert "retrieval doctor BUNDLE" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"items": np.uint64(3)}, {"photos": np.zeros((2, 2), np.uint64)}, {"folds": np.zeros(3, np.uint8)}]
+)
+def test_a_list_of_fitted_items_of_another_shape_is_one_typed_error(bundle: Bundle, changed: dict[str, Any]) -> None:
+    arrays = {name: np.arange(2, dtype=np.uint64) for name in ("items", "photos", "folds")}
+    used(put(bundle, FITTED, npz(**arrays)))
+    with pytest.raises(BundleCorrupt, match=r"other shapes"):
+        used(put(bundle, FITTED, npz(**(arrays | changed))))
