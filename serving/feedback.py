@@ -7,7 +7,8 @@ import json
 import logging
 import os
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
@@ -75,21 +76,16 @@ class FeedbackRecorder:
     def __init__(self, path: Path, photos: Path | None = None) -> None:
         self._path, self._photos = path, photos
         self._guard, self._added = Lock(), 0
-        table = path.with_name(f"{path.name}.answers.sqlite")
+        self._table = table = path.with_name(f"{path.name}.answers.sqlite")
         with naming(table):
             os.close(os.open(table, os.O_RDWR | os.O_CREAT, 0o600))
         if photos is not None:
             photos.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
+        with self._using():
             self._database = sqlite3.connect(table, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = OFF")  # answers need not survive a power cut
             self._database.executescript(SCHEMA)
-        except sqlite3.Error as error:
-            raise RetrievalError(
-                f"{table}, the table of recent answers, cannot be used: {error}",
-                remedy="Make room on its disk, or remove a damaged table, and start the server again",
-            ) from error
 
     def close(self) -> None:
         """Close the table."""
@@ -129,7 +125,7 @@ class FeedbackRecorder:
         DiskFull
             If the file cannot grow any more.
         """
-        with self._guard:
+        with self._using():
             found = self._database.execute(FIND, (request_id, caller.key, caller.is_admin, caller.key)).fetchone()
         if found is None:
             raise NoSuchThing(
@@ -157,7 +153,7 @@ class FeedbackRecorder:
 
         Clients may choose request ids. Of several answers with one id, the newest is returned.
         """
-        with self._guard:
+        with self._using():
             rows = self._database.execute(RECENT, (MOST_RECENT,)).fetchall()
         found = []
         for request_id, answer, verdict, right, _ in rows:
@@ -168,9 +164,21 @@ class FeedbackRecorder:
 
     def photo(self, request_id: str) -> bytes | None:
         """Return the photo of the newest answer to a whole photo with a request id, None if it is not kept."""
-        with self._guard:
+        with self._using():
             row = self._database.execute(PHOTO_OF, (request_id,)).fetchone()
         return None if row is None else bytes(row[0])
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        """Hold the table, and turn its errors into one that names it."""
+        try:
+            with self._guard:
+                yield
+        except sqlite3.Error as error:
+            raise RetrievalError(
+                f"{self._table}, the table of recent answers, cannot be used: {error}",
+                remedy="Make room on its disk, or remove a damaged table, and start the server again",
+            ) from error
 
     def _write(self, photo: bytes) -> str:
         """Write a photo to the folder and return its name; "" without room or after an error."""

@@ -213,7 +213,9 @@ def test_without_a_folder_neither_photo_nor_metadata_is_kept(world: Path, tmp_pa
     assert set(json.loads(answer)) == {"decision", "bundle_id", "gallery_version", "item_id", "distance", "bbox"}
 
 
-def test_what_cannot_be_kept_costs_neither_the_answer_nor_the_verdict(world: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_kept_costs_neither_the_answer_nor_the_verdict(
+    world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = tmp_path / "judged"
     with server(world, tmp_path, feedback_photos=folder) as client:
         request_id = search(client)
@@ -224,4 +226,6 @@ def test_what_cannot_be_kept_costs_neither_the_answer_nor_the_verdict(world: Pat
             database.execute("DROP TABLE answers")
         database.close()
         assert client.post("/v1/search", content=MINE).json()["decision"] == "match"
+        assert judge(client, request_id) == 500
     assert [line.photo for line in read_feedback(tmp_path / "feedback.jsonl")] == [""]
+    assert "feedback.jsonl.answers.sqlite, the table of recent answers, cannot be used: no such table" in caplog.text

@@ -17,6 +17,7 @@ import pytest
 from index.files import load_arrays
 from retrieval.bundle import bundle as bundles
 from retrieval.bundle.bundle import CALIBRATION, FITTED, GOLDEN, MANIFEST, MODEL, VERIFICATION, Bundle
+from retrieval.bundle.embedder import golden_pixels
 from retrieval.errors import BundleCorrupt, BundleError, RetrievalError
 
 from ...world import make_bundle, write_model
@@ -194,9 +195,10 @@ def test_a_model_of_another_shape_is_one_typed_error(bundle: Bundle, tmp_path: P
 
 def test_a_model_that_fails_when_it_runs_is_one_typed_error(bundle: Bundle, tmp_path: Path) -> None:
     model = onnx.load(write_model(tmp_path / "m.onnx"))
-    model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 7  # not the size of the preprocessing
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 3  # photos, neither more nor fewer
     with pytest.raises(RetrievalError, match="the model failed: ") as refused:
-        used(put(bundle, MODEL, model.SerializeToString()))
+        opened = Bundle.open(put(bundle, MODEL, model.SerializeToString()))
+        opened.embedder().embed_pixels(golden_pixels(opened.preprocessing.size))
     assert "retrieval doctor BUNDLE" in str(refused.value)
 
 
