@@ -59,6 +59,8 @@ def check_actor(actor: str, *, parameter: str = "actor") -> str:
 def check_vectors(vectors: ArrayLike, dim: int) -> NDArray[np.float32]:
     """Return vectors (n, d) scaled to length one; vectors of length one within rounding stay bit-identical."""
     try:
+        if np.iscomplexobj(vectors):
+            raise TypeError
         exact = np.asarray(vectors, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidParameter("vectors", f"be numbers (n, {dim})", type(vectors).__name__) from error
@@ -171,6 +173,9 @@ def check_additions(
     for name in ("item_ids", "vectors", "metadata", "thumbnails"):
         if len(getattr(checked, name)) != count:
             raise InvalidParameter(name, f"have one entry per photo_id ({count})", len(getattr(checked, name)))
+    for thumbnail in checked.thumbnails:
+        if not isinstance(thumbnail, bytes | None):
+            raise InvalidParameter("thumbnails", "hold bytes or None", type(thumbnail).__name__)
     check_lengths("photo_ids", checked.photo_ids)
     check_lengths("item_ids", checked.item_ids)
     repeated = [photo_id for photo_id, times in Counter(checked.photo_ids).items() if times > 1]

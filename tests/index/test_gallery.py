@@ -73,6 +73,7 @@ def test_an_empty_gallery_has_no_neighbours(tmp_path: Path) -> None:
         (np.zeros((1, DIM), np.float32), "length one"),
         (np.ones((1, DIM), np.float32), "length one"),
         (unit(1)[:, :4], r"\(n, 8\)"),
+        (unit(1).astype(complex), r"be numbers \(n, 8\)"),
     ],
 )
 def test_bad_vectors_are_refused_and_nothing_is_added(tmp_path: Path, vectors: np.ndarray, rule: str) -> None:
@@ -225,6 +226,14 @@ def test_ids_are_sequences_of_text(tmp_path: Path, ids: list[str]) -> None:
         gallery.add(["a", "b"], ids, unit(2))
     with pytest.raises(InvalidParameter, match="photo_ids"):
         gallery.remove(photo_ids=ids)
+    assert len(gallery) == 40
+
+
+@pytest.mark.parametrize("thumbnail", ["text", 7, [b"jpeg"]])
+def test_a_thumbnail_is_bytes(tmp_path: Path, thumbnail: object) -> None:
+    gallery = filled(tmp_path / "g")
+    with pytest.raises(InvalidParameter, match="thumbnails must hold bytes or None"):
+        gallery.add(["new"], ["item"], unit(1), thumbnails=[thumbnail])  # type: ignore[list-item]
     assert len(gallery) == 40
 
 
