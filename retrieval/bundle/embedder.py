@@ -131,7 +131,6 @@ class Embedder:
             )
         return Embeddings(vectors, certainties)
 
-
     def _run(self, tensor: NDArray[np.float32]) -> Sequence[NDArray[np.float32]]:
         """Return the embeddings and certainties of a preprocessed tensor (n, 3, size, size)."""
         try:

@@ -196,9 +196,10 @@ def test_a_model_of_another_shape_is_one_typed_error(bundle: Bundle, tmp_path: P
 def test_a_model_that_fails_when_it_runs_is_one_typed_error(bundle: Bundle, tmp_path: Path) -> None:
     model = onnx.load(write_model(tmp_path / "m.onnx"))
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 3  # photos, neither more nor fewer
+    opened = Bundle.open(put(bundle, MODEL, model.SerializeToString()))
+    pixels = golden_pixels(opened.preprocessing.size)
     with pytest.raises(RetrievalError, match="the model failed: ") as refused:
-        opened = Bundle.open(put(bundle, MODEL, model.SerializeToString()))
-        opened.embedder().embed_pixels(golden_pixels(opened.preprocessing.size))
+        opened.embedder().embed_pixels(pixels)
     assert "retrieval doctor BUNDLE" in str(refused.value)
 
 
