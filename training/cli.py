@@ -20,7 +20,7 @@ from retrieval.cli.options import (
     settings_groups,
     settings_options,
 )
-from retrieval.errors import DataError, InvalidParameter, command
+from retrieval.errors import DataError, InvalidParameter, command, counted
 from retrieval.files import check_place, write_file
 
 from .config import AUTO, DATA, GROUPS, OUTPUT, Settings
@@ -109,7 +109,7 @@ def train(
         settings = gather_settings(catalogue=catalogue, config=config, given=given, base=base)
         run = run_training(settings, output, start=earlier)
         if earlier is not None:
-            click.echo(run.told_start)
+            click.echo(describe_start(run))
     click.echo(_describe_best(output, run))
     if run.folds or (run.splits.calibration and len(run.splits.test) > 1):  # a `partition` column may have none
         click.echo(f"Next: {command('evaluate', output)}")
@@ -252,6 +252,17 @@ def named_backbone(name: str) -> str:
     chosen, why = choose_backbone()
     click.echo(f"Backbone: {chosen} ({why}).")
     return chosen
+
+
+def describe_start(run: Run) -> str:
+    """Describe the run that this one continues, and its new items."""
+    noted = run.warm_start
+    new = ", ".join(f"{count} for {part}" for part, count in noted["new_items"].items())
+    copies, across = len(noted["left_out"]), ""
+    if copies:
+        across = f" Left out {counted(copies, 'photo')}: copies of held-out photos under an item to train on, or of "
+        across += "trained photos under a held-out item."
+    return f"Continued {noted['run']} with new items: {new}.{across}"
 
 
 def _describe_best(output: Path, run: Run) -> str:

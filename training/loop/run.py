@@ -29,7 +29,7 @@ from torch import Tensor
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.catalogue.splits import EvaluationProtocol, Splits
-from retrieval.errors import RunError, check_format, command, counted
+from retrieval.errors import RunError, check_format, command
 from retrieval.files import naming, write_file
 from retrieval.images import Preprocessing
 from training.backbones import rebuild_backbone
@@ -42,7 +42,6 @@ FORMAT = 1  # of what a run's files hold
 BEST, LAST, START = "best", "last", "start"
 FITTED, FOLDS = "fitted.npz", "folds"
 FOLD_COUNT = 5
-ACROSS = "held-out photos under an item to train on, or of trained photos under a held-out item"
 
 
 class Run:
@@ -142,18 +141,12 @@ class Run:
 
         They are copies, or the catalogue had them under another item when the run was trained.
         """
-        fitted, fit = self._noted, set(self.splits.fit)
+        fitted, fit = _listed(self.path), set(self.splits.fit)
         if fitted is None:
             return list(photos)
         held_out = [photo for photo in photos if photo.item_id not in fit]
         known = {photo.photo_id for photo in held_out if fitted.contains(photo.item_id, photo_content(photo))}
         return [photo for photo in photos if photo.photo_id not in known]
-
-    def note_fitted(self, photos: Sequence[Photo]) -> None:
-        """Add the photos of fitted items to the list of what the run was fitted on, if it keeps one."""
-        if self._noted is not None:
-            now = fitted_on(set(self.splits.fit), photos)
-            write_file(self.path / FITTED, now.union(self._noted).pack())
 
     @property
     def started_from(self) -> str:
@@ -204,26 +197,12 @@ class Run:
                 remedy=f"Export that model (`{self.export_command}`), train in another way, or pass --even-if-worse",
             )
 
-    @property
-    def told_start(self) -> str:
-        """Return a sentence about the run that this one continues, and the new items."""
-        noted = self.warm_start
-        new = ", ".join(f"{count} for {part}" for part, count in noted["new_items"].items())
-        copies = len(noted["left_out"])
-        across = f" Left out {counted(copies, 'photo')}: copies of {ACROSS}." if copies else ""
-        return f"Continued {noted['run']} with new items: {new}.{across}"
-
     def fitted_on(self) -> Fitted:
         """Return the training items of the run and of those that it continues, and the content of all their photos."""
-        items, found = set(self.splits.fit), self._noted
+        items, found = set(self.splits.fit), _listed(self.path)
         found = fitted_on(items, self.photos()) if found is None else found
         folds = {item: fold for fold, run in enumerate(self.folds) for item in items.difference(run.splits.fit)}
         return found.with_folds(folds)
-
-    @property
-    def _noted(self) -> Fitted | None:
-        file = self.path / FITTED
-        return Fitted.unpack(file.read_bytes()) if file.exists() else None
 
     @property
     def backbone_config(self) -> dict[str, Any] | None:
@@ -304,9 +283,21 @@ class Run:
         return values
 
 
+def _listed(path: Path) -> Fitted | None:
+    file = path / FITTED
+    return Fitted.unpack(file.read_bytes()) if file.exists() else None
+
+
 def fitted_on(items: Collection[str], photos: Iterable[Photo]) -> Fitted:
     """Return what a model is fitted on: the items, and the content of all of their photos."""
     return Fitted.of(items, (content_hash(photo.read(), photo.bbox) for photo in photos if photo.item_id in items))
+
+
+def note_fitted(run: Run, photos: Iterable[Photo]) -> None:
+    """Add the photos of fitted items to the list of what a run was fitted on, if it keeps one."""
+    earlier = _listed(run.path)
+    if earlier is not None:
+        write_file(run.path / FITTED, fitted_on(set(run.splits.fit), photos).union(earlier).pack())
 
 
 def entries(path: Path) -> frozenset[Path] | None:

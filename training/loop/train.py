@@ -29,7 +29,7 @@ from training.model import EmbeddingModel
 from .distributed import ProcessGroup
 from .optimizer import schedule
 from .recipe import check_recipe, initial_model, make_sampler
-from .run import FITTED, LAST, Run, entries, fitted_on, remove_new
+from .run import FITTED, LAST, Run, entries, fitted_on, note_fitted, remove_new
 from .trainer import EpochCallback, Trainer
 from .warm_start import Continuation
 
@@ -90,7 +90,7 @@ def train(
         if resume:
             photos = run.photos()
             if group.is_main:
-                run.note_fitted(photos)
+                note_fitted(run, photos)
             group.barrier()
         trainer = Trainer(
             run, photos=photos, model=model, process_group=group, on_epoch=on_epoch, keep_start=keep_start

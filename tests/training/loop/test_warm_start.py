@@ -16,6 +16,7 @@ from retrieval.bundle.fitted import content_hash
 from retrieval.catalogue.splits import photos_in_protocol
 from retrieval.cli.main import group
 from retrieval.errors import InvalidParameter, RunError
+from training.cli import describe_start
 from training.config import Settings
 from training.data.reader import PhotoReader
 from training.evaluation.embedding import embed_photos
@@ -119,8 +120,8 @@ def test_copies_of_held_out_photos_are_not_trained_on(earlier: Run, tmp_path: Pa
     (tmp_path / "copies.csv").write_text("\n".join(lines) + "\n")
     run = begun(earlier, tmp_path / "copies.csv", tmp_path / "run")
     assert [photo.path.name for photo in run.photos() if photo.path.parent == tmp_path] == ["d.png"]
-    assert " Left out 3 photos: copies of " in run.told_start
-    assert run.told_start.endswith("or of trained photos under a held-out item.")
+    assert " Left out 3 photos: copies of " in describe_start(run)
+    assert describe_start(run).endswith("or of trained photos under a held-out item.")
 
 
 def test_the_settings_are_those_of_the_run_unless_given(earlier: Run, later: Run) -> None:
@@ -198,7 +199,7 @@ def test_photos_of_the_earlier_run_under_a_held_out_item_are_left_out(earlier: R
     shown = {photo.path.name: photo.item_id for photo in second.photos()}
     assert not shown.keys() & {*fitted}
     assert {shown[name] for name in held_out} == {splits.fit[1]}
-    assert "Left out 3 photos: copies of" in second.told_start
+    assert "Left out 3 photos: copies of" in describe_start(second)
     contents = [content_hash((place.parent / name).read_bytes(), None) for name in fitted]
     assert all(second.fitted_on().contains("", content) for content in contents)
 
