@@ -12,10 +12,14 @@ ROOT = Path(__file__).resolve().parents[2]
 THRESHOLD = ("anchor", "bounds", "error_rates", "fold_draws", "labelled_queries", "rule")
 DECISION = ("index/search", "retrieval/metrics", *(f"retrieval/threshold/{name}.py" for name in THRESHOLD))
 POINTS = ("retrieval/threshold/gallery_points.py", "retrieval/threshold/proposal.py")  # what a gallery keeps and serves
-TRAINING = ("training/losses", "training/loop", "training/data/augmentation.py", "training/model.py")
+LOOP = ("head_start", "learner", "optimizer", "recipe", "selection", "trainer")  # the others read and write files
+TRAINING = (
+    *("training/losses", "training/data/augmentation.py", "training/model.py"),
+    *(f"training/loop/{name}.py" for name in LOOP),
+)
 WRITERS = ("research.results", "research.markdown", "research.benchmarks.tables")
 MEASURED = {  # folders and modules of the product; modules of `research` are found by their imports
-    "cross_fitting": (*DECISION, *TRAINING),
+    "cross_fitting": (*DECISION, *TRAINING, "training/loop/cross_fitting.py", "training/data/folds.py"),
     "demo": (*DECISION, *POINTS, *TRAINING, "training/demo", "training/data/synthetic"),
     "endpoint": ("index/search", "retrieval/images", "retrieval/search", "serving/api"),
     "gallery": ("index",),

@@ -87,11 +87,10 @@ def train(
                 settings, path, group, start=start, splits=splits, check=check_photos, hold_out=keep_start
             )
         run = Run.open(path)
-        if resume:
-            photos = run.photos()
-            if group.is_main:
-                note_fitted(run, photos)
-            group.barrier()
+        photos = run.photos() if photos is None else run.without_fitted(photos)
+        if resume and group.is_main:
+            note_fitted(run, photos)
+        group.barrier()
         trainer = Trainer(
             run, photos=photos, model=model, process_group=group, on_epoch=on_epoch, keep_start=keep_start
         )

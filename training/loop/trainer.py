@@ -54,7 +54,7 @@ class Trainer:
         if self.process_group.device.type == "cpu":
             keep_freed_memory()
         self._on_epoch, self._keeps_start = on_epoch, keep_start
-        photos = run.photos() if photos is None else run.without_fitted(photos)
+        photos = run.photos() if photos is None else photos
         splits, protocol, held_out = run.splits, run.protocol, run.held_out
         fit = photos_in_protocol(photos, splits.fit, protocol, left_out=held_out)
         self.labels = torch.from_numpy(item_labels(fit, splits.fit))  # stay the same if an item is gone
