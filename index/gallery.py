@@ -51,11 +51,14 @@ from .errors import GalleryCorrupt, GalleryError, GalleryLocked, InvalidParamete
 from .features import FeatureFormat, check_size
 from .files import remove_unused, sync_folder, take_lock, working_folder, write_errors
 from .maintenance import (
+    DRAWN,
     INDEX_ENDINGS,
     MIN_RECALL,
+    MOVES,
     Rebuilt,
     Rewritten,
     build_index,
+    moves_after,
     rewrite,
     segments_to_combine,
     segments_to_rewrite,
@@ -657,6 +660,9 @@ class Gallery:
                     self.path / SEGMENTS, [part], rows=count, dim=self.dim, features=part.features is not None
                 )
                 self._database.replace_segments([], Segment(0, name, count, first, digest))
+                if upsert is None and any(map(self._database.kept, DRAWN)):
+                    old = np.array([present[photo_id] for photo_id in new.photo_ids], dtype=np.int64)
+                    self._database.keep({MOVES: moves_after(self._database.kept(MOVES), old, seqs)})
                 action = f"add, {len(present)} of them replaced" if present else "add"
                 self._database.log("update" if upsert is None else action, count, actor=actor)
             self._compact()

@@ -5,13 +5,14 @@ New files are written from a snapshot while searches and additions go on; `Galle
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Sequence, Set
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +23,17 @@ from index.ann.recall import Recall, reference_search, settings_of, tune
 
 from .database import DATABASE, FEATURES_KEY, INDEXES, RESTORE, SEGMENTS, Database, IndexFile, Segment
 from .errors import GalleryCorrupt, GalleryError
-from .files import new_file, sha256, sync_folder
-from .search.leave_one_out import FOLDS_FILE, FoldVectors
+from .files import load_arrays, new_file, sha256, sync_folder
+from .search.distance import Rows
+from .search.leave_one_out import FOLDS_FILE, WINDOWS, FoldVectors, Windows
 from .segments import OpenSegment, Part, encode_row, open_segment, segment_paths, write_segment
 from .snapshot import Snapshot, removed_seqs
 
 if TYPE_CHECKING:
     from .gallery import Gallery
+    from .location import AnyGallery
+
+Kept = TypeVar("Kept", Windows, FoldVectors)
 
 FANOUT = 16  # segments of one size that are combined into one
 SMALLEST = 16  # rows of the smallest size
@@ -40,6 +45,8 @@ INDEX_ENDINGS = (FAISS, SEQS, PARTIAL)  # of the files of indexes
 MIN_RECALL = 0.99  # an index whose recall has a smaller lower bound is refused
 COMPARED = 10_000  # photos compared at a time
 FOLDS = "folds"  # the name under which the hash of the fold vectors is kept
+DRAWN = (FOLDS, WINDOWS)  # what is kept under these names has the seqs of photos
+MOVES = "moves"  # the name under which the old and the new seqs of updated photos are kept
 SHOWN = 5  # damaged rows listed per segment
 LINES = """SELECT seq, photo_id, item_id, metadata FROM photos JOIN items ON number = item
 WHERE seq BETWEEN ? AND ? ORDER BY seq"""
@@ -205,6 +212,33 @@ def require_folds(path: Path) -> None:
     """Raise GalleryCorrupt if the fold vectors of a gallery are missing, or not those that were written."""
     for problem in fold_problems(path):
         raise GalleryCorrupt(f"{path}: {problem}", remedy=RESTORE)
+
+
+def moves_after(moves: bytes | None, old: Rows, new: Rows) -> bytes:
+    """Return what a gallery keeps of its updated photos after another update, which gave `new` seqs to the `old` ones.
+
+    Vectors that draws need (`Windows`, `FoldVectors`) have the seqs from when they were made, see `with_moves`.
+    """
+    known = {} if moves is None else load_arrays(moves)
+    step = dict(zip(old.tolist(), new.tolist(), strict=True))
+    before = zip(known["old"].tolist(), known["new"].tolist(), strict=True) if known else ()
+    after = {first: step.pop(last, last) for first, last in before} | step
+    file = io.BytesIO()
+    np.savez(file, old=np.array(list(after), np.int64), new=np.array(list(after.values()), np.int64))
+    return file.getvalue()
+
+
+def with_moves(gallery: AnyGallery, vectors: Kept) -> Kept:
+    """Return kept vectors of photos with the seqs that these have now, ascending."""
+    moves = gallery.kept(MOVES)
+    if moves is None:
+        return vectors
+    arrays = load_arrays(moves)
+    seqs = vectors.seqs.copy()
+    _, places, rows = np.intersect1d(seqs, arrays["old"], return_indices=True)
+    seqs[places] = arrays["new"][rows]
+    order = np.argsort(seqs)
+    return replace(vectors, seqs=seqs[order], vectors=vectors.vectors[order])
 
 
 def check_database(database: Database) -> list[str]:

@@ -21,7 +21,7 @@ from .features import FeatureFormat
 from .files import parquet_batches, sync_folder, working_folder, write_errors
 from .gallery import Gallery
 from .location import AnyGallery, exists, is_address, open_gallery, open_or_create
-from .maintenance import require_folds, write_folds
+from .maintenance import require_folds, with_moves, write_folds
 from .search.leave_one_out import DRAWS, TRIES, WINDOWS, FoldVectors, KeptDraws, Windows
 
 BATCH = 5000  # photos written or read at a time
@@ -130,10 +130,10 @@ def _kept(gallery: AnyGallery, names: Sequence[str]) -> tuple[dict[str, bytes], 
     if draws is not None:
         kept[DRAWS] = draws.renumbered(live).pack()
     if windows is not None:
-        kept[WINDOWS] = windows.renumbered(live).pack()
+        kept[WINDOWS] = with_moves(gallery, windows).renumbered(live).pack()
     require_folds(gallery.path)
     folds = FoldVectors.read(gallery)
-    return kept, None if folds is None else folds.renumbered(live)
+    return kept, None if folds is None else with_moves(gallery, folds).renumbered(live)
 
 
 def _write_table(gallery: AnyGallery, path: Path) -> int:

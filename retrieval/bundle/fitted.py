@@ -4,14 +4,15 @@ Items that a model was fitted on do not show how close unknown items come (`retr
 lists them. fitted.npz holds the first 8 bytes of the SHA-256 of each item id and of each photo's content hash.
 
 A model that was fitted on a whole catalogue comes with fold models (`train --all-items`), each fitted without the items
-of one fold. For these items the fold model stands for one that has not seen them.
+of one fold. For these items the fold model stands for one that has not seen them. With fold models, `items` has the
+photos as well, so that each has its fold: items may be merged, and photos may move between them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,18 +33,28 @@ class Fitted:
 
     items: NDArray[np.uint64]
     photos: NDArray[np.uint64]
-    folds: NDArray[np.uint8]  # the fold of each item, whose model was fitted without it; empty without fold models
+    folds: NDArray[np.uint8]  # of each of `items`, whose model was fitted without it; empty without fold models
 
     @classmethod
     def of(cls, item_ids: Iterable[str], contents: Iterable[str]) -> Fitted:
         """Hash item ids and the content hashes of photos."""
         return cls(_hashes(item_ids), _hashes(contents), np.zeros(0, np.uint8))
 
-    def with_folds(self, folds: Mapping[str, int]) -> Fitted:
-        """Return the same with the folds of all items, if there are any."""
-        by_hash = {_hash(item): fold for item, fold in folds.items()}
-        numbers = [by_hash[number] for number in self.items.tolist()] if folds else []
-        return Fitted(self.items, self.photos, np.array(numbers, dtype=np.uint8))
+    def with_folds(self, parts: Sequence[Fitted]) -> Fitted:
+        """Return the same with the folds of all items and photos, if there are any.
+
+        `parts` are what the model of each fold was fitted on: all but the items and photos of this fold.
+        """
+        if not parts:
+            return Fitted(self.items, self.photos, np.zeros(0, np.uint8))
+        seen = [part._items | part._photos for part in parts]
+        fold_of = {
+            number: fold
+            for fold, own in enumerate(seen)
+            for number in frozenset.intersection(*(other for other in seen if other is not own)) - own
+        }
+        items = np.union1d(self.items, np.array(list(fold_of), np.uint64))
+        return Fitted(items, self.photos, np.array([fold_of[number] for number in items.tolist()], np.uint8))
 
     def union(self, other: Fitted | None) -> Fitted:
         """Return the union of what two models were fitted on, which has no folds; or this one if there is no other."""
@@ -60,9 +71,9 @@ class Fitted:
         """Return whether the model was fitted on this item, or on a photo with this content hash."""
         return _hash(item_id) in self._items or (content is not None and _hash(content) in self._photos)
 
-    def fold_of(self, item_id: str) -> int | None:
-        """Return the fold whose model was fitted without an item, None if there is none."""
-        return self._folds.get(_hash(item_id))
+    def fold_of(self, item_or_content: str) -> int | None:
+        """Return the fold whose model was fitted without an item, or a photo, None if there is none."""
+        return self._folds.get(_hash(item_or_content))
 
     def pack(self) -> bytes:
         """Serialize as npz."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from tqdm import tqdm
 
 from index.gallery import Gallery
 from index.location import AnyGallery
-from index.maintenance import FOLDS, fold_problems, write_folds
+from index.maintenance import FOLDS, Kept, fold_problems, with_moves, write_folds
 from index.search.leave_one_out import DRAWS, WINDOWS, FoldVectors, Windows, hashed, sample
 from index.snapshot import Snapshot
 from retrieval.bundle.bundle import Bundle
@@ -32,15 +33,18 @@ BATCH = 16
 
 
 def keep_windows(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *, progress: bool = True) -> None:
-    """Embed the windows of a sample of a gallery's photos and keep them in the gallery.
+    """Embed the windows of a sample of a gallery's photos, where it has none of these yet, and keep them.
 
     Raises InvalidParameter for a gallery on Milvus.
     """
     if not isinstance(gallery, Gallery):
         raise InvalidParameter("--windows", "be used with a local gallery", "a gallery on Milvus")
-    now, known = gallery.snapshot(), {photo.photo_id: photo for photo in photos}
-    embedder, seqs, vectors = bundle.embedder(), [], []
-    for position in tqdm(sample(now, WINDOW_PHOTOS).tolist(), desc="windows", unit="photo", disable=not progress):
+    now, known, before = gallery.snapshot(), {photo.photo_id: photo for photo in photos}, Windows.read(gallery)
+    chosen = sample(now, WINDOW_PHOTOS)
+    wanted, kept = now.seqs[chosen].tolist(), _by_seq(gallery, before)
+    missing = [place for place, seq in zip(chosen.tolist(), wanted, strict=True) if seq not in kept]
+    embedder = bundle.embedder()
+    for position in tqdm(missing, desc="windows", unit="photo", disable=not progress):
         photo = known.get(now.photo(position)[0])
         image = None if photo is None else _picture(photo)
         if image is None:
@@ -48,11 +52,21 @@ def keep_windows(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *
         pixels = [embedder.square(cropped(image, box)) for box in windows(image.width, image.height)]
         found: NDArray[np.float32] = np.zeros((MOST_WINDOWS, bundle.dim), np.float32)
         found[: len(pixels)] = embedder.embed_pixels(np.stack(pixels)).vectors
-        seqs.append(int(now.seqs[position]))
-        vectors.append(found)
-    shape = -1, MOST_WINDOWS, bundle.dim
-    kept = Windows(np.array(seqs, dtype=np.int64), np.array(vectors, dtype=np.float32).reshape(shape))
-    gallery.keep({WINDOWS: kept.pack(), DRAWS: None}, "keep windows")  # the next draws are made with them
+        kept[int(now.seqs[position])] = found
+    seqs = [seq for seq in wanted if seq in kept]
+    if before is not None and before.seqs.tolist() == seqs:
+        return
+    vectors = np.array([kept[seq] for seq in seqs], dtype=np.float32).reshape(-1, MOST_WINDOWS, bundle.dim)
+    packed = Windows(np.array(seqs, dtype=np.int64), vectors).pack()
+    gallery.keep({WINDOWS: packed, DRAWS: None}, "keep windows")  # the next draws are made with them
+
+
+def _by_seq(gallery: Gallery, kept: Kept | None) -> dict[int, NDArray[Any]]:
+    """Return the vectors that a gallery keeps of its photos, by their seqs."""
+    if kept is None:
+        return {}
+    now = with_moves(gallery, kept)
+    return dict(zip(now.seqs.tolist(), now.vectors, strict=True))
 
 
 def keep_fold_vectors(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *, progress: bool = True) -> None:
@@ -61,7 +75,7 @@ def keep_fold_vectors(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Phot
         return
     now, before = gallery.snapshot(), FoldVectors.read(gallery, bundle.folds_key)
     before = None if fold_problems(gallery.path) else before
-    kept = {} if before is None else dict(zip(before.seqs.tolist(), before.vectors, strict=True))
+    kept = _by_seq(gallery, before)
     chosen = sample_of_items(now, bundle.fitted)
     wanted, known = now.seqs[chosen], {photo.photo_id: photo for photo in photos}
     missing = [

@@ -23,7 +23,8 @@ from tqdm import tqdm
 from index.database import POINT
 from index.gallery import Gallery
 from index.location import AnyGallery, exists, is_address, open_gallery, open_or_create
-from index.maintenance import Rebuilt
+from index.maintenance import MOVES, Rebuilt
+from index.search.leave_one_out import WINDOWS
 from retrieval.bundle.bundle import Bundle, require_match
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.operating_point import OperatingPoint
@@ -207,9 +208,11 @@ def _anchor(
     bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], report: IndexReport, *, windows: bool, progress: bool
 ) -> None:
     """Measure the operating point of a gallery, and set one if it has none."""
-    if windows:
+    if windows or gallery.kept(WINDOWS) is not None:
         keep_windows(bundle, gallery, photos, progress=progress)
     keep_fold_vectors(bundle, gallery, photos, progress=progress)
+    if gallery.kept(MOVES) is not None:
+        gallery.keep({MOVES: None}, "renew what draws need")  # windows and fold vectors are those of today's photos
     found = remeasure(bundle, gallery, tighten=False)
     report.point, report.rates, report.unanchored = found.point, found.rates, found.why_not
     report.sets_threshold = found.sets_threshold

@@ -7,17 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-
 from index.database import POINT
 from index.gallery import Gallery
 from index.location import AnyGallery
-from index.maintenance import require_folds
+from index.maintenance import require_folds, with_moves
 from index.search.leave_one_out import DRAWS, Draws, FoldVectors, KeptDraws, Probes, Windows, make_draws
 from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
 from retrieval.catalogue.photos import Photo
-from retrieval.errors import CalibrationError
+from retrieval.errors import CalibrationError, DataError, ImageRefused
 from retrieval.indexing.worker import CONTENT
 from retrieval.inspect.duplicates import is_copy
 
@@ -26,6 +25,8 @@ from .error_rates import LABELLED, PROBE, REFERENCE, UNKNOWN, GalleryRates, Shif
 from .fold_draws import fold_draws
 from .gallery_points import carried_point, pack_points, served_point, stored_point
 from .labelled_queries import QUERIES, by_source, embed_queries, gallery_shift, pack_queries, read_queries
+
+SAME = 1e-3  # plain distance at which two photos are the same one, embedded twice
 
 
 @dataclass(frozen=True)
@@ -129,12 +130,31 @@ def propose(
     """
     stored = gallery.kept(POINT)
     before = stored_point(stored, bundle)
-    labelled, refused = (None, []) if photos is None else embed_queries(bundle, gallery, photos)
+    labelled, refused = (None, []) if photos is None else _embedded(bundle, gallery, photos)
     draws = gallery_draws(bundle, gallery, labelled=labelled)
     target = (before or bundle.operating_point).target_fpir if target_fpir is None else target_fpir
     point, why_not = _point(gallery, draws, target, certify=certify)
     served = served_point(stored, bundle, gallery)
     return Proposal(bundle, draws, served, before, point, why_not, stored=stored, labelled=labelled, refused=refused)
+
+
+def _embedded(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) -> tuple[Probes, list[tuple[str, str]]]:
+    """Return the labelled queries of photos, and the refused ones with reasons: also those that the model has seen."""
+    seen = {photo.photo_id for photo in photos if bundle.fitted is not None and _is_fitted(photo, bundle.fitted)}
+    if len(seen) == len(photos):
+        raise DataError(
+            "the model was fitted on all of the labelled photos", remedy="Label photos that it was not fitted on"
+        )
+    queries, refused = embed_queries(bundle, gallery, [photo for photo in photos if photo.photo_id not in seen])
+    return queries, refused + [(photo_id, "the model was fitted on this photo") for photo_id in sorted(seen)]
+
+
+def _is_fitted(photo: Photo, fitted: Fitted) -> bool:
+    """Return whether a model was fitted on a photo, whatever its item is. What cannot be read is refused later."""
+    try:
+        return fitted.contains("", content_hash(photo.read(), photo.bbox))
+    except ImageRefused:
+        return False
 
 
 def measure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tighten: bool = True) -> Proposal:
@@ -240,8 +260,8 @@ def _told_anew(gallery: AnyGallery, draws: KeptDraws, point: OperatingPoint) -> 
 def gallery_draws(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | None = None) -> KeptDraws:
     """Return the draws of the newest version, with the given labelled queries or those that the gallery keeps."""
     queries = read_queries(gallery, bundle.features_key) if labelled is None else labelled
-    probes = {**_calibration_photos(bundle), **({} if queries is None else by_source(queries))}
-    fitted = bundle.fitted
+    probes = {**_calibration_photos(bundle), **_usable(queries, gallery)}
+    fitted, windows = bundle.fitted, Windows.read(gallery)
     is_fitted = (lambda *_: True) if fitted is None else fitted.contains  # without a list, any item may be fitted
     some = fitted is None or len(fitted) > 0
     draws = make_draws(
@@ -253,35 +273,39 @@ def gallery_draws(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | Non
         is_fitted=is_fitted if some else None,  # without it, not every photo is looked at
         content_key=CONTENT,
         is_copy=partial(is_copy, gallery.thumbnail),
-        windows=Windows.read(gallery),
+        windows=None if windows is None else with_moves(gallery, windows),
     )
     by_folds = _fold_draws(bundle, gallery, draws.fitted)
     sources = {kind: Draws.joined([draws.sources[kind], some]) for kind, some in by_folds.items()}
     draws = replace(draws, sources={**draws.sources, **sources})
-    if LABELLED not in probes:
-        return draws
-    asked = set(probes[LABELLED].items)
-    fitted_items = {item for item in asked if is_fitted(item, None)}
-    gone = {item for item in asked if not gallery.photos(item)}
+    asked = dict.fromkeys(probes[LABELLED].items) if LABELLED in probes else ()
+    shown = {name: _without_copies(some) for name, some in draws.sources.items() if name in (LABELLED, UNKNOWN)}
     return replace(
         draws,
-        sources=_without_gone({**draws.sources}, gone, fitted_items),
-        fitted=draws.fitted | fitted_items,
+        sources={**draws.sources, **shown},
+        fitted=draws.fitted | {item for item in asked if is_fitted(item, None)},
     )
 
 
-def _without_gone(sources: dict[str, Draws], gone: set[str], fitted: set[str]) -> dict[str, Draws]:
-    """Return draws by source, with labelled queries for items that are gone as photos of unknown items.
+def _usable(queries: Probes | None, gallery: AnyGallery) -> dict[str, Probes]:
+    """Return labelled queries by source, without those for items that are gone: they may have another id now."""
+    if queries is None:
+        return {}
+    gone = {item for item in set(queries.items) if item and not gallery.photos(item)}
+    rows = [row for row, item in enumerate(queries.items) if item not in gone]
+    return by_source(
+        Probes(
+            queries.vectors[rows],
+            [queries.ids[row] for row in rows],
+            [queries.items[row] for row in rows],
+            [queries.features[row] for row in rows] if queries.features else (),
+        )
+    )
 
-    Queries for items that the model was fitted on are left out: these are too far from other items.
-    """
-    labelled = sources[LABELLED]
-    unknown = labelled.where(np.isin(labelled.items, list(gone - fitted)))
-    found = {
-        LABELLED: labelled.where(~np.isin(labelled.items, list(gone))),
-        UNKNOWN: Draws.joined([sources.get(UNKNOWN, Draws.none()), unknown]),
-    }
-    return {name: some for name, some in (sources | found).items() if len(some) or name not in found}
+
+def _without_copies(draws: Draws) -> Draws:
+    """Return draws of labelled photos without those of photos that the gallery has got since they were labelled."""
+    return draws.where(~((draws.own_plain <= SAME) | (draws.plain <= SAME)))
 
 
 def _fold_draws(bundle: Bundle, gallery: AnyGallery, fitted: Collection[str]) -> Mapping[str, Draws]:
@@ -296,10 +320,15 @@ def _fold_draws(bundle: Bundle, gallery: AnyGallery, fitted: Collection[str]) ->
     folds = FoldVectors.read(gallery, bundle.folds_key)
     if folds is None:
         return {}
+    moved = {
+        item
+        for _, item, content in gallery.values(CONTENT)
+        if content and known.fold_of(content) not in (None, known.fold_of(item))
+    }  # items whose photos were of several folds, such as merged ones: every model was fitted on some of them
     return fold_draws(
         gallery,
-        folds,
-        {item: fold for item in fitted if (fold := known.fold_of(item)) is not None},
+        with_moves(gallery, folds),
+        {item: fold for item in fitted if item not in moved and (fold := known.fold_of(item)) is not None},
         item_distance=bundle.item_distance,
         content_key=CONTENT,
         is_copy=partial(is_copy, gallery.thumbnail),

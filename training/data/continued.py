@@ -36,15 +36,15 @@ def merge_catalogues(catalogues: Sequence[str], protocol: EvaluationProtocol) ->
     grouped = any(photo.group for photo in first)
     sides = {side(photo) for photo in first}
     known = {photo.item_id: photo for photo in reversed(first) if photo.item_id}
-    merged: dict[Place, Photo] = {_place(photo): photo for photo in first}
+    merged: dict[Place, Photo] = {place_of(photo): photo for photo in first}
     added: set[Place] = set()
     for photos in others:
         for photo in photos:
             earlier = known.setdefault(photo.item_id, photo)
             group = photo.group or earlier.group or (photo.item_id if grouped else "")
             known_photo = replace(photo, group=group, partition=photo.partition or earlier.partition)
-            merged[_place(photo)] = known_photo if side(photo) in sides else _as_query(known_photo, protocol)
-            added.add(_place(photo))
+            merged[place_of(photo)] = known_photo if side(photo) in sides else _as_query(known_photo, protocol)
+            added.add(place_of(photo))
     found: dict[str, Photo] = {}
     for photo in merged.values():
         photo_id = photo.photo_id
@@ -52,7 +52,7 @@ def merge_catalogues(catalogues: Sequence[str], protocol: EvaluationProtocol) ->
             photo_id += " (2)"
         if photo.item_id:
             found[photo_id] = replace(photo, photo_id=photo_id)
-    return [*found.values()], {photo_id for photo_id, photo in found.items() if _place(photo) in added}
+    return [*found.values()], {photo_id for photo_id, photo in found.items() if place_of(photo) in added}
 
 
 def _as_query(photo: Photo, protocol: EvaluationProtocol) -> Photo:
@@ -60,7 +60,7 @@ def _as_query(photo: Photo, protocol: EvaluationProtocol) -> Photo:
     return replace(photo, role=source) if source and source in ROLES else replace(photo, source=source, role="")
 
 
-def _place(photo: Photo) -> Place:
+def place_of(photo: Photo) -> Place:
     """Return the key of a photo: its file or URL, its place in the file, and its bounding box."""
     file = photo.url if isinstance(photo, RemotePhoto) else os.path.normpath(photo.path.absolute())
     return file, photo.span, photo.bbox

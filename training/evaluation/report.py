@@ -7,7 +7,7 @@ from typing import Any
 
 from retrieval.files import write_file
 from retrieval.text import text_table
-from training.loop.run import Run
+from training.loop.run import Run, held_out_in
 from training.loop.warm_start import model_before
 
 from .embedding import embed_catalogue
@@ -29,7 +29,7 @@ def evaluate_run(run: Run, *, target_fpir: float | None = None) -> dict[str, Any
     splits, protocol, photos, model = judged.splits, judged.protocol, judged.photos(), judged.best_model()
     mixed = MixedGallery.of(
         photos,
-        held_out=judged.held_out,
+        held_out=held_out_in(judged, photos),
         unfitted=splits.validation if run.folds else splits.test,
         calibration=splits.calibration,
         protocol=protocol,

@@ -20,6 +20,7 @@ from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.splits import Splits, photos_in_protocol, photos_to_hold_out
 from retrieval.errors import InvalidParameter, RunError, counted
+from retrieval.files import write_file
 from training.config import SPLIT_SEED, Settings
 from training.data.folds import Fold, item_folds
 from training.data.sources import FEATURES, save_features
@@ -27,7 +28,7 @@ from training.evaluation.embedding import embed_catalogue
 from training.evaluation.mixed import MixedGallery
 
 from .distributed import ProcessGroup
-from .run import FOLD_COUNT, FOLDS, LAST, Run
+from .run import FITTED, FOLD_COUNT, FOLDS, Run, fitted_on
 from .selection import LAST_EPOCH
 from .train import train
 from .trainer import EpochCallback
@@ -84,13 +85,16 @@ def _train_fold(whole: Run, photos: Sequence[Photo], number: int, fold: Fold) ->
         return
     if group.is_main:
         tqdm.write(f"Fold {number + 1} of {FOLD_COUNT}: without {counted(len(left_out), 'item')}.")
+        if not (path / FITTED).exists():
+            path.mkdir(parents=True, exist_ok=True)
+            write_file(path / FITTED, fitted_on(set(fit), photos).pack())
         if whole.settings.precompute and not (path / FEATURES).exists():
             _share_features(whole, photos, path, splits)
     group.barrier()
     train(
         replace(whole.settings, all_items=False),
         path,
-        resume=begun and Run.open(path).has(LAST),
+        resume=begun,
         splits=splits,
         check_photos=False,
         keep_start=not number,

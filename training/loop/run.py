@@ -201,8 +201,7 @@ class Run:
         """Return the training items of the run and of those that it continues, and the content of all their photos."""
         items, found = set(self.splits.fit), _listed(self.path)
         found = fitted_on(items, self.photos()) if found is None else found
-        folds = {item: fold for fold, run in enumerate(self.folds) for item in items.difference(run.splits.fit)}
-        return found.with_folds(folds)
+        return found.with_folds([run.fitted_on() for run in self.folds])
 
     @property
     def backbone_config(self) -> dict[str, Any] | None:
@@ -291,6 +290,16 @@ def _listed(path: Path) -> Fitted | None:
 def fitted_on(items: Collection[str], photos: Iterable[Photo]) -> Fitted:
     """Return what a model is fitted on: the items, and the content of all of their photos."""
     return Fitted.of(items, (content_hash(photo.read(), photo.bbox) for photo in photos if photo.item_id in items))
+
+
+def held_out_in(run: Run, photos: Iterable[Photo]) -> list[str]:
+    """Return the ids of the photos that a run held out and that are still the same: names may be of others now."""
+    known = run._read_json("splits").get("held_out_content")
+    if known is None:  # a run of an earlier version
+        return run.held_out
+    return [
+        photo.photo_id for photo in photos if photo.photo_id in known and known[photo.photo_id] == photo_content(photo)
+    ]
 
 
 def note_fitted(run: Run, photos: Iterable[Photo]) -> None:

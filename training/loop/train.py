@@ -17,11 +17,12 @@ from retrieval.catalogue.splits import (
     photos_to_hold_out,
     require_mates,
 )
-from retrieval.errors import counted, photos_of_items
+from retrieval.errors import RunError, counted, photos_of_items
 from retrieval.files import write_file
 from training.backbones import backbone_preprocessing
 from training.backbones.hub import resolved
 from training.config import SPLIT_SEED, Settings
+from training.data.continued import photo_content
 from training.data.reader import require_readable
 from training.evaluation.mixed import LEAST_JUDGED
 from training.model import EmbeddingModel
@@ -29,7 +30,7 @@ from training.model import EmbeddingModel
 from .distributed import ProcessGroup
 from .optimizer import schedule
 from .recipe import check_recipe, initial_model, make_sampler
-from .run import FITTED, LAST, Run, entries, fitted_on, note_fitted, remove_new
+from .run import FITTED, LAST, Run, entries, fitted_on, held_out_in, note_fitted, remove_new
 from .trainer import EpochCallback, Trainer
 from .warm_start import Continuation
 
@@ -88,6 +89,11 @@ def train(
             )
         run = Run.open(path)
         photos = run.photos() if photos is None else run.without_fitted(photos)
+        if resume and len(held_out_in(run, photos)) < len(run.held_out):
+            raise RunError(
+                f"photos that {path} holds out to search for were renamed, replaced or removed since it began",
+                remedy="Restore them, or train a new run in another directory",
+            )
         if resume and group.is_main:
             note_fitted(run, photos)
         group.barrier()
@@ -136,16 +142,19 @@ def begin_run(
     else:
         model, config, preprocessing = continued.model(), continued.start.backbone_config, continued.start.preprocessing
     settings = replace(settings, dim=model.head.out_features)
+    new = set(held_out)
+    contents = {photo.photo_id: photo_content(photo) for photo in photos if photo.photo_id in new}
+    parts = {"parts": splits.to_dict(), "protocol": vars(protocol)}
     documents: dict[str, Any] = {
         "settings": settings.to_dict(),
-        "splits": {"parts": splits.to_dict(), "protocol": vars(protocol), "held_out": held_out},
+        "splits": {**parts, "held_out": held_out, "held_out_content": contents},
         "backbone": {"config": config, "preprocessing": preprocessing.to_dict()},
     }
     if continued is not None:
         documents["warm_start"] = continued.document()
     if process_group.is_main:
         if check:
-            unfitted, new = set(splits.validation), set(held_out)
+            unfitted = set(splits.validation)
             searched = [photo for photo in photos if photo.item_id in unfitted or photo.photo_id in new]
             require_readable([*fit, *searched], preprocessing)
 

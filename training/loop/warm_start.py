@@ -18,7 +18,7 @@ from retrieval.errors import InvalidParameter
 from retrieval.images import Preprocessing
 from training.backbones import load_backbone, published_preprocessing
 from training.config import SMALL, SPLIT_SEED, Settings
-from training.data.continued import copies_across, merge_catalogues
+from training.data.continued import copies_across, merge_catalogues, place_of
 from training.data.reader import PhotoReader
 from training.evaluation.embedding import embed_photos
 from training.evaluation.evaluate import item_labels
@@ -59,8 +59,9 @@ class Continuation:
         parts = splits or extend_splits(start.splits, photos, seed=SPLIT_SEED)
         copies = copies_across(photos, parts, added=added, fitted=start.fitted_on())
         kept = [photo for photo in photos if photo.photo_id not in copies]
-        fitted, unseen = set(start.splits.fit), added.union(start.held_out)
-        seen = {photo.photo_id for photo in kept if photo.item_id in fitted and photo.photo_id not in unseen}
+        unseen, fitted = set(start.held_out), set(start.splits.fit)
+        trained = {place_of(photo) for photo in start.photos() if photo.photo_id not in unseen}
+        seen = {photo.photo_id for photo in kept if photo.item_id in fitted and place_of(photo) in trained}
         return cls(start, catalogues, kept, protocol, parts, copies, seen)
 
     def document(self) -> dict[str, Any]:

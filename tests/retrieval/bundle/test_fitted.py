@@ -37,13 +37,22 @@ def test_the_hashes_are_the_first_eight_bytes_of_sha256() -> None:
     assert (fitted.items.dtype, fitted.photos.dtype) == (np.uint64, np.uint64)
 
 
+def test_a_photo_that_several_fold_models_were_not_fitted_on_has_no_fold() -> None:
+    parts = [Fitted.of(["b", "c"], ["q", "r"]), Fitted.of(["a", "c"], ["r"]), Fitted.of(["a", "b"], ["q"])]
+    fitted = Fitted.of(["a", "b", "c"], ["p", "q", "r"]).with_folds(parts)
+    for read in (fitted, Fitted.unpack(fitted.pack())):
+        assert [read.fold_of(name) for name in "abcpqr"] == [0, 1, 2, None, 1, 2]
+        assert all(read.contains("new", photo) for photo in "pqr")
+
+
 def test_the_union_has_the_items_and_photos_of_both_and_no_folds() -> None:
-    one = Fitted.of(["b", "a"], ["p", "q"]).with_folds({"a": 0, "b": 1, "c": 1})
+    one = Fitted.of(["b", "a"], ["p", "q"]).with_folds([Fitted.of(["b"], ["q"]), Fitted.of(["a"], ["p"])])
     other = Fitted.of(["c", "a"], ["q", "r", "s"])
     assert one.union(None) is one
-    assert [one.fold_of(item) for item in "abc"] == [0, 1, None]
+    assert [one.fold_of(name) for name in "abcpq"] == [0, 1, None, 0, 1]
+    assert not one.contains("c", None)
     for both in (one.union(other), other.union(one)):
-        assert (len(both.items), len(both.photos), len(both)) == (3, 4, 7)
+        assert (len(both.photos), len(both.folds)) == (4, 0)
         assert all(both.contains(item, None) for item in "abc")
         assert all(both.contains("new", photo) for photo in "pqrs")
         assert (len(both.folds), both.fold_of("a"), both.fold_of("b")) == (0, None, None)

@@ -9,16 +9,19 @@ import pytest
 
 from index.gallery import Gallery
 from index.search.distance import plain_distance
+from index.search.leave_one_out import WINDOWS, Windows
 from retrieval.bundle.bundle import FITTED
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import ImageUnreadable, InvalidParameter
+from retrieval.indexing import draw_vectors
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.plan import SyncSettings
 from retrieval.retriever import Retriever
 from retrieval.search.detector import Detector
 from retrieval.threshold.error_rates import DrawnDistances, GalleryRates
+from retrieval.threshold.proposal import gallery_draws
 
 from ...world import draw, encode, make_bundle, write_folder
 from .scenes import box_of, scene, write_detector
@@ -127,6 +130,34 @@ def test_windows_decide_once_a_gallery_was_indexed_with_windows(tmp_path: Path) 
         assert {answer.threshold for answer in answers} == {answers[0].threshold} != {before.threshold}
         several = retriever.search_photos([encode(draw(100, view), "PNG") for view in range(2)])
         assert several.decision == ("perhaps" if several.nearest.p_value <= 0.25 else "no_match")
+
+
+def test_photos_whose_metadata_changes_keep_their_windows_and_index_embeds_those_of_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = make_bundle(tmp_path, point=OperatingPoint.uncalibrated(0.1), files={FITTED: Fitted.of([], []).pack()})
+    photos = read_catalogue(write_folder(tmp_path / "photos", items=range(30), photos=range(2)))
+    index_catalogue(bundle, photos[:-2], tmp_path / "gallery", sync=SyncSettings(windows=True), progress=False)
+    with Gallery.open(tmp_path / "gallery") as gallery:
+        before = gallery_draws(bundle, gallery).sources[WINDOWS]
+        stored = {photo_id: (item, values) for photo_id, item, values in gallery.photos()}
+        changed = [values | {"price": 3} for _, values in stored.values()]
+        gallery.update(list(stored), [item for item, _ in stored.values()], changed)
+        after = gallery_draws(bundle, gallery).sources[WINDOWS]
+    assert sorted(zip(after.ids, after.distances, strict=True)) == sorted(
+        zip(before.ids, before.distances, strict=True)
+    )
+    embedded: list[str] = []
+    real = draw_vectors._picture
+    monkeypatch.setattr(draw_vectors, "_picture", lambda photo: embedded.append(photo.photo_id) or real(photo))
+    for expected in ([photo.photo_id for photo in photos[-2:]], []):
+        index_catalogue(bundle, photos, tmp_path / "gallery", progress=False)  # without --windows
+        assert sorted(embedded) == sorted(expected)
+        embedded.clear()
+        with Gallery.open(tmp_path / "gallery") as gallery:
+            kept, now = Windows.read(gallery), gallery.snapshot()
+            assert kept is not None
+            assert sorted(kept.seqs.tolist()) == now.seqs[now.live].tolist()
 
 
 def test_windows_rank_and_name_each_item_once_nearest_first(retriever: Retriever, anchored: Retriever) -> None:

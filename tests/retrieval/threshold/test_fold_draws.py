@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,10 +19,11 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
 from index.gallery import Gallery
+from index.maintenance import MOVES
 from index.search.leave_one_out import FOLDS_FILE, OWN, Draws, FoldVectors
 from index.transfer import export_photos, import_photos
 from retrieval.bundle.bundle import FITTED, FOLDS, Bundle
-from retrieval.bundle.fitted import Fitted
+from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
@@ -63,11 +64,20 @@ def fold_models(folder: Path) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def bundle_of(folder: Path) -> Bundle:
-    """Return a bundle that was cross-fitted on twenty items."""
+def fitted(fold_of: Mapping[str, int], photos: Mapping[str, str] | None = None) -> bytes:
+    """Return the list of items that two fold models were fitted on, and of photos, given with their items."""
+    given = photos or {}
+    every, *parts = (
+        Fitted.of([item for item in fold_of if fold_of[item] != fold], [p for p in given if fold_of[given[p]] != fold])
+        for fold in (2, 0, 1)
+    )
+    return every.with_folds(parts).pack()
+
+
+def bundle_of(folder: Path, photos: Mapping[str, str] | None = None) -> Bundle:
+    """Return a bundle that was cross-fitted on twenty items, and on photos, given with their items."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = {FITTED: Fitted.of(FOLD_OF, []).with_folds(FOLD_OF).pack(), FOLDS: fold_models(folder)}
-    return make_bundle(folder, point=TARGET, files=files)
+    return make_bundle(folder, point=TARGET, files={FITTED: fitted(FOLD_OF, photos), FOLDS: fold_models(folder)})
 
 
 def fill(bundle: Bundle, folder: Path, photos: Path) -> IndexReport:
@@ -116,7 +126,7 @@ def test_indexing_the_catalogue_that_the_model_was_fitted_on_sets_an_estimated_t
     tmp_path: Path, photos: Path
 ) -> None:
     every = dict.fromkeys(ITEMS, 0)
-    files = {FITTED: Fitted.of(every, []).with_folds(every).pack(), FOLDS: fold_models(tmp_path)}
+    files = {FITTED: fitted(every), FOLDS: fold_models(tmp_path)}
     target = OperatingPoint.uncalibrated(0.1)
     point = fill(make_bundle(tmp_path, point=target, files=files), tmp_path, photos).point
     assert point is not None
@@ -179,6 +189,52 @@ def test_photos_without_fold_vectors_are_no_rivals_of_fold_draws(tmp_path: Path,
         after = gallery_draws(bundle, gallery).sources[OWN]
     assert set(after.items) - set(before.items) == {"item-30"}
     assert "item-30" not in set(after.nearest_items[np.isin(after.items, list(FOLD_OF))])
+
+
+def test_items_whose_photos_were_fitted_in_several_folds_are_not_drawn(tmp_path: Path, photos: Path) -> None:
+    """Every fold model was fitted on some photos of a merged item, and finds them too far from other items."""
+    listed = read_catalogue(photos)
+    bundle = bundle_of(tmp_path, {content_hash(p.read(), None): p.item_id for p in listed if p.item_id in FOLD_OF})
+    same, other = ("item-00", "item-02"), ("item-05", "item-06")
+    merged = {same[1]: same[0], other[1]: other[0]}
+    photos_now = [replace(photo, item_id=merged.get(photo.item_id, photo.item_id)) for photo in listed]
+    index_catalogue(bundle, photos_now, tmp_path / "g", progress=False)
+    with Gallery.open(tmp_path / "g") as gallery:
+        draws = gallery_draws(bundle, gallery)
+    drawn, rivals = set(draws.sources[OWN].items), set(draws.sources[OWN].nearest_items)
+    assert drawn == set(ITEMS) - {same[1], *other}
+    assert other[0] in rivals
+    assert other[0] in draws.fitted
+
+
+def test_photos_whose_item_or_metadata_changes_keep_their_fold_vectors(tmp_path: Path, photos: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, photos)
+    with Gallery.open(tmp_path / "g") as gallery:
+        before = gallery_draws(bundle, gallery).sources[OWN]
+        stored = {photo_id: (item, values) for photo_id, item, values in gallery.photos()}
+        for price in (1, 2):  # twice, and some photos once
+            names = sorted(stored)[price :: price + 1]
+            gallery.update(
+                names, [stored[name][0] for name in names], [stored[name][1] | {"p": price} for name in names]
+            )
+        after = gallery_draws(bundle, gallery).sources[OWN]
+        assert sorted(zip(after.ids, after.distances, strict=True)) == sorted(
+            zip(before.ids, before.distances, strict=True)
+        )
+        export_photos(gallery, tmp_path / "g.parquet")
+        gallery.add(["item-00/0.png"], ["item-00"], np.eye(1, DIM, 3), upsert=True)  # another photo of this name
+        replaced = gallery_draws(bundle, gallery).sources[OWN]
+    assert set(before.ids) - set(replaced.ids) == {"item-00/0.png"}
+    import_photos(tmp_path / "g.parquet", tmp_path / "copy")
+    with Gallery.open(tmp_path / "copy") as copy:
+        assert sorted(gallery_draws(bundle, copy).sources[OWN].ids) == sorted(before.ids)
+    fill(bundle, tmp_path, photos)
+    with Gallery.open(tmp_path / "g") as gallery:
+        kept = FoldVectors.read(gallery, bundle.folds_key)
+        assert kept is not None
+        assert kept.seqs.tolist() == gallery.snapshot().seqs[gallery.snapshot().live].tolist()
+        assert gallery.kept(MOVES) is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 no archive"])

@@ -335,7 +335,7 @@ def test_a_point_whose_evidence_is_no_number_is_refused(name: str, value: object
     values = OperatingPoint(1.0, "certified", 0.05, {"fpir": 0.01, "tpir": None}).to_dict()
     assert OperatingPoint.from_dict(values).evidence["tpir"] is None
     values["evidence"][name] = value
-    with pytest.raises(InvalidParameter, match=f"evidence {name} must be a number"):
+    with pytest.raises(InvalidParameter, match=f"evidence {name} must be a finite number"):
         OperatingPoint.from_dict(values)
 
 

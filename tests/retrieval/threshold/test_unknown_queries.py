@@ -17,7 +17,7 @@ from index.database import POINT as POINT_KEPT
 from index.gallery import Gallery
 from index.search.leave_one_out import OWN, Probes
 from retrieval.bundle.bundle import FITTED, Bundle
-from retrieval.bundle.fitted import Fitted
+from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.photos import QUERIES
 from retrieval.catalogue.read import Photo, read_catalogue
@@ -28,7 +28,7 @@ from retrieval.threshold.anchor import anchor
 from retrieval.threshold.error_rates import LABELLED, UNKNOWN
 from retrieval.threshold.gallery_points import served_point
 from retrieval.threshold.labelled_queries import by_source, read_queries
-from retrieval.threshold.proposal import measure, propose
+from retrieval.threshold.proposal import propose
 from retrieval.threshold.wording import changed_rates, changes
 
 from ...world import draw, make_bundle, write_folder
@@ -100,24 +100,55 @@ def test_photos_of_unknown_items_measure_the_rate_and_keep_the_target(made: Bund
     assert proposal.after.evidence["tpir_of"] == "labelled queries"
 
 
-@pytest.mark.parametrize("fitted", [False, True])
-def test_labelled_photos_of_items_that_are_gone_are_photos_of_unknown_items(
-    made: Bundle, tmp_path: Path, fitted: bool
-) -> None:
-    """They find no item of their own, so they cannot tell how many photos do. Fitted items are too far from others."""
+def test_labelled_photos_of_items_that_are_gone_are_left_out(made: Bundle, tmp_path: Path) -> None:
+    """Their items may be there under another id: they show neither how many photos find theirs, nor unknown items."""
     shutil.copytree(made.path.with_name("gallery"), tmp_path / "gallery")
-    bundle = make_bundle(tmp_path, point=POINT, files={FITTED: Fitted.of(["item-00"] if fitted else [], []).pack()})
     with Gallery.open(tmp_path / "gallery") as gallery:
-        before = propose(bundle, gallery, photos=photos_of(made))
+        before = propose(made, gallery, photos=photos_of(made))
         before.write(gallery)
-        gallery.remove(item_ids=["item-00", "item-01"])
-        after = measure(bundle, gallery)
-    assert set(after.draws.sources[LABELLED].items) == {f"item-{item:02d}" for item in range(2, 22)}
-    unknown = {item for item in after.draws.sources[UNKNOWN].items if item.startswith("item-")}
-    assert unknown == ({"item-01"} if fitted else {"item-00", "item-01"})
-    evidence = propose(bundle, Gallery.open(tmp_path / "gallery", read_only=True)).after.evidence
+        renamed = [photo_id for photo_id, *_ in gallery.photos("item-00")]
+        gallery.update(renamed, ["new name"] * 2, [{}] * 2)
+        gallery.remove(item_ids=["item-01"])
+        after = propose(made, gallery)
+    draws = after.draws.sources
+    assert set(draws[LABELLED].items) == {f"item-{item:02d}" for item in range(2, 22)}
+    assert not any(item.startswith("item-") for item in draws[UNKNOWN].items)
+    evidence = after.after.evidence
     assert evidence["sources"][LABELLED] == evidence["items"] == evidence["queries"] == 20
     assert before.after.evidence["sources"][LABELLED] == 22
+
+
+def test_labelled_photos_that_the_gallery_got_since_are_left_out(made: Bundle, tmp_path: Path) -> None:
+    """They find themselves: photos of an unknown item that was added, and of an item that got the photo."""
+    shutil.copytree(made.path.with_name("gallery"), tmp_path / "gallery")
+    labelled = photos_of(made)
+    with Gallery.open(tmp_path / "gallery") as gallery:
+        propose(made, gallery, photos=labelled).write(gallery)
+        added = [replace(labelled[0], photo_id="known"), replace(labelled[-1], photo_id="new", item_id="new item")]
+    index_catalogue(made, added, tmp_path / "gallery", progress=False)
+    with Gallery.open(tmp_path / "gallery", read_only=True) as gallery:
+        draws = propose(made, gallery).draws.sources
+    assert (len(draws[LABELLED]), len(draws[UNKNOWN])) == (21, 21)
+    assert labelled[0].photo_id not in draws[LABELLED].ids
+    assert labelled[-1].photo_id not in draws[UNKNOWN].ids
+
+
+def test_labelled_photos_that_the_model_was_fitted_on_are_refused(made: Bundle, tmp_path: Path) -> None:
+    """They would show that unknown items are far, although those that the model has not seen are not."""
+    labelled = photos_of(made)
+    contents = [content_hash(photo.read(), None) for photo in labelled]
+    for fitted, usable in ((contents[-3:], 41), (contents, 0)):
+        bundle = make_bundle(tmp_path / str(usable), point=POINT, files={FITTED: Fitted.of([], fitted).pack()})
+        with Gallery.open(made.path.with_name("gallery"), read_only=True) as gallery:
+            if not usable:
+                with pytest.raises(DataError, match="fitted on all of the labelled photos"):
+                    propose(bundle, gallery, photos=labelled)
+                continue
+            proposal = propose(bundle, gallery, photos=labelled)
+        assert sorted(proposal.refused) == sorted(
+            (photo.photo_id, "the model was fitted on this photo") for photo in labelled[-3:]
+        )
+        assert (len(proposal.draws.sources[LABELLED]), len(proposal.draws.sources[UNKNOWN])) == (22, 19)
 
 
 def test_unknown_items_that_come_close_lower_the_threshold(made: Bundle) -> None:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from retrieval.bundle.bundle import FOLDS
 from retrieval.bundle.embedder import Embedder
+from retrieval.bundle.fitted import content_hash
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import InvalidParameter, RunError
 from retrieval.indexing.pipeline import index_catalogue
@@ -25,7 +26,7 @@ from training.loop import cross_fitting
 from training.loop.run import BEST, FOLD_COUNT, Run
 from training.loop.train import train
 
-from ..conftest import tiny_settings
+from ..conftest import dying_in_epoch, tiny_settings
 
 FEW = {"epochs": 2, "all_items": True, "precompute": 2}
 
@@ -104,6 +105,44 @@ def test_a_run_killed_in_a_fold_continues_with_the_same_weights(
     assert (again.path / "folds" / "1" / "progress.json").stat().st_mtime_ns == done
     for one, other in zip((again, *again.folds), (finished, *finished.folds), strict=True):
         assert all(torch.equal(value, other.load(BEST)[0][name]) for name, value in one.load(BEST)[0].items())
+
+
+def test_a_run_killed_in_the_first_epoch_of_a_fold_continues(finished: Run, catalogue: Path, tmp_path: Path) -> None:
+    settings = tiny_settings(catalogue, **FEW)
+    shutil.copytree(finished.path, tmp_path / "run")
+    for number in (1, 2, 3, 4):
+        shutil.rmtree(tmp_path / "run" / "folds" / str(number))
+    with dying_in_epoch(0):
+        train(settings, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "folds" / "1" / "settings.json").exists()
+    again = train(settings, tmp_path / "run", resume=True)
+    for one, other in zip(again.folds, finished.folds, strict=True):
+        assert all(torch.equal(value, other.load(BEST)[0][name]) for name, value in one.load(BEST)[0].items())
+
+
+def test_photos_have_the_fold_of_the_item_that_they_were_under_when_their_folds_were_trained(
+    finished: Run, catalogue: Path, tmp_path: Path
+) -> None:
+    place = shutil.copytree(catalogue.parent, tmp_path / "catalogue") / "photos.csv"
+    path = shutil.copytree(finished.path, tmp_path / "run")
+    for file in (path / "settings.json", *path.glob("folds/*/settings.json")):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"catalogue": str(place)}))
+    run = Run.open(path)
+    (one, *_), (other, *_) = (sorted(set(run.splits.fit) - set(fold.splits.fit)) for fold in run.folds[:2])
+    first, second = (f"\n{item[-2:]}_" for item in (one, other))  # of the names of their photos
+    swapped = place.read_text().replace(first, "\nswap").replace(second, first).replace("\nswap", second)
+    place.write_text(swapped)
+    for number in (2, 3, 4):
+        shutil.rmtree(path / "folds" / str(number))
+    fitted = train(run.settings, path, resume=True).fitted_on()
+    for photo in run.photos():
+        fold = fitted.fold_of(photo.item_id)
+        expected = {one: 1, other: 0}.get(photo.item_id, fold)
+        assert fitted.fold_of(content_hash(photo.read(), None)) == expected
+    assert (fitted.fold_of(one), fitted.fold_of(other)) == (0, 1)
+    unfitted = {photo.item_id for photo in run.folds[0].photos()} - set(run.folds[0].splits.fit)
+    assert other not in unfitted
+    assert one not in unfitted  # its photos were under the other item, which the first fold was fitted on
 
 
 @pytest.mark.parametrize("precompute", [0, 2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -22,7 +23,7 @@ from training.data.reader import PhotoReader
 from training.evaluation.embedding import embed_photos
 from training.evaluation.report import evaluate_run
 from training.loop.distributed import ProcessGroup
-from training.loop.run import BEST, LAST, START, Run
+from training.loop.run import BEST, LAST, START, Run, held_out_in
 from training.loop.train import begin_run, train
 
 from ...world import draw
@@ -102,6 +103,49 @@ def test_no_photo_that_the_earlier_run_was_trained_on_is_held_out(earlier: Run, 
     seen = {photo.photo_id for photo in earlier.photos() if photo.item_id in fitted} - set(earlier.held_out)
     assert later.held_out
     assert not seen & set(later.held_out)
+
+
+def test_no_photo_that_a_run_in_between_was_trained_on_is_held_out(earlier: Run, tmp_path: Path) -> None:
+    """Each generation brings one new photo of every fitted item, and holds out some of those."""
+    runs = [earlier]
+    for number in (1, 2):
+        rows = []
+        for item in earlier.splits.fit:
+            draw(int(item[-2:]), 40 + number).save(tmp_path / f"{item}-{number}.png")
+            rows.append(f"{item}-{number}.png,{item},feedback")
+        (tmp_path / f"{number}.csv").write_text("\n".join(["path,item_id,source", *rows]))
+        runs.append(begun(runs[-1], tmp_path / f"{number}.csv", tmp_path / f"run-{number}"))
+        runs[-1].save(BEST, runs[-2].load(BEST)[0])
+        runs[-1].save(LAST, runs[-2].load(LAST)[0])
+    for before, after in itertools.pairwise(runs):
+        held_out = set(before.held_out)
+        fit = photos_in_protocol(before.photos(), before.splits.fit, before.protocol)
+        trained = {photo.path for photo in fit if photo.photo_id not in held_out}
+        assert after.held_out
+        new = set(after.held_out)
+        assert not trained & {photo.path for photo in after.photos() if photo.photo_id in new}
+
+
+def test_photos_that_were_renamed_since_are_neither_trained_on_nor_searched_for_as_new_ones(
+    earlier: Run, tmp_path: Path
+) -> None:
+    place = shutil.copytree(Path(earlier.settings.catalogue).parent, tmp_path / "catalogue") / "photos.csv"
+    settings, path = tiny_settings(place, **(PROXIES | {"epochs": 2})), tmp_path / "run"
+    with dying_in_epoch(1):
+        train(settings, path)
+    run = Run.open(path)
+    name = run.held_out[0]
+    other = next(p for p in run.photos() if p.photo_id[:2] == name[:2] and p.photo_id not in run.held_out).photo_id
+    assert sorted(held_out_in(run, run.photos())) == sorted(run.held_out)
+    one, two = place.with_name(name).read_bytes(), place.with_name(other).read_bytes()
+    place.with_name(name).write_bytes(two)
+    place.with_name(other).write_bytes(one)
+    assert sorted(held_out_in(run, run.photos())) == sorted(set(run.held_out) - {name})
+    with pytest.raises(RunError, match="holds out to search for were renamed, replaced or removed"):
+        train(settings, path, resume=True)
+    found = evaluate_run(run)["mixed"]["fitted"]["queries"]
+    place.with_name(name).write_bytes(one)
+    assert evaluate_run(run)["mixed"]["fitted"]["queries"] == found + 1
 
 
 def test_copies_of_held_out_photos_are_not_trained_on(earlier: Run, tmp_path: Path) -> None:
