@@ -24,12 +24,21 @@ SMALL_DIM = 128  # default length of an embedding of 'small'
 SIZE, SIZES = 160, {LITE0: 224}  # default side of the input in pixels, and exceptions by backbone
 NOT_NEGATIVE = (
     *("learning_rate", "weight_decay", "colour", "micro_batch_size", "epochs", "epoch_steps", "dim"),
-    *("size", "projector", "precompute", "patience"),
+    *("size", "projector", "precompute", "patience", "seed"),
 )
 GROUPS = DATA, MODEL, LOSS, SAMPLING, AUGMENTATION, OPTIMISATION, SCHEDULE, EVALUATION, HARDWARE, OUTPUT = (
     *("Data", "Model", "Loss", "Sampling", "Augmentation", "Optimisation", "Schedule", "Evaluation"),
     *("Hardware", "Output"),
 )
+
+
+KINDS = {  # of values, by annotation: the rule and the types
+    "int": ("be a whole number", (int,)),
+    "float": ("be a number", (int, float)),
+    "bool": ("be true or false", (bool,)),
+    "str": ("be a text", (str,)),
+    "Mapping": ("be a table of names and values", (Mapping,)),
+}
 
 
 @dataclass(frozen=True)
@@ -135,6 +144,7 @@ class Settings:
     def __post_init__(self) -> None:
         if self.regularizer == AUTO:
             object.__setattr__(self, "regularizer", "tcm" if self.loss == DEFAULT_LOSS else "")
+        _check_types(self)
         _check(self)
 
     @property
@@ -166,6 +176,13 @@ class Settings:
                 hint = f"Did you mean {near[0]}?" if near else "Known: " + ", ".join(known)
                 raise InvalidParameter("settings", "have only known keys", key, remedy=hint)
         return cls(**values)  # type: ignore[arg-type]
+
+
+def _check_types(settings: Settings) -> None:
+    for field in dataclasses.fields(settings):
+        value, (rule, types) = getattr(settings, field.name), KINDS[str(field.type).partition("[")[0]]
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            raise InvalidParameter(field.name, rule, value)
 
 
 def _check(settings: Settings) -> None:

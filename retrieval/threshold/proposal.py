@@ -10,8 +10,8 @@ from functools import partial
 from index.database import POINT
 from index.gallery import Gallery
 from index.location import AnyGallery
-from index.maintenance import require_folds, with_moves
-from index.search.leave_one_out import DRAWS, Draws, FoldVectors, KeptDraws, Probes, Windows, make_draws
+from index.maintenance import FOLDS, require_folds, with_moves
+from index.search.leave_one_out import DRAWS, WINDOWS, Draws, FoldVectors, KeptDraws, Probes, Windows, make_draws
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
@@ -44,6 +44,7 @@ class Proposal:
     action: str = "calibrate"  # for the gallery's list of changes
     labelled: Probes | None = None  # labelled queries to keep
     refused: Sequence[tuple[str, str]] = ()  # photo_id and reason, of labelled photos
+    made_of: tuple[int, ...] = ()  # hashes of what the gallery kept to make draws with
 
     @property
     def after(self) -> OperatingPoint:
@@ -88,11 +89,14 @@ class Proposal:
     def write(self, gallery: AnyGallery, *, actor: str | None = None) -> None:
         """Keep the draws, the point and any new labelled queries as one change, in the log by `actor`.
 
-        If another point was set in the meantime, the draws are kept and the point is left alone.
+        If another point was set in the meantime, the draws are kept and the point is left alone. If labelled queries or
+        windows were kept in the meantime, nothing is: whoever did it has made, or will make, draws with them.
         """
         if not self.is_news:
             return
         gallery.lock()
+        if self.made_of != _made_of(gallery):
+            return
         contents: dict[str, bytes | None] = {DRAWS: self.draws.pack()}
         action = "measure the threshold"
         if self.point != self.before and gallery.kept(POINT) == self.stored:
@@ -130,12 +134,19 @@ def propose(
     """
     stored = gallery.kept(POINT)
     before = stored_point(stored, bundle)
+    made_of = _made_of(gallery)
     labelled, refused = (None, []) if photos is None else _embedded(bundle, gallery, photos)
     draws = gallery_draws(bundle, gallery, labelled=labelled)
     target = (before or bundle.operating_point).target_fpir if target_fpir is None else target_fpir
     point, why_not = _point(gallery, draws, target, certify=certify)
     served = served_point(stored, bundle, gallery)
-    return Proposal(bundle, draws, served, before, point, why_not, stored=stored, labelled=labelled, refused=refused)
+    return Proposal(
+        *(bundle, draws, served, before, point, why_not),
+        stored=stored,
+        labelled=labelled,
+        refused=refused,
+        made_of=made_of,
+    )
 
 
 def _embedded(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) -> tuple[Probes, list[tuple[str, str]]]:
@@ -166,7 +177,7 @@ def measure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tight
     items, of at most the threshold `cap`: that of another bundle with the same draws and target if it keeps its
     promise, else a new one. Nothing is written: see `Proposal.write`.
     """
-    stored, known = gallery.kept(POINT), KeptDraws.read(gallery)
+    made_of, stored, known = _made_of(gallery), gallery.kept(POINT), KeptDraws.read(gallery)
     is_new = known is None or known.model != bundle.draws_id or known.changed(gallery) > 0
     draws = gallery_draws(bundle, gallery) if known is None or is_new else known
     before, why_not, action = stored_point(stored, bundle), "", "tighten the threshold"
@@ -183,7 +194,17 @@ def measure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tight
         is_old = before.evidence.get("gallery_version") != draws.version
         point = _told_anew(gallery, draws, stricter or before) if stricter or is_old else before
     served = served_point(stored, bundle, gallery)
-    return Proposal(bundle, draws, served, before, point, why_not, action=action, stored=stored, is_new=is_new)
+    return Proposal(
+        *(bundle, draws, served, before, point, why_not),
+        is_new=is_new,
+        stored=stored,
+        action=action,
+        made_of=made_of,
+    )
+
+
+def _made_of(gallery: AnyGallery) -> tuple[int, ...]:
+    return tuple(hash(gallery.kept(name)) for name in (QUERIES, WINDOWS, FOLDS))
 
 
 def remeasure(bundle: Bundle, gallery: AnyGallery, *, tighten: bool = True) -> Proposal:

@@ -15,7 +15,8 @@ const counted = (number, one) => `${number.toLocaleString("en")} ${one}${number 
 async function call(method, address, body, headers = body === undefined ? {} : { "content-type": "application/json" }) {
   const answer = await fetch(address, { method, body, headers });
   const told = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Error([told.title, told.detail, told.remedy].filter(Boolean).join(". ") || `The server answered ${answer.status}.`);
+  const text = [told.title, told.detail, told.remedy].filter(Boolean).join(". ") || `The server answered ${answer.status}.`;
+  if (!answer.ok) throw Object.assign(new Error(text), { refused: answer.status < 500 });
   return told;
 }
 const get = (address) => call("GET", address);
@@ -39,7 +40,10 @@ async function change(button, work) {
   if (button) button.disabled = true;
   try { await work(); await show(); } catch (error) { fail(error); } finally { if (button) button.disabled = false; }
 }
-find("#undo").onclick = (event) => change(event.target, async () => { const undo = undoing.pop(); tell(await undo()); });
+find("#undo").onclick = (event) => change(event.target, async () => {
+  const undo = undoing.pop();
+  try { tell(await undo()); } catch (error) { if (!error.refused) undoing.push(undo); throw error; }  // a busy server may do it later
+});
 
 // gives photos other items or metadata; the server refuses it if somebody else has changed one of them since
 async function set(photos, next) {
@@ -58,7 +62,7 @@ async function addAll(additions, where = "") {
   try {
     for (const addition of additions) undos.push(await add(...addition));
   } finally {
-    if (undos.length) tell(`Added ${counted(undos.length, "photo")}${where}.`, async () => { for (const undo of undos.reverse()) await undo(); return "Undone."; });
+    if (undos.length) tell(`Added ${counted(undos.length, "photo")}${where}.`, async () => { for (; undos.length; undos.pop()) await undos.at(-1)(); return "Undone."; });
   }
 }
 

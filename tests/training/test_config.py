@@ -27,6 +27,15 @@ def test_unknown_key_names_the_nearest() -> None:
         ("target_fpir", 1.0),
         ("crop_area", 0.0),
         ("weight_decay", -1.0),
+        ("seed", -1),
+        ("epochs", 1.5),
+        ("items_per_batch", "abc"),
+        ("photos_per_item", True),
+        ("micro_batch_size", float("inf")),
+        ("learning_rate", None),
+        ("flip", "maybe"),
+        ("loss", 5),
+        ("loss_arguments", [1]),
     ],
 )
 def test_a_broken_rule_is_refused(name: str, value: object) -> None:

@@ -16,13 +16,14 @@ from retrieval.catalogue.splits import make_evaluation_protocol, make_splits, ph
 from retrieval.cli.data import data
 from retrieval.cli.main import group
 from retrieval.errors import DataError, RunError
+from training.data.sources import FEATURES
 from training.loop.distributed import ProcessGroup
-from training.loop.run import LAST, Run
+from training.loop.run import FITTED, LAST, Run
 from training.loop.train import begin_run, train
 from training.loop.trainer import Trainer
 
 from ..world import draw
-from .conftest import tiny_settings
+from .conftest import dying_in_epoch, tiny_settings
 from .loop.test_trainer import equal, weights
 
 pytestmark = pytest.mark.slow
@@ -155,6 +156,37 @@ def test_a_run_that_was_killed_between_two_files_tells_of_every_epoch(
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
     assert resumed.progress["epoch"] == 2
     assert equal(weights(run, LAST), weights(resumed, LAST))
+
+
+def test_a_run_that_was_killed_before_its_last_progress_was_written_is_complete(
+    catalogue: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Run.write_progress
+    monkeypatch.setattr(Run, "write_progress", lambda run, values: values["epoch"] == 2 or real(run, values))
+    killed = train(tiny_settings(catalogue), tmp_path / "run")  # the file is that of the first epoch
+    assert json.loads((killed.path / "progress.json").read_text())["epoch"] == 1
+    told = killed.progress
+    assert (told["epoch"], told["best"]["epoch"]) == (2, run.progress["best"]["epoch"])
+    (killed.path / "progress.json").unlink()
+    assert killed.progress == told
+    with (killed.path / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 3, "lo')  # cut off
+    resumed = train(tiny_settings(catalogue), killed.path, resume=True)
+    lines = (resumed.path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
+
+
+def test_damaged_files_of_a_run_are_named_or_made_again(catalogue: Path, tmp_path: Path) -> None:
+    settings = tiny_settings(catalogue, epochs=2, precompute=1)
+    whole = train(settings, tmp_path / "whole")
+    with dying_in_epoch(1):
+        train(settings, tmp_path / "run")
+    (tmp_path / "run" / FEATURES).write_bytes((tmp_path / "run" / FEATURES).read_bytes()[:99])
+    resumed = train(settings, tmp_path / "run", resume=True)
+    assert equal(weights(whole, LAST), weights(resumed, LAST))
+    (resumed.path / FITTED).write_bytes(b"PK\x03\x04")
+    with pytest.raises(RunError, match=r"fitted\.npz is damaged"):
+        resumed.photos()
 
 
 def test_a_run_that_was_killed_while_it_was_begun_is_begun_again(catalogue: Path, tmp_path: Path) -> None:

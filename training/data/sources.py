@@ -182,11 +182,14 @@ def save_features(
 
 
 def _photos_of(path: Path) -> str:
-    """Return the fingerprint of the photos that the features of a run belong to; "" if it is unknown."""
-    from safetensors import safe_open
+    """Return the fingerprint of the photos that the features of a run belong to; "" if it is unknown or damaged."""
+    from safetensors import SafetensorError, safe_open
 
-    with safe_open(path / FEATURES, framework="np") as file:
-        return str((file.metadata() or {}).get(PHOTOS, ""))
+    try:
+        with safe_open(path / FEATURES, framework="np") as file:
+            return str((file.metadata() or {}).get(PHOTOS, ""))
+    except SafetensorError:
+        return ""
 
 
 def pooled_features(

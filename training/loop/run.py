@@ -18,7 +18,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from training.model import EmbeddingModel
 FORMAT = 1  # of what a run's files hold
 BEST, LAST, START = "best", "last", "start"
 FITTED, FOLDS = "fitted.npz", "folds"
+PROGRESS = ("epoch", "best", "best_trained")
 FOLD_COUNT = 5
 
 
@@ -114,8 +116,15 @@ class Run:
 
     @property
     def progress(self) -> dict[str, Any]:
-        """Number of finished epochs, the best one and its metrics; empty before the first epoch."""
-        return self._read_json("progress") if (self.path / "progress.json").exists() else {}
+        """Number of finished epochs, the best one and its metrics; empty before the first epoch.
+
+        Those of the last checkpoint count: a run that was killed may have no progress.json that belongs to it.
+        """
+        told = self._read_json("progress") if (self.path / "progress.json").exists() else {}
+        if not self.has(LAST):
+            return told
+        facts = self._facts(LAST)
+        return told if told.get("epoch") == facts["epoch"] else {name: facts[name] for name in PROGRESS}
 
     @property
     def warm_start(self) -> dict[str, Any]:
@@ -242,12 +251,23 @@ class Run:
 
     def load(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return a checkpoint's tensors and plain values."""
+        with self._checkpoint(name) as file:
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        return tensors, self._facts(name)
+
+    def _facts(self, name: str) -> dict[str, Any]:
+        with self._checkpoint(name) as file:
+            facts: dict[str, Any] = json.loads(file.metadata()["facts"])
+        return facts
+
+    @contextmanager
+    def _checkpoint(self, name: str) -> Iterator[Any]:
         path = self.path / "checkpoints" / f"{name}.safetensors"
         if not path.exists():
             raise RunError(f"{self.path} has no checkpoint {name!r} yet", remedy="Finish its first epoch with --resume")
         try:
             with safe_open(path, framework="pt") as file:
-                return {key: file.get_tensor(key) for key in file.keys()}, json.loads(file.metadata()["facts"])  # noqa: SIM118
+                yield file
         except SafetensorError as error:
             raise RunError(f"{path} is damaged: {error}", remedy="Train the run again") from error
 
@@ -261,7 +281,7 @@ class Run:
         """Drop the metrics of epochs after `epoch`, which a resumed run repeats."""
         path = self.path / "metrics.jsonl"
         if path.exists():
-            lines = [line for line in path.read_text().splitlines() if line.strip()]
+            lines = [line for line in path.read_text().split("\n")[:-1] if line.strip()]  # the last may be cut off
             kept = [line for line in lines if json.loads(line)["epoch"] <= epoch]
             write_file(path, "".join(line + "\n" for line in kept))
 
@@ -284,7 +304,10 @@ class Run:
 
 def _listed(path: Path) -> Fitted | None:
     file = path / FITTED
-    return Fitted.unpack(file.read_bytes()) if file.exists() else None
+    try:
+        return Fitted.unpack(file.read_bytes()) if file.exists() else None
+    except (TypeError, ValueError) as error:
+        raise RunError(f"{file} is damaged: {error}", remedy="Restore it, or train the run again") from error
 
 
 def fitted_on(items: Collection[str], photos: Iterable[Photo]) -> Fitted:

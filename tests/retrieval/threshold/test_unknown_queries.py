@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from index.database import POINT as POINT_KEPT
 from index.gallery import Gallery
-from index.search.leave_one_out import OWN, Probes
+from index.search.leave_one_out import OWN, KeptDraws, Probes
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.operating_point import OperatingPoint
@@ -28,7 +28,7 @@ from retrieval.threshold.anchor import anchor
 from retrieval.threshold.error_rates import LABELLED, UNKNOWN
 from retrieval.threshold.gallery_points import served_point
 from retrieval.threshold.labelled_queries import by_source, read_queries
-from retrieval.threshold.proposal import propose
+from retrieval.threshold.proposal import measure, propose
 from retrieval.threshold.wording import changed_rates, changes
 
 from ...world import draw, make_bundle, write_folder
@@ -149,6 +149,21 @@ def test_labelled_photos_that_the_model_was_fitted_on_are_refused(made: Bundle, 
             (photo.photo_id, "the model was fitted on this photo") for photo in labelled[-3:]
         )
         assert (len(proposal.draws.sources[LABELLED]), len(proposal.draws.sources[UNKNOWN])) == (22, 19)
+
+
+def test_a_measurement_begun_before_photos_were_labelled_is_not_kept(made: Bundle, tmp_path: Path) -> None:
+    """It would replace draws with the labelled photos by draws without them."""
+    shutil.copytree(made.path.with_name("gallery"), tmp_path / "gallery")
+    with Gallery.open(tmp_path / "gallery") as gallery:
+        gallery.add(["more"], ["item-00"], np.eye(1, made.dim), upsert=True)
+        begun = measure(made, gallery)
+        propose(made, gallery, photos=photos_of(made)).write(gallery)
+        version = gallery.version
+        begun.write(gallery)
+        assert gallery.version == version
+        kept = KeptDraws.read(gallery)
+    assert kept is not None
+    assert {LABELLED, UNKNOWN} <= kept.sources.keys()
 
 
 def test_unknown_items_that_come_close_lower_the_threshold(made: Bundle) -> None:

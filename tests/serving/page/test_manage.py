@@ -290,6 +290,30 @@ def test_what_somebody_else_changed_is_neither_overwritten_nor_undone(shop: Path
 
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt install chromium)")
+def test_what_a_busy_server_did_not_undo_can_be_undone_later(shop: Path, tmp_path: Path) -> None:
+    served = start(shop, tmp_path)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page()
+        page.goto(f"{served.address}/manage#item=item-03")
+        for name in ("First", "Second"):
+            page.get_by_label("Name", exact=True).fill(name)
+            page.get_by_role("button", name="Change the name").click()
+            expect(page.locator("h2")).to_have_text(name)
+        busy = {"title": "another process writes"}
+        page.route("**/v1/admin/sync", lambda route: route.fulfill(status=503, json=busy))
+        page.get_by_role("button", name="Undo").click()
+        expect(page.locator("#wrong")).to_contain_text("another process writes")
+        page.unroute("**/v1/admin/sync")
+        expect(page.locator("h2")).to_have_text("Second")
+        page.get_by_role("button", name="Undo").click()
+        expect(page.locator("h2")).to_have_text("First")
+        browser.close()
+    stop(served)
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt install chromium)")
 def test_undoing_an_addition_keeps_the_photo_that_somebody_else_put_in_its_place(shop: Path, tmp_path: Path) -> None:
     served = start(shop, tmp_path)
     (tmp_path / "new.jpg").write_bytes(encode(draw(50, 1)))
