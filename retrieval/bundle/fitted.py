@@ -107,4 +107,4 @@ def _hashes(texts: Iterable[str]) -> NDArray[np.uint64]:
 
 
 def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    return int.from_bytes(hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:8], "big")

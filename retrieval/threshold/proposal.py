@@ -7,14 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
 from index.database import POINT
 from index.gallery import Gallery
 from index.location import AnyGallery
 from index.maintenance import FOLDS, require_folds, with_moves
-from index.search.leave_one_out import DRAWS, WINDOWS, Draws, FoldVectors, KeptDraws, Probes, Windows, make_draws
+from index.search.leave_one_out import DRAWS, OWN, WINDOWS, Draws, FoldVectors, KeptDraws, Probes, Windows, make_draws
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.fitted import Fitted, content_hash
-from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
+from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import CalibrationError, DataError, ImageRefused
 from retrieval.indexing.worker import CONTENT
@@ -23,9 +25,10 @@ from retrieval.inspect.duplicates import is_copy
 from .anchor import anchor, evidence_at
 from .error_rates import LABELLED, PROBE, REFERENCE, UNKNOWN, GalleryRates, Shift
 from .fold_draws import fold_draws
-from .gallery_points import carried_point, pack_points, served_point, stored_point
+from .gallery_points import carried_point, groups_share, pack_points, served_point, stored_point
 from .labelled_queries import QUERIES, by_source, embed_queries, gallery_shift, pack_queries, read_queries
 
+LEAST_GROUPS = 0.95  # groups per item with which items are independent enough to certify a threshold
 SAME = 1e-3  # plain distance at which two photos are the same one, embedded twice
 
 
@@ -240,15 +243,25 @@ def _point(
             draws.sources,
             target_fpir,
             gallery_items=gallery.items,
-            shift=shift or gallery_shift(draws.sources),
+            shift=shift or gallery_shift(_by_serving_model(draws)),
             cap=cap,
             certify=certify,
             fitted=draws.fitted,
         )
     except CalibrationError as error:
         return None, str(error)
+    if point.status == CERTIFIED and groups_share(gallery) < LEAST_GROUPS:
+        if certify:
+            return None, "items share groups with others, which are not independent: they certify no threshold"
+        point = replace(point, status=ESTIMATED)
     evidence = {**point.evidence, "gallery_version": draws.version}
     return replace(point, evidence=evidence), ""
+
+
+def _by_serving_model(draws: KeptDraws) -> dict[str, Draws]:
+    """Return draws by source without the own ones by fold models, which the others cannot be compared with."""
+    own = draws.sources.get(OWN, Draws.none())
+    return {**draws.sources, OWN: own.where(~np.isin(own.items, list(draws.fitted)))}
 
 
 def _stricter(gallery: AnyGallery, draws: KeptDraws, before: OperatingPoint) -> OperatingPoint | None:
@@ -281,7 +294,7 @@ def _told_anew(gallery: AnyGallery, draws: KeptDraws, point: OperatingPoint) -> 
 def gallery_draws(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | None = None) -> KeptDraws:
     """Return the draws of the newest version, with the given labelled queries or those that the gallery keeps."""
     queries = read_queries(gallery, bundle.features_key) if labelled is None else labelled
-    probes = {**_calibration_photos(bundle), **_usable(queries, gallery)}
+    probes = {**_calibration_photos(bundle), **_usable(queries, gallery)} if gallery.items else {}
     fitted, windows = bundle.fitted, Windows.read(gallery)
     is_fitted = (lambda *_: True) if fitted is None else fitted.contains  # without a list, any item may be fitted
     some = fitted is None or len(fitted) > 0
@@ -300,10 +313,9 @@ def gallery_draws(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | Non
     sources = {kind: Draws.joined([draws.sources[kind], some]) for kind, some in by_folds.items()}
     draws = replace(draws, sources={**draws.sources, **sources})
     asked = dict.fromkeys(probes[LABELLED].items) if LABELLED in probes else ()
-    shown = {name: _without_copies(some) for name, some in draws.sources.items() if name in (LABELLED, UNKNOWN)}
     return replace(
         draws,
-        sources={**draws.sources, **shown},
+        sources=_without_copies(draws.sources),
         fitted=draws.fitted | {item for item in asked if is_fitted(item, None)},
     )
 
@@ -324,9 +336,21 @@ def _usable(queries: Probes | None, gallery: AnyGallery) -> dict[str, Probes]:
     )
 
 
-def _without_copies(draws: Draws) -> Draws:
-    """Return draws of labelled photos without those of photos that the gallery has got since they were labelled."""
-    return draws.where(~((draws.own_plain <= SAME) | (draws.plain <= SAME)))
+def _without_copies(sources: Mapping[str, Draws]) -> dict[str, Draws]:
+    """Return draws by source, without those with photos from elsewhere that the gallery has, too.
+
+    Labelled photos may have been added since they were labelled. Where it has a calibration photo under another item,
+    the whole item has another id now.
+    """
+    here = {name: draws.plain <= SAME for name, draws in sources.items()}
+    renamed = {item for name in (PROBE, REFERENCE) if name in sources for item in sources[name].items[here[name]]}
+    found = dict(sources)
+    for name, draws in sources.items():
+        if name in (PROBE, REFERENCE):
+            found[name] = draws.where(~np.isin(draws.items, list(renamed)))
+        elif name in (LABELLED, UNKNOWN):
+            found[name] = draws.where(~(here[name] | (draws.own_plain <= SAME)))
+    return found
 
 
 def _fold_draws(bundle: Bundle, gallery: AnyGallery, fitted: Collection[str]) -> Mapping[str, Draws]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from retrieval.errors import InvalidParameter
 from retrieval.files import write_file
 from retrieval.text import text_table
 from training.loop.run import Run, held_out_in
@@ -25,6 +26,8 @@ def evaluate_run(run: Run, *, target_fpir: float | None = None) -> dict[str, Any
     run on all items, which has none, the first fold run is compared on the items that it left out.
     """
     target = run.settings.target_fpir if target_fpir is None else target_fpir
+    if not 0 < target < 1:
+        raise InvalidParameter("target_fpir", "lie between 0 and 1", target)
     judged = run.folds[0] if run.folds else run
     splits, protocol, photos, model = judged.splits, judged.protocol, judged.photos(), judged.best_model()
     mixed = MixedGallery.of(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -131,6 +133,8 @@ def begin_run(
     if splits.validation and hold_out:
         seen = () if continued is None else continued.seen
         held_out = photos_to_hold_out(photos, splits.fit, protocol, seen=seen)
+    contents = _contents(held_out, photos, splits.fit)
+    held_out = [*contents]
     fit = photos_in_protocol(photos, splits.fit, protocol, left_out=held_out)
     settings = schedule(settings, photos=len(fit), items=len(splits.fit))
     settings = replace(settings, backbone=resolved(settings.backbone))
@@ -142,8 +146,6 @@ def begin_run(
     else:
         model, config, preprocessing = continued.model(), continued.start.backbone_config, continued.start.preprocessing
     settings = replace(settings, dim=model.head.out_features)
-    new = set(held_out)
-    contents = {photo.photo_id: photo_content(photo) for photo in photos if photo.photo_id in new}
     parts = {"parts": splits.to_dict(), "protocol": vars(protocol)}
     documents: dict[str, Any] = {
         "settings": settings.to_dict(),
@@ -154,7 +156,7 @@ def begin_run(
         documents["warm_start"] = continued.document()
     if process_group.is_main:
         if check:
-            unfitted = set(splits.validation)
+            unfitted, new = set(splits.validation), set(held_out)
             searched = [photo for photo in photos if photo.item_id in unfitted or photo.photo_id in new]
             require_readable([*fit, *searched], preprocessing)
 
@@ -169,6 +171,15 @@ def begin_run(
         _tell(settings, splits, photos=len(fit), batches=batches)
     process_group.barrier()
     return photos, model
+
+
+def _contents(held_out: Collection[str], photos: Sequence[Photo], fit: Collection[str]) -> dict[str, str]:
+    """Return the content hashes of photos to hold out by id, without those of which fitted items have a copy."""
+    new, items = set(held_out), set(fit)
+    shown = {photo.item_id for photo in photos if photo.photo_id in new}
+    found = {photo.photo_id: photo_content(photo) for photo in photos if photo.item_id in shown & items}
+    times = Counter(found.values())
+    return {photo_id: found[photo_id] for photo_id in held_out if times[found[photo_id]] == 1}
 
 
 def _tell(settings: Settings, splits: Splits, *, photos: int, batches: int) -> None:

@@ -34,7 +34,8 @@ from retrieval.indexing.pipeline import IndexReport, index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.threshold import fold_draws as threshold_folds
 from retrieval.threshold.anchor import anchor
-from retrieval.threshold.proposal import gallery_draws
+from retrieval.threshold.error_rates import LABELLED
+from retrieval.threshold.proposal import gallery_draws, propose
 from retrieval.threshold.wording import describe
 
 from ...world import DIM, make_bundle, write_folder, write_model
@@ -205,6 +206,20 @@ def test_items_whose_photos_were_fitted_in_several_folds_are_not_drawn(tmp_path:
     assert drawn == set(ITEMS) - {same[1], *other}
     assert other[0] in rivals
     assert other[0] in draws.fitted
+
+
+def test_the_query_shift_is_not_measured_between_the_model_that_serves_and_fold_models(
+    tmp_path: Path, photos: Path
+) -> None:
+    files = {FITTED: fitted(dict.fromkeys(ITEMS, 0)), FOLDS: fold_models(tmp_path)}
+    bundle = make_bundle(tmp_path, point=OperatingPoint.uncalibrated(0.1), files=files)
+    fill(bundle, tmp_path, photos)
+    labelled = read_catalogue(write_folder(tmp_path / "labelled", items=range(25), photos=range(5, 7)))
+    with Gallery.open(tmp_path / "g", read_only=True) as gallery:
+        proposal = propose(bundle, gallery, photos=labelled)
+    assert len(set(proposal.draws.sources[LABELLED].items)) == 25
+    assert proposal.after.evidence["cross_fitted"] == 25
+    assert proposal.after.evidence["shift"]["items"] == 0
 
 
 def test_photos_whose_item_or_metadata_changes_keep_their_fold_vectors(tmp_path: Path, photos: Path) -> None:

@@ -129,6 +129,51 @@ def test_calibration_photos_of_the_bundle_are_searched_in_the_gallery(tmp_path: 
     assert len(sources[REFERENCE]) == 15
 
 
+def test_calibration_items_that_have_another_id_in_the_gallery_are_not_searched_for(tmp_path: Path) -> None:
+    """Their photos would find their own item, as an unknown item never does; one photo that is there is enough."""
+    names = [f"other-{i % 7}" for i in range(15)]
+    scores = SearchScores(np.array(names), np.linspace(0.1, 0.4, 15), np.linspace(0.5, 0.9, 15), 7)
+    files = {FITTED: Fitted.of((), ()).pack(), CALIBRATION: pack_calibration(scores, np.ones(15, np.float32))}
+    bundle = make_bundle(tmp_path, point=TARGET, files=files)
+    assert bundle.calibration is not None
+    fill(bundle, tmp_path, range(25))
+    with Gallery.open(tmp_path / "g") as gallery:
+        vectors = bundle.calibration.gallery.vectors
+        gallery.add(["a", "b"], ["renamed", "other-5"], vectors[[3, 5]])  # the second one has the id that it had
+        sources = gallery_draws(bundle, gallery).sources
+    for source in (PROBE, REFERENCE):
+        assert set(sources[source].items) == set(names) - {"other-3"}
+
+
+def test_items_that_share_groups_certify_nothing(tmp_path: Path) -> None:
+    """Variants of one thing come as close together as apart: they are fewer independent items than their number."""
+    bundle = bundle_of(tmp_path)
+    photos = read_catalogue(write_folder(tmp_path / "photos", items=range(40)))
+    for shared, status in ((2, "certified"), (6, "estimated")):
+        group_of = {f"item-{number:02d}": f"variants {number // 2}" for number in range(shared)}
+        listed = [replace(photo, group=group_of.get(photo.item_id, "")) for photo in photos]
+        index_catalogue(bundle, listed, tmp_path / f"g{shared}", progress=False)
+        with Gallery.open(tmp_path / f"g{shared}", read_only=True) as gallery, pytest.MonkeyPatch.context() as patch:
+            patch.setattr("retrieval.threshold.anchor.CERTIFIED_FROM", 20)
+            assert propose(bundle, gallery, target_fpir=0.2).after.status == status
+            certify = propose(bundle, gallery, target_fpir=0.2, certify=True)
+        assert (certify.point is None) == (status == "estimated")
+        assert ("share groups" in certify.why_not) == (status == "estimated")
+
+
+def test_a_catalogue_of_which_every_photo_is_refused_leaves_no_gallery(tmp_path: Path) -> None:
+    scores = SearchScores(np.array(["a", "b"]), np.full(2, 0.1), np.full(2, 0.5), 2)
+    files = {FITTED: Fitted.of((), ()).pack(), CALIBRATION: pack_calibration(scores, np.ones(2, np.float32))}
+    bundle = make_bundle(tmp_path, point=TARGET, files=files)
+    photos = [
+        replace(photo, bbox=(500.0, 500.0, 600.0, 600.0))
+        for photo in read_catalogue(write_folder(tmp_path / "photos", items=range(2)))
+    ]
+    report = index_catalogue(bundle, photos, tmp_path / "g", progress=False)
+    assert (report.added, len(report.refused)) == (0, 6)
+    assert not (tmp_path / "g").exists()
+
+
 def test_a_threshold_whose_observed_rate_alone_keeps_the_target_is_tightened(tmp_path: Path) -> None:
     """It accepts the target share of the draws, and of unknown items a little more."""
     bundle = bundle_of(tmp_path)

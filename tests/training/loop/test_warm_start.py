@@ -148,6 +148,17 @@ def test_photos_that_were_renamed_since_are_neither_trained_on_nor_searched_for_
     assert evaluate_run(run)["mixed"]["fitted"]["queries"] == found + 1
 
 
+def test_a_photo_with_a_copy_in_its_item_is_not_held_out(earlier: Run, tmp_path: Path) -> None:
+    """Training would see it under the name of the copy."""
+    place = shutil.copytree(Path(earlier.settings.catalogue).parent, tmp_path / "catalogue") / "photos.csv"
+    name = earlier.held_out[0]
+    shutil.copy(place.with_name(name), place.with_name("copy.png"))
+    (line,) = [line for line in place.read_text().splitlines() if line.startswith(f"{name},")]
+    place.write_text(place.read_text() + line.replace(name, "copy.png") + "\n")
+    begin_run(tiny_settings(place, **PROXIES), tmp_path / "run", ProcessGroup.join())
+    assert sorted(Run.open(tmp_path / "run").held_out) == sorted(set(earlier.held_out) - {name})
+
+
 def test_copies_of_held_out_photos_are_not_trained_on(earlier: Run, tmp_path: Path) -> None:
     photos, splits = earlier.photos(), earlier.splits
     held = {part: next(p for p in photos if p.item_id == getattr(splits, part)[0]) for part in ("test", "calibration")}
