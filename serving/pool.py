@@ -49,11 +49,11 @@ class SearchPool:
         with self._guard:
             return sum(now - started > self._deadline for started in self._started.values())
 
-    async def run(self, work: Callable[[], Result], *, until_done: bool = False) -> tuple[Result, float]:
+    async def run(self, work: Callable[[], Result]) -> tuple[Result, float]:
         """Run the work on a thread; return its result and the seconds it waited.
 
-        Raises Busy when the queue is full or closed, or when the deadline passes, unless the answer must wait
-        `until_done`. A place is freed when the work ends, not when the client disconnects.
+        Raises Busy when the queue is full or closed, or when the deadline passes. A place is freed when the work ends,
+        not when the client disconnects.
         """
         with self._guard:
             if self._count >= self._capacity:
@@ -80,7 +80,7 @@ class SearchPool:
             self._pending.add(running)
         running.add_done_callback(self._release)
         try:
-            async with asyncio.timeout(None if until_done else self._deadline):
+            async with asyncio.timeout(self._deadline):
                 return await asyncio.wrap_future(running)
         except TimeoutError as error:  # waiting work is cancelled; running work ends on its own
             raise Busy("the search did not end before its deadline", remedy=TRY_AGAIN) from error

@@ -19,6 +19,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from anyio import to_thread
+
 from index.location import AnyGallery, is_address, is_writable, open_gallery
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import GalleryLocked, RetrievalError, command, counted, listed
@@ -252,8 +254,7 @@ class Service:
                 write_batch(gallery, batch, actor=CALLER.get().actor)
                 return replaced, gallery.version, etag_of(gallery.photo(photo_id))
 
-        stored, _ = await self.pool.run(write, until_done=True)
-        return stored
+        return await to_thread.run_sync(write)  # no thread for searches waits for another process that writes
 
     def remove(
         self, *, photo_ids: Sequence[str] = (), item_ids: Sequence[str] = (), etag: str | None = None

@@ -160,7 +160,12 @@ def _embedded(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) -> t
             "the model was fitted on all of the labelled photos", remedy="Label photos that it was not fitted on"
         )
     queries, refused = embed_queries(bundle, gallery, [photo for photo in photos if photo.photo_id not in seen])
-    return queries, refused + [(photo_id, "the model was fitted on this photo") for photo_id in sorted(seen)]
+    refused += [(photo_id, "the model was fitted on this photo") for photo_id in sorted(seen)]
+    gone = _gone(queries, gallery)
+    told = "the gallery has no item {}: give its id there, or an empty one if it shows no item of the gallery"
+    return queries, refused + [
+        (photo_id, told.format(item)) for photo_id, item in zip(queries.ids, queries.items, strict=True) if item in gone
+    ]
 
 
 def _is_fitted(photo: Photo, fitted: Fitted) -> bool:
@@ -320,11 +325,15 @@ def gallery_draws(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | Non
     )
 
 
+def _gone(queries: Probes, gallery: AnyGallery) -> set[str]:
+    return {item for item in set(queries.items) if item and not gallery.photos(item)}
+
+
 def _usable(queries: Probes | None, gallery: AnyGallery) -> dict[str, Probes]:
     """Return labelled queries by source, without those for items that are gone: they may have another id now."""
     if queries is None:
         return {}
-    gone = {item for item in set(queries.items) if item and not gallery.photos(item)}
+    gone = _gone(queries, gallery)
     rows = [row for row, item in enumerate(queries.items) if item not in gone]
     return by_source(
         Probes(

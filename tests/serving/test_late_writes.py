@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +61,22 @@ def test_after_a_refusal_a_photo_never_changes_once_a_later_write_was_acknowledg
     with Gallery.open(shop / "gallery", read_only=True) as gallery:
         assert gallery.photo("p")[1] == acknowledged
     assert {200, 503} <= set(statuses) <= {200, 503}
+
+
+def test_a_photo_that_waits_to_be_written_keeps_no_search_waiting(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writing, go_on, write = threading.Event(), threading.Event(), serving.service.write_batch
+
+    def waits(*arguments: Any, **options: Any) -> int:
+        writing.set()
+        go_on.wait(30)
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(serving.service, "write_batch", waits)
+    settings, image = ServeSettings(threads=1, deadline_s=5), encode(draw(60, 1))
+    app = create_app(Retriever.open(shop / "bundle", shop / "gallery"), settings=settings, page=False)
+    with TestClient(app) as client, ThreadPoolExecutor(1) as other:
+        put = other.submit(client.put, "/v1/photos/p?item_id=item-60", content=image)
+        assert writing.wait(30)
+        assert client.post("/v1/search", content=image).status_code == 200
+        go_on.set()
+        assert put.result().status_code == 200

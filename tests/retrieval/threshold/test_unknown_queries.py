@@ -110,6 +110,9 @@ def test_labelled_photos_of_items_that_are_gone_are_left_out(made: Bundle, tmp_p
         gallery.update(renamed, ["new name"] * 2, [{}] * 2)
         gallery.remove(item_ids=["item-01"])
         after = propose(made, gallery)
+        again = propose(made, gallery, photos=photos_of(made))
+    assert [photo_id for photo_id, _ in again.refused] == ["0.png", "1.png"]
+    assert again.refused[0][1].startswith("the gallery has no item item-00: ")
     draws = after.draws.sources
     assert set(draws[LABELLED].items) == {f"item-{item:02d}" for item in range(2, 22)}
     assert not any(item.startswith("item-") for item in draws[UNKNOWN].items)
