@@ -106,13 +106,13 @@ def working_folder(beside: Path | None = None) -> Iterator[Path]:
     parent.mkdir(parents=True, exist_ok=True)
     for left in parent.iterdir():
         if left.name.startswith(prefix) and left.name.endswith(WORKING):
-            with suppress(OSError), _holding(left):
+            with suppress(OSError), holding(left):
                 shutil.rmtree(left)
     with ExitStack() as stack:
         while True:  # another process may delete the folder before it is locked
             folder = Path(tempfile.mkdtemp(prefix=prefix, suffix=WORKING, dir=parent))
             with suppress(FileNotFoundError, BlockingIOError):
-                stack.enter_context(_holding(folder))
+                stack.enter_context(holding(folder))
                 break
         try:
             yield folder
@@ -121,7 +121,7 @@ def working_folder(beside: Path | None = None) -> Iterator[Path]:
 
 
 @contextmanager
-def _holding(folder: Path) -> Iterator[None]:
+def holding(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder; raise BlockingIOError if it is taken, FileNotFoundError if the folder was deleted."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from index.files import holding
 from retrieval.catalogue.check import readiness
 from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.splits import make_evaluation_protocol, make_splits, photos_in_protocol
@@ -174,6 +175,16 @@ def test_a_run_that_was_killed_before_its_last_progress_was_written_is_complete(
     resumed = train(tiny_settings(catalogue), killed.path, resume=True)
     lines = (resumed.path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
+
+
+def test_two_processes_do_not_train_in_one_folder(catalogue: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "of the other").write_text("kept")
+    for resume in (False, True):
+        with holding(tmp_path / "run"), pytest.raises(RunError, match="another process trains in"):
+            train(tiny_settings(catalogue, epochs=1), tmp_path / "run", resume=resume)
+    assert [entry.name for entry in (tmp_path / "run").iterdir()] == ["of the other"]
+    assert train(tiny_settings(catalogue, epochs=1), tmp_path / "run").progress["epoch"] == 1
 
 
 def test_damaged_files_of_a_run_are_named_or_made_again(catalogue: Path, tmp_path: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
+from index.files import holding
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.catalogue.splits import (
     Splits,
@@ -81,32 +83,58 @@ def train(
         from .cross_fitting import train_on_all_items
 
         return train_on_all_items(settings, path, resume=resume, start=start, on_epoch=on_epoch)
-    group = ProcessGroup.join()
-    photos = model = None
-    before = entries(path)
-    try:
-        if not resume:
-            photos, model = begin_run(
-                settings, path, group, start=start, splits=splits, check=check_photos, hold_out=keep_start
+    group, before = ProcessGroup.join(), entries(path)
+    photos: list[Photo]
+    model: EmbeddingModel | None
+    with _alone(path, group, resume=resume):
+        try:
+            if resume:
+                photos, model = _photos_to_resume(path, group), None
+            else:
+                photos, model = begin_run(
+                    settings, path, group, start=start, splits=splits, check=check_photos, hold_out=keep_start
+                )
+            group.barrier()
+            run = Run.open(path)
+            trainer = Trainer(
+                run, photos=photos, model=model, process_group=group, on_epoch=on_epoch, keep_start=keep_start
             )
-        run = Run.open(path)
-        photos = run.photos() if photos is None else run.without_fitted(photos)
-        if resume and len(held_out_in(run, photos)) < len(run.held_out):
+            return trainer.run_epochs()
+        except Exception:  # of the model, the data or the device: a run without an epoch is removed
+            if group.is_main and not (resume or Run(path).has(LAST)):
+                remove_new(path, before)
+            raise
+
+
+@contextmanager
+def _alone(path: Path, group: ProcessGroup, *, resume: bool) -> Iterator[None]:
+    """Hold the folder of a run; raise RunError if another process trains there."""
+    if not group.is_main or (resume and not path.is_dir()):
+        yield
+        return
+    path.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(holding(path))
+        except BlockingIOError as error:
             raise RunError(
-                f"photos that {path} holds out to search for were renamed, replaced or removed since it began",
-                remedy="Restore them, or train a new run in another directory",
-            )
-        if resume and group.is_main:
-            note_fitted(run, photos)
-        group.barrier()
-        trainer = Trainer(
-            run, photos=photos, model=model, process_group=group, on_epoch=on_epoch, keep_start=keep_start
+                f"another process trains in {path}", remedy="Wait for its end, or choose another directory"
+            ) from error
+        yield
+
+
+def _photos_to_resume(path: Path, group: ProcessGroup) -> list[Photo]:
+    """Return the photos of a run to resume, and note those that it will be fitted on."""
+    run = Run.open(path)
+    photos = run.photos()
+    if len(held_out_in(run, photos)) < len(run.held_out):
+        raise RunError(
+            f"photos that {path} holds out to search for were renamed, replaced or removed since it began",
+            remedy="Restore them, or train a new run in another directory",
         )
-        return trainer.run_epochs()
-    except Exception:  # of the model, the data or the device: a run without an epoch is removed
-        if group.is_main and not (resume or Run(path).has(LAST)):
-            remove_new(path, before)
-        raise
+    if group.is_main:
+        note_fitted(run, photos)
+    return photos
 
 
 def begin_run(
@@ -170,7 +198,7 @@ def begin_run(
         Run.create(path, documents, prepare=prepare)
         _tell(settings, splits, photos=len(fit), batches=batches)
     process_group.barrier()
-    return photos, model
+    return Run.open(path).without_fitted(photos), model
 
 
 def _contents(held_out: Collection[str], photos: Sequence[Photo], fit: Collection[str]) -> dict[str, str]:
