@@ -35,6 +35,7 @@ class Measuring:
         self._service = service
         self._stop = Event()
         self._seen: tuple[object, int] | None = None  # the retriever and gallery version that need no measurement
+        self._measured: tuple[object, object] | None = None  # the retriever and the photos that were measured last
         self._told = ""  # the last failure
         self._changed = 0.0  # time of the first change that was not measured, 0 if there is none
         self._thread = Thread(target=self._run, name="measuring", daemon=True)
@@ -77,6 +78,10 @@ class Measuring:
         self._changed = (self._changed or now) if share else 0.0
         if 0 < share <= STALE and now - self._changed < LONGEST_S:
             return
+        photos = gallery.snapshot().fingerprint
+        if not share and self._measured == (retriever, photos):
+            self._seen = retriever, version  # a server with another bundle has put its draws in place of these
+            return
         lock = None if is_address(gallery.path) else take_lock(gallery.path / LOCK)  # type: ignore[operator]
         try:
             if share:
@@ -92,6 +97,6 @@ class Measuring:
         finally:
             if lock is not None:
                 os.close(lock)
-        self._seen, self._changed = (retriever, version), 0.0
+        self._seen, self._measured, self._changed = (retriever, version), (retriever, photos), 0.0
         if found.summary():
             LOG.warning(found.summary())

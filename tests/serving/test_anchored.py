@@ -212,6 +212,23 @@ def test_one_process_measures_at_a_time(retriever: Retriever) -> None:
         assert retriever.gallery.version == version + 1
 
 
+def test_servers_with_two_bundles_do_not_measure_one_gallery_in_turn(retriever: Retriever, tmp_path: Path) -> None:
+    fitted = {FITTED: Fitted.of(["item-00"], []).pack()}  # draws of other items
+    bundle = make_bundle(tmp_path / "other", point=retriever.bundle.operating_point, files=fitted)
+    other = Retriever.open(bundle.path, retriever.gallery.path)
+    servers, versions = [Measuring(Service(each)) for each in (retriever, other)], []
+    assert retriever.bundle.draws_id != other.bundle.draws_id
+    with serving(retriever) as client:
+        for round_ in range(4):
+            if round_ == 2:
+                put(client, range(24, 30))
+            for server in servers:
+                server.measure_if_due()
+            versions.append(retriever.gallery.version)
+    assert versions[1] == versions[0]
+    assert versions[3] == versions[2] > versions[1]
+
+
 def test_a_gallery_on_a_read_only_disk_is_not_measured(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(retriever) as client:
         put(client, range(24, 30))
