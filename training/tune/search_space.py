@@ -23,6 +23,7 @@ from training.config import Settings
 from training.losses.registry import check_name, loss_arguments, make_loss
 
 EXAMPLES = "Examples: learning_rate=1e-5..1e-3:log, items_per_batch=8..32:step=8, loss=smooth_ap,proxy_anchor"
+WEIGHT = "regularizer.weight"
 PARTS = {"loss": "loss_arguments", "regularizer": "regularizer_arguments"}
 TYPES: Mapping[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
 FIXED = {"catalogue", "target_fpir", "seed", "select", "loggers"}  # they decide how a trial is measured
@@ -73,7 +74,7 @@ class SearchSpace:
             f"{part}.{name}": value
             for part, loss in losses.items()
             if loss
-            for name, value in {**loss_arguments(loss), **getattr(self.settings, PARTS[part])}.items()
+            for name, value in {**_arguments(part, loss), **getattr(self.settings, PARTS[part])}.items()
         }
         known = vars(self.settings) | arguments
         values = {name: known[name] for name in self.axes if name in known}
@@ -92,10 +93,16 @@ def apply(settings: Settings, values: Mapping[str, Any]) -> Settings:
     return Settings.from_dict({**settings.to_dict(), **changed})
 
 
+def _arguments(part: str, loss: str) -> dict[str, Any]:
+    """Return the arguments of a loss with their defaults; a regularizer has its weight besides."""
+    own, _, weight = WEIGHT.partition(".")
+    return {**loss_arguments(loss), **({weight: 1.0} if part == own else {})}
+
+
 def _is_taken(name: str, losses: Mapping[str, str]) -> bool:
     """Return whether a name is that of an argument of these losses, by part."""
     part, dot, argument = name.partition(".")
-    return bool(dot and losses.get(part)) and argument in loss_arguments(losses[part])
+    return bool(dot and losses.get(part)) and argument in _arguments(part, losses[part])
 
 
 def parse_searches(texts: Sequence[str]) -> dict[str, str]:
@@ -122,14 +129,15 @@ def _losses(name: str, axes: Mapping[str, BaseDistribution], settings: Settings)
     losses = [str(loss) for loss in tried if loss]
     takes = [loss for loss in losses if _is_taken(name, {part: loss})]
     if not takes:
-        raise _unknown(name, sorted({f"{part}.{known}" for loss in losses for known in loss_arguments(loss)}))
+        raise _unknown(name, sorted({f"{part}.{known}" for loss in losses for known in _arguments(part, loss)}))
     return takes
 
 
 def _kind(name: str, losses: Sequence[str]) -> type:
     """Return the type of a setting's or an argument's values."""
     if losses:
-        return type(loss_arguments(losses[0])[name.partition(".")[2]])
+        part, _, argument = name.partition(".")
+        return type(_arguments(part, losses[0])[argument])
     if name not in SEARCHABLE:
         raise _unknown(name, list(SEARCHABLE))
     return SEARCHABLE[name]
@@ -189,7 +197,7 @@ def _try_value(name: str, value: Any, losses: Sequence[str], settings: Settings)
     try:
         if not losses:
             Settings.from_dict({**settings.to_dict(), name: value})
-        for loss in losses:
+        for loss in losses if name != WEIGHT else ():
             make_loss(loss, classes=2, dim=2, arguments={argument: value})
     except InvalidParameter as error:
         if error.parameter.rpartition(".")[2] == argument:  # another setting may be searched too and match

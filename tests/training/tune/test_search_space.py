@@ -84,6 +84,16 @@ def test_argument_is_drawn_only_for_a_loss_that_takes_it() -> None:
     assert smooth.loss_arguments == {"temperature": 0.05}
 
 
+def test_the_weight_of_the_regularizer_is_searched_like_its_arguments() -> None:
+    base = settings(regularizer="tcm", regularizer_arguments={"positive_margin": 0.7})
+    weights = space("regularizer.weight=0.5..2", base=base)
+    assert weights.given() == {"regularizer.weight": 1.0}
+    drawn = weights.suggest(FixedTrial({"regularizer.weight": 0.75}))
+    assert drawn.regularizer_arguments == {"positive_margin": 0.7, "weight": 0.75}
+    with pytest.raises(InvalidParameter, match="search must name a setting"):
+        space("loss.weight=0.5..2", base=base)
+
+
 def test_given_settings_are_the_first_trial_unless_a_word_is_missing() -> None:
     base = settings(learning_rate=1e-4, regularizer="tcm", regularizer_arguments={"positive_margin": 0.7})
     margins = space("regularizer.positive_margin=0.6..0.98", "regularizer.negative_margin=0.2..0.7", base=base)
