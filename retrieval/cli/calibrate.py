@@ -91,8 +91,8 @@ def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions) ->
     Each gallery item that the model was not trained on is left out in turn and searched for. The distance to the
     nearest other item shows how close an unknown item comes. Users' photos may differ from catalogue photos: pass 50
     of them with their item ids as --queries to measure both error rates on them. The gallery keeps these queries.
-    Photos of unknown items have an empty item id; with 20 of them, the threshold keeps the target on them too. Give one
-    photo of each unknown item, because every photo counts as an item, and label again after you add such items.
+    Photos of unknown items have an empty item id. Each counts like an item of the gallery among the searches that set
+    the threshold, so give one photo of each unknown item, and label again after you add such items.
 
     \b
     Example:
