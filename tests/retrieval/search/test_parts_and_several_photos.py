@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,6 +46,29 @@ def anchored(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
     photos = read_catalogue(write_folder(folder / "photos", items=range(60), photos=range(2)))
     index_catalogue(bundle, photos, folder / "gallery", progress=False)
     return Retriever.open(bundle.path, folder / "gallery")
+
+
+def test_a_gallery_that_changes_between_a_search_and_its_rates_is_searched_again(
+    anchored: Retriever, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rates of the version that was searched are gone then, and without them there are no p-values."""
+    place = shutil.copytree(anchored.gallery.path, tmp_path / "gallery")
+    with Retriever.open(anchored.bundle.path, place) as retriever:
+        search, changes = retriever.gallery.search_version, iter([b"a change"])
+
+        def changing(*arguments: Any, **options: Any) -> Any:
+            found, change = search(*arguments, **options), next(changes, None)
+            if change is not None:
+                with Gallery.open(place) as writer:
+                    writer.keep({"note": change}, "note")
+            return found
+
+        monkeypatch.setattr(retriever.gallery, "search_version", changing)
+        version = retriever.gallery.version
+        answer = retriever.search(PHOTO)
+    assert answer.gallery_version == version + 1
+    assert answer.nearest is not None
+    assert answer.nearest.p_value is not None
 
 
 def test_given_boxes_are_answered_in_their_order_with_their_box(retriever: Retriever) -> None:
