@@ -5,7 +5,7 @@
 Batches are 128, 512 and 4,000 embeddings with d = 512, on the CPU and on a GPU if there is one. The floor is the cosine
 matrix, forward and backward. A figure is the median of runs that alternate with those of the floor, divided by the
 median of the floor; load from other processes affects both. Memory is the increase of the peak: of a separate process
-on a CPU, of the allocator on a GPU.
+on a CPU, of the allocator on a GPU. As in training on a CPU, memory that was freed is kept (`keep_freed_memory`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from pytorch_metric_learning import losses as pml
 from torch import Tensor
 
+from training.evaluation.embedding import keep_freed_memory
 from training.losses import LOSSES, make_loss
 
 from .devices import seconds_of
@@ -180,6 +181,7 @@ def main() -> None:
     if arguments.peak:
         print(peak_here(arguments.peak[0], int(arguments.peak[1])))
         return
+    keep_freed_memory()  # as training on a CPU does
     everywhere = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
     devices = [arguments.device] if arguments.device else everywhere
     with Recorder("losses", arguments) as record:
