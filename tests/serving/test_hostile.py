@@ -232,9 +232,9 @@ def truncate(data: bytes, generator: np.random.Generator) -> bytes:
 
 
 def move_chunks(data: bytes, generator: np.random.Generator) -> bytes:
-    """Leave a part out, or write it twice: a chunk of a PNG, else any."""
-    if data.startswith(b"\x89PNG"):
-        chunks = png_chunks(data)
+    """Leave a part out, or write it twice: a chunk of a PNG that has some, else any."""
+    chunks = png_chunks(data) if data.startswith(b"\x89PNG") else []
+    if chunks:
         at = int(generator.integers(len(chunks)))
         return png_of([*chunks[:at], *[chunks[at]] * (2 * int(generator.integers(2))), *chunks[at + 1 :]])
     first, last = sorted(int(n) for n in generator.integers(0, len(data), 2))
