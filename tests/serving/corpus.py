@@ -60,9 +60,9 @@ def png_chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def png_chunks(data: bytes) -> list[bytes]:
-    """Return the chunks of a PNG file."""
+    """Return the chunks of a PNG file, which may be cut off."""
     chunks, at = [], 8
-    while at < len(data):
+    while at + 4 <= len(data):
         (length,) = struct.unpack_from(">I", data, at)
         chunks.append(data[at : at + 12 + length])
         at += 12 + length

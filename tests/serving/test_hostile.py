@@ -15,7 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -265,17 +265,17 @@ def test_no_mutated_file_fails_or_hangs(server: Served) -> None:
     def upload(seed: int) -> tuple[Counter[int], list[str]]:
         statuses: Counter[int] = Counter()
         wrong: list[str] = []
-        connection = http.client.HTTPConnection(server.address.removeprefix("http://"), timeout=PATIENCE)
-        for number, data in enumerate(mutants(FUZZ // THREADS, seed)):
-            connection.request("POST", SEARCH, data, JPEG)
-            response = connection.getresponse()
-            text = response.read().decode()
-            found = faults_of(response.status, response.headers["content-type"], text)
-            if response.status not in (200, 400, 413, 415):
-                found.append(f"answered {response.status}")
-            wrong += [f"mutant {seed}/{number}: {fault}" for fault in found]
-            statuses[response.status] += 1
-        connection.close()
+        address = server.address.removeprefix("http://")
+        with closing(http.client.HTTPConnection(address, timeout=PATIENCE)) as connection:
+            for number, data in enumerate(mutants(FUZZ // THREADS, seed)):
+                connection.request("POST", SEARCH, data, JPEG)
+                response = connection.getresponse()
+                text = response.read().decode()
+                found = faults_of(response.status, response.headers["content-type"], text)
+                if response.status not in (200, 400, 413, 415):
+                    found.append(f"answered {response.status}")
+                wrong += [f"mutant {seed}/{number}: {fault}" for fault in found]
+                statuses[response.status] += 1
         return statuses, wrong
 
     with growing_less_than(server, 150 * MB), ThreadPoolExecutor(THREADS) as pool:
