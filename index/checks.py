@@ -42,11 +42,9 @@ def check_ids(name: str, ids: Sequence[str]) -> list[str]:
     return list(ids)
 
 
-def check_new_ids(name: str, ids: Sequence[str]) -> None:
-    """Raise InvalidParameter if an id is longer than a new one may be, or has a null character."""
+def check_lengths(name: str, ids: Sequence[str]) -> None:
+    """Raise InvalidParameter if an id is longer than a new one may be."""
     for value in ids:
-        if "\0" in value:
-            raise InvalidParameter(name, "have no null character", value, remedy="Rename the file or the id")
         if len(value) > LONGEST_ID:
             raise InvalidParameter(name, f"have at most {LONGEST_ID} characters", f"{value[:60]}…")
 
@@ -178,8 +176,8 @@ def check_additions(
     for thumbnail in checked.thumbnails:
         if not isinstance(thumbnail, bytes | None):
             raise InvalidParameter("thumbnails", "hold bytes or None", type(thumbnail).__name__)
-    check_new_ids("photo_ids", checked.photo_ids)
-    check_new_ids("item_ids", checked.item_ids)
+    check_lengths("photo_ids", checked.photo_ids)
+    check_lengths("item_ids", checked.item_ids)
     repeated = [photo_id for photo_id, times in Counter(checked.photo_ids).items() if times > 1]
     if repeated:
         raise InvalidParameter("photo_ids", "hold each id once", listed(repeated))

@@ -370,7 +370,7 @@ class MilvusGallery:
             return self._put(new, "update", actor)
 
     def _put(self, new: Additions, action: str, actor: str | None) -> int:
-        _check_new_ids(new)
+        _check_lengths(new)
         check_values(new.metadata, self.columns())
         facts = zip(new.photo_ids, new.item_ids, new.metadata, new.thumbnails, new.vectors, strict=True)
         rows = [
@@ -677,7 +677,7 @@ def _jpeg(row: Mapping[str, Any]) -> bytes | None:
     return base64.b64decode(row["thumbnail"]) or None
 
 
-def _check_new_ids(new: Additions) -> None:
+def _check_lengths(new: Additions) -> None:
     """Raise InvalidParameter for texts that Milvus cannot hold."""
     for text in (*new.photo_ids, *new.item_ids):
         if len(text.encode()) > LONGEST_ID:

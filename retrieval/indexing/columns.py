@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from index.checks import check_ids, check_new_ids, check_texts, encode_metadata
+from index.checks import check_ids, check_lengths, check_texts, encode_metadata
 from index.location import AnyGallery
 from index.search.filters import TEXT, is_column, kind_of
 from retrieval.catalogue.kinds import PARSERS, check_kinds
@@ -86,8 +86,8 @@ def refused_metadata(photos: Sequence[Photo], columns: Mapping[str, str]) -> dic
     reasons = {}
     for photo in photos:
         try:
-            check_new_ids("photo_id", check_ids("photo_id", [photo.photo_id]))
-            check_new_ids("item_id", check_ids("item_id", [photo.item_id]))
+            check_lengths("photo_id", check_ids("photo_id", [photo.photo_id]))
+            check_lengths("item_id", check_ids("item_id", [photo.item_id]))
             encode_metadata(stored_metadata(photo, "0" * 64))
             check_texts(catalogue_metadata(photo))
         except InvalidParameter as error:

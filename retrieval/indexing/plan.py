@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from index.checks import check_ids, check_new_ids, check_values, encode_metadata
+from index.checks import check_ids, check_lengths, check_values, encode_metadata
 from index.location import AnyGallery
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import InvalidParameter, PruneRefused, counted
@@ -248,7 +248,7 @@ def plan_table(gallery: AnyGallery, photos: Sequence[Photo], sync: SyncSettings)
     """
     plan = sync_plan(photos, gallery, with_files=False)
     check_prune(plan, sync, adds=False)
-    check_new_ids("item_ids", check_ids("item_ids", [update.photo.item_id for update in plan.updates]))
+    check_lengths("item_ids", check_ids("item_ids", [update.photo.item_id for update in plan.updates]))
     check_values([update.stored for update in plan.updates], gallery.columns())
     for update in plan.updates:
         encode_metadata(update.stored)

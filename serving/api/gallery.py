@@ -13,7 +13,7 @@ from fastapi import Path as PathParameter
 from fastapi.responses import JSONResponse, Response
 from starlette.convertors import Convertor, register_url_convertor
 
-from index.checks import LONGEST_ID, check_new_ids
+from index.checks import LONGEST_ID, check_lengths
 from index.location import AnyGallery
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import DiskFull, InvalidParameter, listed
@@ -131,7 +131,7 @@ def photo_routes(service: Service) -> APIRouter:
             image = await image_of(request)
         if not item_id:
             raise InvalidParameter("item_id", "be given", item_id, remedy="Add ?item_id=ITEM to the address")
-        check_new_ids("photo_id", [photo_id])
+        check_lengths("photo_id", [photo_id])
         check_keys(metadata)
         replaced, version, etag = await service.put_photo(
             photo_id, item_id, image, metadata, is_new=if_none_match is not None, etag=if_match

@@ -31,15 +31,6 @@ def test_a_photo_with_too_much_metadata_is_refused_and_the_others_are_indexed(wo
         assert [photo_id for photo_id, _, _ in gallery.photos()] == [photos[0].photo_id]
 
 
-def test_an_id_with_a_null_character_is_refused_and_the_others_are_indexed(world: Path, tmp_path: Path) -> None:
-    first, second, third, _ = read_catalogue(world / "photos")[:4]
-    rows = [first, replace(second, item_id="a\0b"), replace(third, photo_id="c\0d")]
-    report = index_catalogue(Bundle.open(world / "bundle"), rows, tmp_path / "gallery", progress=False)
-    assert report.added == 1
-    assert {photo_id for photo_id, _ in report.refused} == {second.photo_id, "c\0d"}
-    assert all("have no null character" in reason for _, reason in report.refused)
-
-
 def test_a_photo_with_too_long_an_id_is_refused_and_the_others_are_indexed(world: Path, tmp_path: Path) -> None:
     first, second, third, _ = read_catalogue(world / "photos")[:4]
     rows = [
