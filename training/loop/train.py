@@ -14,6 +14,7 @@ from tqdm import tqdm
 from index.files import holding
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.catalogue.splits import (
+    EvaluationProtocol,
     Splits,
     make_evaluation_protocol,
     make_splits,
@@ -83,35 +84,34 @@ def train(
         from .cross_fitting import train_on_all_items
 
         return train_on_all_items(settings, path, resume=resume, start=start, on_epoch=on_epoch)
-    group, before = ProcessGroup.join(), entries(path)
+    group = ProcessGroup.join()
     photos: list[Photo]
     model: EmbeddingModel | None
-    with _alone(path, group, resume=resume):
-        try:
-            if resume:
-                photos, model = _photos_to_resume(path, group), None
-            else:
-                photos, model = begin_run(
-                    settings, path, group, start=start, splits=splits, check=check_photos, hold_out=keep_start
-                )
-            group.barrier()
-            run = Run.open(path)
-            trainer = Trainer(
-                run, photos=photos, model=model, process_group=group, on_epoch=on_epoch, keep_start=keep_start
+    with _folder(path, group, resume=resume):
+        if resume:
+            photos, model = _photos_to_resume(path, group), None
+        else:
+            photos, model = begin_run(
+                settings, path, group, start=start, splits=splits, check=check_photos, hold_out=keep_start
             )
-            return trainer.run_epochs()
-        except Exception:  # of the model, the data or the device: a run without an epoch is removed
-            if group.is_main and not (resume or Run(path).has(LAST)):
-                remove_new(path, before)
-            raise
+        group.barrier()
+        run = Run.open(path)
+        trainer = Trainer(
+            run, photos=photos, model=model, process_group=group, on_epoch=on_epoch, keep_start=keep_start
+        )
+        return trainer.run_epochs()
 
 
 @contextmanager
-def _alone(path: Path, group: ProcessGroup, *, resume: bool) -> Iterator[None]:
-    """Hold the folder of a run; raise RunError if another process trains there."""
+def _folder(path: Path, group: ProcessGroup, *, resume: bool) -> Iterator[None]:
+    """Hold the folder of a run, and remove what a new run that fails without an epoch has left there.
+
+    Raises RunError if another process trains in it.
+    """
     if not group.is_main or (resume and not path.is_dir()):
         yield
         return
+    before = entries(path)
     path.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         try:
@@ -120,7 +120,12 @@ def _alone(path: Path, group: ProcessGroup, *, resume: bool) -> Iterator[None]:
             raise RunError(
                 f"another process trains in {path}", remedy="Wait for its end, or choose another directory"
             ) from error
-        yield
+        try:
+            yield
+        except Exception:  # of the model, the data or the device
+            if not (resume or Run(path).has(LAST)):
+                remove_new(path, before)
+            raise
 
 
 def _photos_to_resume(path: Path, group: ProcessGroup) -> list[Photo]:
@@ -157,11 +162,8 @@ def begin_run(
         photos, splits, protocol = continued.photos, continued.splits, continued.protocol
     if splits.validation:
         require_mates("validation", photos, splits.validation, protocol)
-    held_out: list[str] = []
-    if splits.validation and hold_out:
-        seen = () if continued is None else continued.seen
-        held_out = photos_to_hold_out(photos, splits.fit, protocol, seen=seen)
-    contents = _contents(held_out, photos, splits.fit)
+    seen = () if continued is None else continued.seen
+    contents = _to_hold_out(photos, splits.fit, protocol, seen) if splits.validation and hold_out else {}
     held_out = [*contents]
     fit = photos_in_protocol(photos, splits.fit, protocol, left_out=held_out)
     settings = schedule(settings, photos=len(fit), items=len(splits.fit))
@@ -201,13 +203,16 @@ def begin_run(
     return Run.open(path).without_fitted(photos), model
 
 
-def _contents(held_out: Collection[str], photos: Sequence[Photo], fit: Collection[str]) -> dict[str, str]:
-    """Return the content hashes of photos to hold out by id, without those of which fitted items have a copy."""
-    new, items = set(held_out), set(fit)
+def _to_hold_out(
+    photos: Sequence[Photo], fit: Sequence[str], protocol: EvaluationProtocol, seen: Collection[str]
+) -> dict[str, str]:
+    """Return the content hashes of photos to hold out by id, without those that have a copy in their item."""
+    chosen = photos_to_hold_out(photos, fit, protocol, seen=seen)
+    new, items = set(chosen), set(fit)
     shown = {photo.item_id for photo in photos if photo.photo_id in new}
     found = {photo.photo_id: photo_content(photo) for photo in photos if photo.item_id in shown & items}
     times = Counter(found.values())
-    return {photo_id: found[photo_id] for photo_id in held_out if times[found[photo_id]] == 1}
+    return {photo_id: found[photo_id] for photo_id in chosen if times[found[photo_id]] == 1}
 
 
 def _tell(settings: Settings, splits: Splits, *, photos: int, batches: int) -> None:

@@ -395,7 +395,9 @@ def test_precision_counts_misidentified_and_unknown_items() -> None:
 
 def tightened(before: OperatingPoint, drawn: Draws) -> OperatingPoint | None:
     kept = KeptDraws("model", {OWN: drawn}, frozenset())
-    return _stricter(SimpleNamespace(items=100), kept, before)  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("retrieval.threshold.proposal.groups_share", lambda _: 1.0)
+        return _stricter(SimpleNamespace(items=100), kept, before)  # type: ignore[arg-type]
 
 
 def test_a_point_that_misses_its_target_is_replaced_by_one_of_its_status_that_keeps_it() -> None:
@@ -469,8 +471,12 @@ def test_a_proposal_is_written_under_the_lock_of_the_gallery() -> None:
         def keep(self, contents: dict[str, bytes], action: str, *, actor: str | None) -> None:
             called.append(f"keep {', '.join(contents)}: {action} by {actor}")
 
+        def kept(self, name: str) -> None:
+            assert called == ["lock"], name  # nothing is compared before the lock is held
+
     point, bundle, gallery = anchor({OWN: source}, 0.1, gallery_items=40), SimpleNamespace(), Calls()
-    found = Proposal(bundle, KeptDraws("m", {OWN: source}, frozenset()), point, point, point)  # type: ignore[arg-type]
+    kept = KeptDraws("m", {OWN: source}, frozenset())
+    found = Proposal(bundle, kept, point, point, point, made_of=(hash(None),) * 3)  # type: ignore[arg-type]
     found.write(gallery, actor="me")  # type: ignore[arg-type]
     assert called == ["lock", f"keep {DRAWS}: measure the threshold by me"]
 
