@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from retrieval.bundle.fitted import Fitted, content_hash
 
@@ -43,6 +45,17 @@ def test_a_photo_that_several_fold_models_were_not_fitted_on_has_no_fold() -> No
     for read in (fitted, Fitted.unpack(fitted.pack())):
         assert [read.fold_of(name) for name in "abcpqr"] == [0, 1, 2, None, 1, 2]
         assert all(read.contains("new", photo) for photo in "pqr")
+
+
+@pytest.mark.parametrize("name", ["items", "photos", "folds"])
+def test_arrays_of_another_shape_are_refused(name: str) -> None:
+    fitted = Fitted.of(["a", "b"], ["p", "q"])
+    whole = fitted.with_folds([Fitted.of(["b"], []), Fitted.of(["a"], [])])
+    assert Fitted.unpack(whole.pack()).folds.tolist() == whole.folds.tolist()
+    wrong = replace(whole, **{name: np.zeros((2, 2), np.uint8)})
+    with pytest.raises(ValueError, match="other shapes"):
+        Fitted.unpack(wrong.pack())
+    assert len(fitted.with_folds([]).folds) == 0
 
 
 def test_the_union_has_the_items_and_photos_of_both_and_no_folds() -> None:
