@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from index.database import POINT
 from index.gallery import Gallery
 from index.search.distance import plain_distance
 from index.search.leave_one_out import WINDOWS, Windows
@@ -69,6 +70,20 @@ def test_a_gallery_that_changes_between_a_search_and_its_rates_is_searched_again
     assert answer.gallery_version == version + 1
     assert answer.nearest is not None
     assert answer.nearest.p_value is not None
+
+
+def test_the_rates_of_the_version_that_was_read_last_stay_known_after_a_change(
+    anchored: Retriever, tmp_path: Path
+) -> None:
+    place = shutil.copytree(anchored.gallery.path, tmp_path / "gallery")
+    with Retriever.open(anchored.bundle.path, place) as retriever:
+        version, stored = retriever.gallery.version, retriever.gallery.kept(POINT)
+        known = retriever.measured_at(version, stored)
+        with Gallery.open(place) as writer:
+            writer.keep({"note": b"a change"}, "note")
+        assert retriever.gallery.version == version + 1
+        assert retriever.measured_at(version, stored) == known
+        assert known[1] is not None
 
 
 def test_given_boxes_are_answered_in_their_order_with_their_box(retriever: Retriever) -> None:
