@@ -258,11 +258,9 @@ def describe_start(run: Run) -> str:
     """Describe the run that this one continues, and its new items."""
     noted = run.warm_start
     new = ", ".join(f"{count} for {part}" for part, count in noted["new_items"].items())
-    copies, across = len(noted["left_out"]), ""
-    if copies:
-        across = f" Left out {counted(copies, 'photo')}: copies of held-out photos under an item to train on, or of "
-        across += "trained photos under a held-out item."
-    return f"Continued {noted['run']} with new items: {new}.{across}"
+    told, copies = f"Continued {noted['run']} with new items: {new}.", len(noted["left_out"])
+    what = "copies of held-out photos under an item to train on, or of trained photos under a held-out item"
+    return f"{told} Left out {counted(copies, 'photo')}: {what}." if copies else told
 
 
 def _describe_best(output: Path, run: Run) -> str:

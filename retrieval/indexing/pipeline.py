@@ -212,7 +212,7 @@ def _anchor(
         keep_windows(bundle, gallery, photos, progress=progress)
     keep_fold_vectors(bundle, gallery, photos, progress=progress)
     if gallery.kept(MOVES) is not None:
-        gallery.keep({MOVES: None}, "renew what draws need")  # windows and fold vectors are those of today's photos
+        gallery.keep({MOVES: None}, "clean up after updates")  # windows and fold vectors are those of today's photos
     found = remeasure(bundle, gallery, tighten=False)
     report.point, report.rates, report.unanchored = found.point, found.rates, found.why_not
     report.sets_threshold = found.sets_threshold

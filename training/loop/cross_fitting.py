@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.read import read_catalogue
-from retrieval.catalogue.splits import Splits, photos_in_protocol, photos_to_hold_out
+from retrieval.catalogue.splits import Splits, photos_in_protocol
 from retrieval.errors import InvalidParameter, RunError, counted
 from retrieval.files import write_file
 from training.config import SPLIT_SEED, Settings
@@ -30,7 +30,7 @@ from training.evaluation.mixed import MixedGallery
 from .distributed import ProcessGroup
 from .run import FITTED, FOLD_COUNT, FOLDS, Run, fitted_on
 from .selection import LAST_EPOCH
-from .train import train
+from .train import to_hold_out, train
 from .trainer import EpochCallback
 from .warm_start import model_before
 
@@ -106,7 +106,7 @@ def _share_features(whole: Run, photos: Sequence[Photo], path: Path, splits: Spl
     protocol, views = whole.protocol, load_file(whole.path / FEATURES)["fit"]
     every = photos_in_protocol(photos, whole.splits.fit, protocol)
     rows = {photo.photo_id: row for row, photo in enumerate(every)}
-    held_out = photos_to_hold_out(photos, splits.fit, protocol) if splits.validation else []
+    held_out = [*to_hold_out(photos, splits.fit, protocol)] if splits.validation else []
     fit = photos_in_protocol(photos, splits.fit, protocol, left_out=held_out)
     searched: Sequence[Photo] = ()
     before = np.zeros((0, 0), np.float32)

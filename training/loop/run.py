@@ -252,8 +252,7 @@ class Run:
     def load(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return a checkpoint's tensors and plain values."""
         with self._checkpoint(name) as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        return tensors, self._facts(name)
+            return {key: file.get_tensor(key) for key in file.keys()}, json.loads(file.metadata()["facts"])  # noqa: SIM118
 
     def _facts(self, name: str) -> dict[str, Any]:
         with self._checkpoint(name) as file:

@@ -163,7 +163,7 @@ def begin_run(
     if splits.validation:
         require_mates("validation", photos, splits.validation, protocol)
     seen = () if continued is None else continued.seen
-    contents = _to_hold_out(photos, splits.fit, protocol, seen) if splits.validation and hold_out else {}
+    contents = to_hold_out(photos, splits.fit, protocol, seen=seen) if splits.validation and hold_out else {}
     held_out = [*contents]
     fit = photos_in_protocol(photos, splits.fit, protocol, left_out=held_out)
     settings = schedule(settings, photos=len(fit), items=len(splits.fit))
@@ -203,8 +203,8 @@ def begin_run(
     return Run.open(path).without_fitted(photos), model
 
 
-def _to_hold_out(
-    photos: Sequence[Photo], fit: Sequence[str], protocol: EvaluationProtocol, seen: Collection[str]
+def to_hold_out(
+    photos: Sequence[Photo], fit: Sequence[str], protocol: EvaluationProtocol, *, seen: Collection[str] = ()
 ) -> dict[str, str]:
     """Return the content hashes of photos to hold out by id, without those that have a copy in their item."""
     chosen = photos_to_hold_out(photos, fit, protocol, seen=seen)
