@@ -315,12 +315,12 @@ def _differing_rows(opened: OpenSegment, database: Database, removed: Set[int]) 
         seqs = opened.seqs[start : start + COMPARED].tolist()
         known = {seq: facts for seq, *facts in database.rows(LINES, (seqs[0], seqs[-1]))}
         for row, seq in enumerate(seqs, start):
+            facts = known.pop(seq, None)
             try:
                 text = bytes(opened.texts_of(np.array([row]))[0])
             except GalleryCorrupt as error:
                 yield error.message
                 continue
-            facts = known.pop(seq, None)
             if facts is not None and encode_row(*facts) != text:
                 yield f"photo number {seq} differs from the database"
             elif facts is None and seq not in removed:

@@ -14,7 +14,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from index.search.details import Verifier, check_query_features
 from index.search.distance import Floats, Rows, accepts
 from index.search.item_distance import ItemDistance, mean_photo
 from index.search.item_search import CLOSE, NOBODY, ItemSearch, Queries
+from index.snapshot import group_of
 
 if TYPE_CHECKING:
     from index.gallery import Gallery
@@ -49,6 +50,7 @@ LAST = np.iinfo(np.int64).max  # greater than every seq
 TRIES = 5  # to read the fitted items and the photos of one version
 
 Texts = NDArray[np.str_]
+T = TypeVar("T")
 IsCopy = Callable[[str, str], bool]  # takes two photo ids
 IsFitted = Callable[[str, str | None], bool]  # takes an item id and the hash of a photo's file
 
@@ -69,6 +71,11 @@ class Draws:
     own_plain: Floats  # (n,) plain distance to that photo
     wrong: Floats  # (n,) item distance of another item that comes first although the own one is there, else inf
     duplicates: Rows  # (n,) seq of a copy of the query in another item, NOBODY if there is none
+    groups: Texts = None  # type: ignore[assignment]  # (n,) group of the query's item: by default, each item's own
+
+    def __post_init__(self) -> None:
+        if self.groups is None:
+            object.__setattr__(self, "groups", self.items)
 
     @classmethod
     def none(cls) -> Draws:
@@ -148,6 +155,21 @@ class Probes:
     ids: Sequence[str]
     items: Sequence[str]
     features: Sequence[bytes] = ()  # of each probe, where details are compared
+    groups: Sequence[str] = ()  # of each probe's item, "" for an item without one; () if no item has one
+
+    @property
+    def groups_or_items(self) -> list[str]:
+        """The group of each probe's item, or the item if it has none (m,)."""
+        return [group or item for group, item in zip(self.groups or self.items, self.items, strict=True)]
+
+    def where(self, rows: Sequence[int]) -> Probes:
+        """Return the probes in some rows."""
+
+        def taken(values: Sequence[T]) -> list[T]:
+            return [values[row] for row in rows] if values else []
+
+        vectors, ids, items = self.vectors[rows], taken(self.ids), taken(self.items)
+        return Probes(vectors, ids, items, taken(self.features), taken(self.groups))
 
 
 @dataclass(frozen=True)
@@ -274,18 +296,21 @@ class KeptDraws:
         """Return the draws that a gallery keeps, None if there are none or they are damaged."""
         try:
             content = gallery.kept(DRAWS)
-            return None if content is None else cls._unpacked(load_arrays(content))
+            return None if content is None else cls._unpacked(load_arrays(content), gallery)
         except (GalleryCorrupt, ValueError, KeyError, TypeError, RecursionError):
             return None
 
     @classmethod
-    def _unpacked(cls, arrays: dict[str, NDArray[Any]]) -> KeptDraws:
+    def _unpacked(cls, arrays: dict[str, NDArray[Any]], gallery: AnyGallery) -> KeptDraws:
         about = json.loads(arrays.pop(ABOUT).tobytes())
         sources: dict[str, dict[str, Any]] = {}
         for name, value in arrays.items():
             source, _, key = name.rpartition(MARK)
             sources.setdefault(source, {})[key] = value
         draws = {source: Draws.checked(values) for source, values in sources.items()}
+        for source, values in sources.items():
+            if "groups" not in values:  # made by version 0.2.0
+                draws[source] = _with_groups(draws[source], gallery)
         photos, state = map(int, about["fingerprint"])
         fitted = frozenset(about["fitted"])
         return cls(about["model"], draws, fitted, int(about["version"]), (photos, state), int(about["until"]))
@@ -426,9 +451,10 @@ class Drawer:
     def _of_photos(self, vectors: NDArray[np.float32], positions: Rows) -> Draws:
         """Return draws with vectors (n, d) that were made from the photos of the gallery at positions (n, k)."""
         first = positions[:, 0]
-        named = self.photos.photos_at(first)
+        named, numbers = self.photos.photos_at(first), self.photos.items[first]
         ids, items = (np.array([names[column] for names in named], dtype=str) for column in (0, 1))
-        return self._draws(ids, items, self.photos.seqs[first], Queries(vectors, self.photos.items[first], positions))
+        groups = groups_of(self.photos, numbers, items)
+        return self._draws(ids, items, groups, self.photos.seqs[first], Queries(vectors, numbers, positions))
 
     def probes(self, probes: Probes, *, numbers: Sequence[int]) -> Draws:
         """Return the probe draws.
@@ -443,10 +469,12 @@ class Drawer:
         given = () if self.search.verifier is None else check_query_features(probes.features, len(labels))
         features = [given[place] for place in chosen.tolist()] if given else ()
         nobody = np.full(len(chosen), NOBODY, np.int64)
-        queries = Queries(probes.vectors[chosen], np.array(numbers, dtype=np.int32)[chosen], nobody[:, None], features)
-        return self._draws(np.array(probes.ids, dtype=str)[chosen], labels[chosen], nobody, queries)
+        of = np.array(numbers, dtype=np.int32)[chosen]
+        groups = groups_of(self.photos, of, np.array(probes.groups_or_items, dtype=str)[chosen])
+        queries = Queries(probes.vectors[chosen], of, nobody[:, None], features)
+        return self._draws(np.array(probes.ids, dtype=str)[chosen], labels[chosen], groups, nobody, queries)
 
-    def _draws(self, ids: Texts, items: Texts, seqs: Rows, queries: Queries) -> Draws:
+    def _draws(self, ids: Texts, items: Texts, groups: Texts, seqs: Rows, queries: Queries) -> Draws:
         found = self.search.draws(queries, self.is_duplicate)
         rivals = ["" if draw.nearest == NOBODY else self.photos.photo(draw.nearest)[1] for draw in found]
 
@@ -470,6 +498,7 @@ class Drawer:
             own_plain=distances("own_plain"),
             wrong=distances("wrong"),
             duplicates=seqs_of("duplicate"),
+            groups=groups,
         )
 
     def is_duplicate(self, query: int, position: int) -> bool:
@@ -488,6 +517,26 @@ class Drawer:
         if position not in self._contents:
             self._contents[position] = self.photos.photo(position)[2].get(self.content_key)
         return self._contents[position]
+
+
+def groups_of(photos: AnyPhotos, numbers: NDArray[np.int32], others: Texts) -> Texts:
+    """Return the group of each of some items (n,), by number, or the item itself if it has none.
+
+    Items that are not there have the groups `others` (n,).
+    """
+    wanted = np.unique(numbers[numbers != NOBODY]).tolist()
+    first = {number: own[0] for number, own in zip(wanted, photos.photos_of(wanted), strict=True) if len(own)}
+    named = photos.photos_at(np.array(list(first.values()), dtype=np.int64))
+    known = {number: group_of(item, about) or item for number, (_, item, about) in zip(first, named, strict=True)}
+    each = zip(numbers.tolist(), others.tolist(), strict=True)
+    return np.array([known.get(number, other) for number, other in each], dtype=str)
+
+
+def _with_groups(draws: Draws, gallery: AnyGallery) -> Draws:
+    """Return draws with the groups that their items have in a gallery now."""
+    numbers = gallery.item_numbers(sorted(set(draws.items)))
+    of = np.array([numbers.get(item, NOBODY) for item in draws.items], dtype=np.int32)
+    return replace(draws, groups=groups_of(gallery.snapshot(), of, draws.items))
 
 
 def suspected_twins(own: Draws) -> list[tuple[str, str]]:

@@ -345,6 +345,7 @@ class CalibrationSet:
             gallery_vector=gallery.vectors,
             gallery_item=np.array(gallery.items, dtype=str),
             gallery_photo=np.array(gallery.ids, dtype=str),
+            gallery_group=np.array(gallery.groups_or_items, dtype=str),
         )
         return file.getvalue()
 
@@ -355,11 +356,15 @@ class CalibrationSet:
         scores = SearchScores(
             file["item_id"], file["own"], file["impostor"], int(file["gallery_items"]), wrong=file["wrong"]
         )
-        gallery = Probes(file["gallery_vector"], file["gallery_photo"].tolist(), file["gallery_item"].tolist())
+        items, groups = file["gallery_item"], file.get("gallery_group", file["gallery_item"])
+        gallery = Probes(file["gallery_vector"], file["gallery_photo"].tolist(), items.tolist(), groups=groups.tolist())
         queries = (scores.own, scores.impostor, scores.misled, file["photo_id"], file["certainty"], file["vector"])
         lengths = {len(scores.labels), *map(len, queries), len(file["appearance"])}
-        if len(lengths) > 1 or len({len(gallery.vectors), len(gallery.ids), len(gallery.items)}) > 1:
+        if len(lengths) > 1 or len({len(gallery.vectors), len(gallery.ids), len(gallery.items), len(groups)}) > 1:
             raise ValueError("its arrays differ in length")
+        numbers = (scores.own, scores.impostor, scores.misled, file["certainty"], file["vector"], gallery.vectors)
+        if any(np.isnan(array).any() for array in numbers):
+            raise ValueError("it has values that are not numbers")
         return cls(scores, file["photo_id"], file["certainty"], file["vector"], file["appearance"], gallery)
 
 

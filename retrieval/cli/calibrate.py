@@ -92,7 +92,8 @@ def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions) ->
     nearest other item shows how close an unknown item comes. Users' photos may differ from catalogue photos: pass 50
     of them with their item ids as --queries to measure both error rates on them. The gallery keeps these queries.
     Photos of unknown items have an empty item id. Each counts like an item of the gallery among the searches that set
-    the threshold, so give one photo of each unknown item, and label again after you add such items.
+    the threshold, so give one photo of each unknown item, or give its photos one `group`, and label again after you
+    add such items.
 
     \b
     Example:

@@ -18,6 +18,7 @@ from index.search.details import Verifier
 from index.search.distance import accepts, exact_unit
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from index.search.item_search import NOBODY, ItemSearch, Queries
+from index.snapshot import GROUP
 from retrieval.errors import InvalidParameter
 
 
@@ -83,6 +84,7 @@ def search_scores(
     *,
     query_ids: ArrayLike | None = None,
     gallery_ids: ArrayLike | None = None,
+    gallery_groups: ArrayLike | None = None,
     item_distance: ItemDistance = NEAREST_PHOTO,
     verifier: Verifier | None = None,
     features: tuple[Sequence[bytes], Sequence[bytes]] = ((), ()),
@@ -98,18 +100,19 @@ def search_scores(
     query_labels, gallery_labels:
         Items (n,) and (m,).
     query_ids, gallery_ids:
-        Photo ids (n,) and (m,). A gallery photo with the query's own id is left out, which allows photos to be
-        queries and gallery at once.
+        Photo ids (n,) and (m,). A gallery photo with the query's own id is left out, so photos may be both.
+    gallery_groups:
+        Group of each gallery photo's item (m,), "" for none. Items of one group do not match each other.
     item_distance:
         Constants of the item distance; by default, the plain distance to the nearest photo.
     verifier, features:
         Compares local features, and those of the queries and of the gallery photos.
     """
     labels, kept = np.asarray(query_labels), np.asarray(gallery_labels)
-    if queries.shape[0] != len(labels) or gallery.shape[0] != len(kept):
-        raise InvalidParameter(
-            "labels", "have one value a vector", (queries.shape, len(labels), gallery.shape, len(kept))
-        )
+    groups = None if gallery_groups is None else [{GROUP: group} for group in np.asarray(gallery_groups).tolist()]
+    if len(queries) != len(labels) or {len(kept), len(kept if groups is None else groups)} != {len(gallery)}:
+        lengths = (queries.shape, len(labels), gallery.shape, len(kept), len(groups or ()))
+        raise InvalidParameter("labels and gallery_groups", "have one value a vector", lengths)
     if not len(kept):
         raise InvalidParameter("gallery", "hold at least one photo", gallery.shape)
     if (query_ids is None) != (gallery_ids is None):
@@ -118,7 +121,8 @@ def search_scores(
     ids = [None] * len(labels) if query_ids is None else np.asarray(query_ids).tolist()
     rows = {} if gallery_ids is None else {photo: row for row, photo in enumerate(np.asarray(gallery_ids).tolist())}
     key, kept_features = ("", None) if verifier is None else (verifier.features_key, features[1])
-    with temporary_gallery(gallery, codes.astype(str).tolist(), features=kept_features, features_key=key) as place:
+    coded = codes.astype(str).tolist()
+    with temporary_gallery(gallery, coded, metadata=groups, features=kept_features, features_key=key) as place:
         named = place.item_numbers([str(code) for code in range(len(items))])
         numbers = np.array([named[str(code)] for code in range(len(items))], dtype=np.int32)
         places = np.searchsorted(items, labels) % len(items)

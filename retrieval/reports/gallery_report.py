@@ -237,7 +237,8 @@ class _Drawn:
         groups = np.array([str(self.snapshot.photo(place)[2].get(GROUP) or "") for place in places])
         rows: list[tuple[str, ...]] = []
         for name in sorted(set(groups.tolist()) - {""}):
-            drawn = DrawnDistances.of({OWN: own.where(groups == name)}, shift=Shift.of(self.report.point))
+            each = replace(own.where(groups == name), groups=own.items[groups == name])
+            drawn = DrawnDistances.of({OWN: each}, shift=Shift.of(self.report.point))
             mated = own.where((groups == name) & np.isfinite(own.own))
             if drawn.items < KIND_ITEMS or not len(mated):
                 continue

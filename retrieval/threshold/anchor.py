@@ -3,10 +3,10 @@
 A draw is a search of this gallery for an item that is not in it (`index.search.leave_one_out`). Own draws exclude items
 that the model was fitted on. All draws are one sample: own ones, moved by the query shift where labelled photos show
 one, calibration photos of the bundle, and labelled photos. The share of draws within a threshold, with items weighted
-equally, estimates its FPIR in this gallery. The estimate assumes that unknown items resemble the drawn items, so that
-their distances are exchangeable. A threshold that accepts a share of a small number of draws accepts a larger share of
-new items on average. An estimated threshold therefore accepts items that are left out of the gallery in at most the
-target share of searches (`DrawnDistances.limit`).
+equally, estimates its FPIR in this gallery; items of one group count as one. The estimate assumes that unknown items
+resemble the drawn items, so that their distances are exchangeable. A threshold that accepts a share of a small number
+of draws accepts a larger share of new items on average. An estimated threshold therefore accepts items that are left
+out of the gallery in at most the target share of searches (`DrawnDistances.limit`).
 
 The target is *certified* if the upper 95 % Clopper-Pearson bound over the effective number of independent items keeps
 it (`DrawnDistances.design_effect`), and *estimated* if only the observed rate does. With few items, a certified
@@ -91,21 +91,13 @@ def anchor(
     if drawn.items < least_items:
         raise CalibrationError(
             f"{counted(drawn.items, 'item')} can be used to set a threshold, and {least_items} are needed: items that "
-            "the model was fitted on do not count, nor do copies, nor items that all share one group",
+            "the model was fitted on do not count, nor do copies, and items of one group count as one",
             remedy="Add items to the gallery",
         )
     mated = _Mated.of(draws, gallery_items=gallery_items, least_items=least_items)
     twins = suspected_twins(draws.get(OWN, Draws.none()))
     threshold, status = _choose(drawn, target_fpir, mated, cap, certify=certify, twins=twins)
-    evidence = evidence_at(
-        draws,
-        threshold,
-        target_fpir,
-        gallery_items=gallery_items,
-        shift=shift,
-        fitted=fitted,
-        least_items=least_items,
-    )
+    evidence = _evidence(draws, drawn, mated, threshold, target_fpir, gallery_items=gallery_items, shift=shift)
     return OperatingPoint(threshold, status, target_fpir, evidence)
 
 
@@ -117,11 +109,23 @@ def evidence_at(
     gallery_items: int,
     shift: Shift,
     fitted: Collection[str],
-    least_items: int = LEAST_ITEMS,
 ) -> dict[str, Any]:
     """Return what draws show of a threshold, and of the gallery; the arguments are those of `anchor`."""
     drawn = DrawnDistances.of(draws, shift=shift, without=fitted)
-    mated = _Mated.of(draws, gallery_items=gallery_items, least_items=least_items)
+    mated = _Mated.of(draws, gallery_items=gallery_items, least_items=LEAST_ITEMS)
+    return _evidence(draws, drawn, mated, threshold, target_fpir, gallery_items=gallery_items, shift=shift)
+
+
+def _evidence(
+    draws: Mapping[str, Draws],
+    drawn: DrawnDistances,
+    mated: _Mated | None,
+    threshold: float,
+    target_fpir: float,
+    *,
+    gallery_items: int,
+    shift: Shift,
+) -> dict[str, Any]:
     own = draws.get(OWN, Draws.none())
     evidence = {
         "anchored": True,

@@ -63,7 +63,10 @@ class Shift:
 
 @dataclass(frozen=True)
 class DrawnDistances:
-    """Item distances of n draws to the first other item, with items weighted equally."""
+    """Item distances of n draws to the first other item, with items weighted equally.
+
+    Items of one group are not independent, so they count as one item.
+    """
 
     distances: Floats  # (n,) ascending, inf where there is no other item
     weights: Floats  # (n,) sum to 1, with an equal sum for each item
@@ -83,16 +86,16 @@ class DrawnDistances:
         in another item: the nearest other item is probably the same item under a second id. Labelled queries of the
         items `without`, which the model was fitted on, are left out too: they are too far from other items.
         """
-        shift, moved, items, nearest = shift or Shift(), [np.zeros(0)], [np.zeros(0, str)], [np.zeros(0, str)]
+        shift, moved, used = shift or Shift(), [np.zeros(0)], [Draws.none()]
         for name, draws in sources.items():
             chosen = np.isfinite(draws.distances) & (draws.duplicates < 0)
             if name == LABELLED:
                 chosen &= ~np.isin(draws.items, list(without))
             if name in (OWN, PROBE, LABELLED, UNKNOWN):
                 moved.append(draws.distances[chosen] + (shift.applied if name == OWN else 0.0))
-                items.append(draws.items[chosen])
-                nearest.append(draws.nearest_items[chosen])
-        found = cls.of_items(*map(np.concatenate, (moved, items, nearest)))
+                used.append(draws.where(chosen))
+        every = Draws.joined(used)
+        found = cls.of_items(np.concatenate(moved), every.groups, _groups_of(every.nearest_items, every))
         own = sources.get(OWN, Draws.none())
         cross_fitted = len(set(own.items) & set(without))
         return replace(found, margin=shift.margin if OWN in sources else 0.0, cross_fitted=cross_fitted)
@@ -264,6 +267,13 @@ class DrawnDistances:
     def p_value(self, distance: float) -> float:
         """Return the rate at which an unknown item comes at least as close as `distance`, at least 1 / (1 + items)."""
         return min(1.0, (1 + self.items * self.fpir(distance)) / (1 + self.items))
+
+
+def _groups_of(items: NDArray[np.str_], draws: Draws) -> NDArray[np.str_]:
+    """Return the groups of items (n,) as draws name them, "" for an item that was not drawn."""
+    named, first = np.unique(draws.items, return_index=True)
+    places = np.searchsorted(named, items) % max(1, len(named))
+    return np.where(np.isin(items, named), draws.groups[first][places], "")
 
 
 @dataclass(frozen=True)

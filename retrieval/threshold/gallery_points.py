@@ -14,7 +14,7 @@ from typing import Any
 from index.database import POINT
 from index.errors import GalleryCorrupt
 from index.location import AnyGallery
-from index.search.leave_one_out import MOST_DRAWS, sample
+from index.search.leave_one_out import sample
 from index.snapshot import group_of
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import (
@@ -166,19 +166,9 @@ def _groups(gallery: AnyGallery, most: int) -> int:
 
     Items of one group are no rivals, and without rivals items are nearer than the threshold of a bundle assumes.
     """
-    return len(set(_group_of_items(gallery, most).values()))
-
-
-def groups_share(gallery: AnyGallery) -> float:
-    """Return the number of groups per item, of up to MOST_DRAWS items: 1 if no two share a group."""
-    found = _group_of_items(gallery, MOST_DRAWS)
-    return len(set(found.values())) / max(1, len(found))
-
-
-def _group_of_items(gallery: AnyGallery, most: int) -> dict[str, str]:
     now = gallery.snapshot()
     photos = now.photos_at(sample(now, most))
-    return {item_id: group_of(item_id, metadata) or item_id for _, item_id, metadata in photos}
+    return len({group_of(item_id, metadata) or item_id for _, item_id, metadata in photos})
 
 
 class MeasuredGallery:

@@ -66,7 +66,7 @@ def embed_queries(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) 
             remedy="Use the item ids of the gallery, or an empty one where a photo shows no item of it",
         )
     features = [whole.features[place] for place in kept] if whole.features else ()
-    return Probes(whole.vectors[kept], ids, items, features), refused
+    return Probes(whole.vectors[kept], ids, items, features, [whole.photos[place].group for place in kept]), refused
 
 
 def read_queries(gallery: AnyGallery, features_key: str = "") -> Probes | None:
@@ -79,7 +79,8 @@ def read_queries(gallery: AnyGallery, features_key: str = "") -> Probes | None:
     if content is None:
         return None
     arrays = load_arrays(content)
-    queries = Probes(arrays["vectors"], arrays["ids"].tolist(), arrays["items"].tolist())
+    groups = arrays["groups"].tolist() if "groups" in arrays else ()
+    queries = Probes(arrays["vectors"], arrays["ids"].tolist(), arrays["items"].tolist(), groups=groups)
     if not features_key:
         return queries
     if FEATURES not in arrays or str(arrays[FEATURES_KEY]) != features_key:
@@ -91,7 +92,9 @@ def read_queries(gallery: AnyGallery, features_key: str = "") -> Probes | None:
 def pack_queries(probes: Probes, features_key: str) -> bytes:
     """Return labelled queries for a gallery to keep, with their local features if there is a `features_key`."""
     file = io.BytesIO()
-    arrays: dict[str, Any] = {"ids": np.array(probes.ids, dtype=str), "items": np.array(probes.items, dtype=str)}
+    arrays: dict[str, Any] = {
+        name: np.array(getattr(probes, name), dtype=str) for name in ("ids", "items", "groups") if getattr(probes, name)
+    }
     if features_key:
         packed = pack_features(dict(zip(probes.ids, probes.features, strict=True)))
         arrays |= {FEATURES: np.frombuffer(packed, dtype=np.uint8), FEATURES_KEY: np.array(features_key)}
@@ -102,16 +105,15 @@ def pack_queries(probes: Probes, features_key: str) -> bytes:
 def by_source(queries: Probes) -> dict[str, Probes]:
     """Return labelled queries by source: LABELLED, and UNKNOWN where the item id is empty.
 
-    Each photo of an unknown item counts as an item of its own.
+    Each photo of an unknown item counts as an item of its own, or those of one group as one.
     """
     sources = {}
     for source in (LABELLED, UNKNOWN):
         rows = [row for row, item in enumerate(queries.items) if (item == "") == (source == UNKNOWN)]
         if rows:
-            ids = [queries.ids[row] for row in rows]
-            items = [queries.items[row] or UNKNOWN_ITEM.format(queries.ids[row]) for row in rows]
-            features = [queries.features[row] for row in rows] if queries.features else ()
-            sources[source] = Probes(queries.vectors[rows], ids, items, features)
+            found = queries.where(rows)
+            items = [item or UNKNOWN_ITEM.format(photo) for item, photo in zip(found.items, found.ids, strict=True)]
+            sources[source] = replace(found, items=items)
     return sources
 
 
@@ -151,7 +153,7 @@ def gallery_shift(sources: Mapping[str, Draws]) -> Shift:
 
 def _searches(draws: Draws) -> SearchScores:
     finite = np.isfinite(draws.distances)
-    return SearchScores(draws.items[finite], draws.own[finite], draws.distances[finite], 0)
+    return SearchScores(draws.groups[finite], draws.own[finite], draws.distances[finite], 0)
 
 
 @dataclass(frozen=True)

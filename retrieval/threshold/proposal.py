@@ -16,7 +16,7 @@ from index.maintenance import FOLDS, require_folds, with_moves
 from index.search.leave_one_out import DRAWS, OWN, WINDOWS, Draws, FoldVectors, KeptDraws, Probes, Windows, make_draws
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.fitted import Fitted, content_hash
-from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
+from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import CalibrationError, DataError, ImageRefused
 from retrieval.indexing.worker import CONTENT
@@ -25,10 +25,9 @@ from retrieval.inspect.duplicates import is_copy
 from .anchor import anchor, evidence_at
 from .error_rates import LABELLED, PROBE, REFERENCE, UNKNOWN, GalleryRates, Shift
 from .fold_draws import fold_draws
-from .gallery_points import carried_point, groups_share, pack_points, served_point, stored_point
+from .gallery_points import carried_point, pack_points, served_point, stored_point
 from .labelled_queries import QUERIES, by_source, embed_queries, gallery_shift, pack_queries, read_queries
 
-LEAST_GROUPS = 0.95  # groups per item with which items are independent enough to certify a threshold
 SAME = 1e-3  # plain distance at which two photos are the same one, embedded twice
 
 
@@ -162,7 +161,7 @@ def _embedded(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) -> t
     queries, refused = embed_queries(bundle, gallery, [photo for photo in photos if photo.photo_id not in seen])
     refused += [(photo_id, "the model was fitted on this photo") for photo_id in sorted(seen)]
     gone = _gone(queries, gallery)
-    told = "the gallery has no item {}: give its id there, or an empty one if it shows no item of the gallery"
+    told = "the gallery has no item {}: use an item id of the gallery, or leave it empty if the item is not there"
     return queries, refused + [
         (photo_id, told.format(item)) for photo_id, item in zip(queries.ids, queries.items, strict=True) if item in gone
     ]
@@ -255,10 +254,6 @@ def _point(
         )
     except CalibrationError as error:
         return None, str(error)
-    if point.status == CERTIFIED and groups_share(gallery) < LEAST_GROUPS:
-        if certify:
-            return None, "items share groups with others, which are not independent: they certify no threshold"
-        point = replace(point, status=ESTIMATED)
     evidence = {**point.evidence, "gallery_version": draws.version}
     return replace(point, evidence=evidence), ""
 
@@ -335,14 +330,7 @@ def _usable(queries: Probes | None, gallery: AnyGallery) -> dict[str, Probes]:
         return {}
     gone = _gone(queries, gallery)
     rows = [row for row, item in enumerate(queries.items) if item not in gone]
-    return by_source(
-        Probes(
-            queries.vectors[rows],
-            [queries.ids[row] for row in rows],
-            [queries.items[row] for row in rows],
-            [queries.features[row] for row in rows] if queries.features else (),
-        )
-    )
+    return by_source(queries.where(rows))
 
 
 def _without_copies(sources: Mapping[str, Draws]) -> dict[str, Draws]:
@@ -395,7 +383,9 @@ def _calibration_photos(bundle: Bundle) -> dict[str, Probes]:
     if calibration is None:
         return {}
     items = [str(label) for label in calibration.scores.labels]
-    queries = Probes(calibration.vectors, calibration.photo_ids.tolist(), items)
+    group_of = dict(zip(calibration.gallery.items, calibration.gallery.groups_or_items, strict=True))
+    groups = [group_of.get(item, item) for item in items]
+    queries = Probes(calibration.vectors, calibration.photo_ids.tolist(), items, groups=groups)
     found = {PROBE: queries, REFERENCE: calibration.gallery}
     if bundle.verifier is None:
         return found

@@ -13,14 +13,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from index import gallery as gallery_module
 from index.errors import GalleryCorrupt, GalleryError, GalleryLocked, RetrievalError
 from index.gallery import Gallery
-from index.segments import _arrays
+from index.maintenance import _differing_rows
+from index.segments import _arrays, encode_row
 
 from ..gallery_contents import contents
 from .vectors import DIM, features_of, filled, unit, with_features
@@ -83,6 +86,42 @@ def test_verify_finds_rows_that_make_no_sense(tmp_path: Path, damage: str, words
         other.execute(damage)
     other.close()
     assert words.format(number) in gallery.verify()[0]
+
+
+def test_a_row_that_fails_its_checksum_is_one_problem_beside_those_of_other_rows() -> None:
+    rows = {seq: (f"p{seq}", f"i{seq}", "{}") for seq in (4, 5, 6)}
+    texts = [encode_row(*facts) for facts in rows.values()]
+
+    def texts_of(places: np.ndarray) -> list[bytes]:
+        if places[0] == 1:
+            raise GalleryCorrupt("row 1 is damaged")
+        return [texts[place] for place in places]
+
+    def stored(*_: object) -> list[tuple[int, str, str, str]]:
+        return [(seq, *facts) for seq, facts in rows.items()]
+
+    segment: Any = SimpleNamespace(seqs=np.array([4, 5, 6]), texts_of=texts_of)
+    database: Any = SimpleNamespace(rows=stored)
+    assert list(_differing_rows(segment, database, set())) == ["row 1 is damaged"]
+    rows[6] = ("p6", "another", "{}")
+    found = list(_differing_rows(segment, database, set()))
+    assert found == ["row 1 is damaged", "photo number 6 differs from the database"]
+
+
+def test_a_gallery_that_is_locked_is_not_changed_by_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gallery_module, "LOCK_S", 0.05)
+    with filled(tmp_path / "g") as gallery, Gallery.open(tmp_path / "g") as other:
+        before = gallery.version
+        gallery.lock()
+        with pytest.raises(GalleryLocked):
+            other.remove(photo_ids=["p3"])
+        with pytest.raises(GalleryLocked):
+            other.lock()
+        assert gallery.version == before
+        gallery.close()
+        other.lock()
 
 
 def test_an_interrupted_create_can_be_repeated(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from retrieval.text import text_table
 from training.data.reader import PhotoReader
 from training.data.synthetic.queries import KNOWN, UNKNOWN
 from training.evaluation.embedding import embed_photos
+from training.evaluation.evaluate import item_groups
 from training.loop.run import Run
 
 WITH_TCM, WITHOUT_TCM = "with TCM", "without TCM"
@@ -43,7 +44,7 @@ def measure_training(run: Run, shown: Sequence[Photo], queries: Sequence[Photo],
     photos = [*shown, *asked]
     reader = PhotoReader(photos, run.preprocessing, cache_bytes=0)
     vectors = embed_photos(run.best_model(), reader, len(photos), run.preprocessing)
-    items = np.array([photo.item_id for photo in photos])
+    items, groups = np.array([photo.item_id for photo in photos]), item_groups(photos)
     rows = np.arange(len(photos))
     is_new, is_known = rows >= len(shown), np.isin(items, items[: len(shown)])
 
@@ -55,6 +56,7 @@ def measure_training(run: Run, shown: Sequence[Photo], queries: Sequence[Photo],
             items[~is_new],
             query_ids=rows[chosen],
             gallery_ids=rows[~is_new],
+            gallery_groups=groups[~is_new],
             item_distance=distance,
         )
 

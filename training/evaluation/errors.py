@@ -69,14 +69,21 @@ class Neighbour:
 
 
 def nearest_photos(
-    split: EvaluationSplit, vectors: NDArray[np.float32], labels: Places, row: int
+    split: EvaluationSplit,
+    vectors: NDArray[np.float32],
+    labels: Places,
+    row: int,
+    groups: NDArray[np.str_] | None = None,
 ) -> tuple[Neighbour | None, Neighbour | None]:
     """Return the nearest gallery photos of another item and of its own item to the query in a row.
 
-    The query itself is left out; None where there is no such photo.
+    The query itself is left out, and so are the other items of its group (`item_groups`); None where there is no such
+    photo.
     """
     query = int(split.queries[row])
     others = split.gallery[split.gallery != query]
+    if groups is not None and groups[query]:
+        others = others[(groups[others] != groups[query]) | (labels[others] == labels[query])]
     distances = plain_distance(np.broadcast_to(vectors[query], (len(others), vectors.shape[1])), vectors[others])
     own = labels[others] == labels[query]
     return _nearest(others[~own], distances[~own]), _nearest(others[own], distances[own])

@@ -9,6 +9,7 @@ import numpy as np
 
 from index.search.details import Verifier
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
+from index.snapshot import GROUP, group_of
 from retrieval.catalogue.read import Photo
 from retrieval.catalogue.splits import EvaluationProtocol, query_and_gallery
 from retrieval.metrics.consistency import opis
@@ -38,13 +39,15 @@ def score_split(
     vectors: np.ndarray,
     labels: np.ndarray,
     *,
+    groups: np.ndarray | None = None,
     item_distance: ItemDistance = NEAREST_PHOTO,
     verifier: Verifier | None = None,
     features: Sequence[bytes] = (),
 ) -> SearchScores:
     """Return each query's distances to its own item and to the first other item. No photo matches itself.
 
-    A verifier needs the local features of all photos.
+    `groups` are those of the photos' items (`item_groups`): items of one group do not match each other. A verifier
+    needs the local features of all photos.
     """
     given = features if verifier is not None else [b""] * len(labels)
     described = [given[i] for i in split.queries.tolist()], [given[i] for i in split.gallery.tolist()]
@@ -55,6 +58,7 @@ def score_split(
         labels[split.gallery],
         query_ids=split.queries,
         gallery_ids=split.gallery,
+        gallery_groups=None if groups is None else groups[split.gallery],
         item_distance=item_distance,
         verifier=verifier,
         features=described,
@@ -95,6 +99,11 @@ def identification_metrics(rates: IdentificationRates) -> dict[str, float]:
         "FNIR any rank": rates.fnir_any_rank,
         "misidentification": rates.misidentification,
     }
+
+
+def item_groups(photos: Sequence[Photo]) -> np.ndarray:
+    """Return the group of each photo's item (n,), "" without one, as a gallery has it."""
+    return np.array([group_of(photo.item_id, {GROUP: photo.group}) for photo in photos], dtype=str)
 
 
 def item_labels(photos: Sequence[Photo], items: Sequence[str] = ()) -> np.ndarray:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from PIL import Image
 
 from retrieval.catalogue.read import Photo
@@ -38,8 +37,8 @@ from .errors import (
     worst_rows,
 )
 from .evaluate import (
-    EvaluationSplit,
     identification_metrics,
+    item_groups,
     item_labels,
     make_evaluation_split,
     score_split,
@@ -156,10 +155,14 @@ def explain_run(run: Run, *, worst: int = WORST, progress: bool = True) -> Expla
         for name, items in (("test", parts.test), ("calibration", parts.calibration))
     )
     vectors = embed_catalogue(run.best_model(), photos, run.preprocessing, progress=progress)
-    labels = item_labels(photos)
-    threshold = threshold_at_fpir(score_split(calibration, vectors, labels), target)
-    scores = score_split(chosen, vectors, labels)
+    labels, groups = item_labels(photos), item_groups(photos)
+    threshold = threshold_at_fpir(score_split(calibration, vectors, labels, groups=groups), target)
+    scores = score_split(chosen, vectors, labels, groups=groups)
     outcomes = Outcomes.of(scores, threshold)
+
+    def nearest(row: int) -> tuple[Photo, Neighbour | None, Neighbour | None]:
+        return photos[chosen.queries[row]], *nearest_photos(chosen, vectors, labels, row, groups)
+
     return Explanation(
         run=run.path.resolve().name,
         protocol=run.protocol.describe(),
@@ -168,33 +171,29 @@ def explain_run(run: Run, *, worst: int = WORST, progress: bool = True) -> Expla
         rates=identification_rates(scores, threshold),
         items=scores.gallery_items,
         counts=outcomes.counts(),
-        worst=_worst(chosen, scores, outcomes, threshold, worst, photos, vectors, labels),
+        worst=_worst(scores, outcomes, threshold, worst, photos, nearest),
         preprocessing=run.preprocessing,
     )
 
 
 def _worst(
-    split: EvaluationSplit,
     scores: SearchScores,
     outcomes: Outcomes,
     threshold: float,
     count: int,
     photos: Sequence[Photo],
-    vectors: np.ndarray,
-    labels: np.ndarray,
+    nearest: Callable[[int], tuple[Photo, Neighbour | None, Neighbour | None]],
 ) -> dict[str, list[Wrong]]:
-    """Return the worst answers of each kind, with their nearest photos."""
+    """Return the worst answers of each kind, given the photo of a row with the nearest of another and its own item."""
 
     def named(found: Neighbour | None) -> tuple[Photo, float] | None:
         return None if found is None else (photos[found.photo], found.distance)
 
-    return {
-        kind: [
-            Wrong(photos[split.queries[row]], *map(named, nearest_photos(split, vectors, labels, row)))
-            for row in rows.tolist()
-        ]
-        for kind, rows in worst_rows(outcomes, scores, threshold, count).items()
-    }
+    found: dict[str, list[Wrong]] = {}
+    for kind, rows in worst_rows(outcomes, scores, threshold, count).items():
+        each = [nearest(row) for row in rows.tolist()]
+        found[kind] = [Wrong(photo, named(other), named(own)) for photo, other, own in each]
+    return found
 
 
 def _wrong_dict(wrong: Wrong) -> dict[str, Any]:

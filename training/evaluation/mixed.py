@@ -22,7 +22,7 @@ from retrieval.catalogue.splits import MOST_ITEMS, EvaluationProtocol, photos_by
 from retrieval.metrics.consistency import search_curves
 from retrieval.metrics.identification import SearchScores
 
-from .evaluate import EvaluationSplit, item_labels, score_split
+from .evaluate import EvaluationSplit, item_groups, item_labels, score_split
 
 FITTED, UNFITTED, BOTH = "fitted", "unfitted", "both"
 CALIBRATION = "calibration"
@@ -91,7 +91,8 @@ class MixedGallery:
 
     def search(self, vectors: NDArray[np.float32]) -> SearchScores:
         """Return the searches with unit vectors of the photos (photos, d), by the item distance."""
-        return score_split(self.split, vectors, item_labels(self.photos), item_distance=ItemDistance.default())
+        labels, groups = item_labels(self.photos), item_groups(self.photos)
+        return score_split(self.split, vectors, labels, groups=groups, item_distance=ItemDistance.default())
 
     def metrics(self, scores: SearchScores, target_fpir: float) -> dict[str, float]:
         """Return R@1, TPIR and others by name: of both parts, and of each with its name in front.

@@ -21,7 +21,7 @@ from retrieval.metrics.identification import SearchScores, identification_rates,
 from retrieval.reports.bundle_report import ReportData, render_report, variant_cells
 from retrieval.text import text_table
 from retrieval.verification.verifier import GeometricVerifier
-from training.evaluation.evaluate import EvaluationSplit, item_labels, make_evaluation_split, score_split
+from training.evaluation.evaluate import EvaluationSplit, item_groups, item_labels, make_evaluation_split, score_split
 
 from .variants import REFERENCE, ExportedModel, ModelExporter, embed_with_onnx, embed_with_torch
 from .verification import detect_features
@@ -67,6 +67,7 @@ class CalibrationItems:
             split,
             embeddings.vectors,
             labels,
+            groups=item_groups(photos),
             item_distance=item_distance,
             verifier=verifier,
             features=features,
@@ -102,6 +103,7 @@ class CalibrationItems:
             self.split,
             vectors,
             item_labels(self.photos),
+            groups=item_groups(self.photos),
             item_distance=self.item_distance,
             verifier=self.verifier,
             features=self.features,
@@ -109,7 +111,8 @@ class CalibrationItems:
 
     def opis(self, target_fpir: float) -> dict[str, float]:
         """Return OPIS of the searches by the item distance and, beside it, by the nearest photo."""
-        plain = score_split(self.split, self.vectors, item_labels(self.photos), item_distance=NEAREST_PHOTO)
+        labels, groups = item_labels(self.photos), item_groups(self.photos)
+        plain = score_split(self.split, self.vectors, labels, groups=groups, item_distance=NEAREST_PHOTO)
         return {
             "item_distance": search_opis(self.searches, target_fpir).value,
             "nearest_photo": search_opis(plain, target_fpir).value,
@@ -119,13 +122,14 @@ class CalibrationItems:
         """Return the searches as the bundle's calibration file."""
         queries = self.split.queries
         shown = [self.photos[i] for i in self.split.gallery]
+        ids, items = ([getattr(photo, name) for photo in shown] for name in ("photo_id", "item_id"))
         return CalibrationSet(
             self.searches,
             photo_ids=np.array([self.photos[i].photo_id for i in queries]),
             certainties=self.certainties,
             vectors=self.vectors[queries],
             appearances=self.appearances[queries],
-            gallery=Probes(self.vectors[self.split.gallery], [p.photo_id for p in shown], [p.item_id for p in shown]),
+            gallery=Probes(self.vectors[self.split.gallery], ids, items, groups=item_groups(shown).tolist()),
         ).pack()
 
     def pack_features(self) -> bytes:

@@ -173,7 +173,7 @@ def test_a_file_that_holds_something_else_is_one_typed_error(bundle: Bundle, nam
         used(put(bundle, name, content))
 
 
-def test_calibrations_whose_arrays_differ_in_length_are_one_typed_error(bundle: Bundle) -> None:
+def test_calibrations_whose_arrays_differ_in_length_or_hold_no_numbers_are_one_typed_error(bundle: Bundle) -> None:
     names = ("own", "impostor", "wrong", "certainty")
     arrays: dict[str, Any] = {name: np.zeros(3) for name in names} | {"item_id": np.array(["a", "b", "c"])}
     arrays |= {"photo_id": np.array(["1", "2", "3"]), "vector": np.zeros((3, 48)), "appearance": np.zeros((3, 3))}
@@ -183,6 +183,10 @@ def test_calibrations_whose_arrays_differ_in_length_are_one_typed_error(bundle: 
     for name in ("own", "vector", "appearance", "gallery_item"):
         with pytest.raises(BundleCorrupt, match="differ in length"):
             used(put(bundle, CALIBRATION, npz(**{**arrays, name: arrays[name][:1]})))
+    for name in ("own", "certainty", "vector", "gallery_vector"):
+        for odd in (np.full(arrays[name].shape, np.nan), np.full(arrays[name].shape, "text")):
+            with pytest.raises(BundleCorrupt):
+                used(put(bundle, CALIBRATION, npz(**{**arrays, name: odd})))
 
 
 @pytest.mark.parametrize("shape", [["n"], [], ["n", 48, 1]])

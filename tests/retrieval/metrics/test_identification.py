@@ -50,6 +50,22 @@ def test_equals_a_loop_whatever_the_batch(batch: int, monkeypatch: pytest.Monkey
     assert not scores.mated.all()  # item 7 is in no gallery photo
 
 
+def test_items_of_one_group_do_not_match_each_other() -> None:
+    """As in a gallery: the others of its group are neither false matches of a query nor rivals."""
+    queries, asked, gallery, kept = world()
+    groups = np.array(["", "twins", "", "others", "twins", "others", "twins"])[kept]
+    scores = search_scores(queries, asked, gallery, kept, gallery_groups=groups)
+    for row, item in enumerate(asked.tolist()):
+        mates = set(kept[groups == groups[kept == item][0]]) if (groups[kept == item] != "").any() else {item}
+        without = ~np.isin(kept, list(mates - {item}))
+        alone = search_scores(queries[[row]], asked[[row]], gallery[without], kept[without])
+        assert (scores.own[row], scores.impostor[row]) == pytest.approx((alone.own[0], alone.impostor[0]))
+        assert scores.misled[row] == pytest.approx(alone.misled[0])
+    assert (scores.impostor > search_scores(queries, asked, gallery, kept).impostor).any()
+    with pytest.raises(InvalidParameter, match="gallery_groups"):
+        search_scores(queries, asked, gallery, kept, gallery_groups=groups[:-1])
+
+
 def test_a_photo_never_finds_itself() -> None:
     _, _, photos, labels = world()
     ids = np.arange(60)

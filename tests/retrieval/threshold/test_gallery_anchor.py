@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -13,11 +14,13 @@ import pytest
 from click.testing import CliRunner
 
 from index.database import POINT
+from index.files import load_arrays
 from index.gallery import Gallery
-from index.search.leave_one_out import DRAWS, NOBODY, OWN, KeptDraws
-from retrieval.bundle.bundle import CALIBRATION, FITTED, Bundle
+from index.search.item_search import ItemSearch
+from index.search.leave_one_out import DRAWS, NOBODY, OWN, Drawer, KeptDraws, Probes
+from retrieval.bundle.bundle import CALIBRATION, FITTED, Bundle, CalibrationSet
 from retrieval.bundle.fitted import Fitted, content_hash
-from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
@@ -26,7 +29,7 @@ from retrieval.indexing.pipeline import IndexReport, index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever
-from retrieval.threshold.error_rates import LABELLED, PROBE, REFERENCE, GalleryRates
+from retrieval.threshold.error_rates import LABELLED, PROBE, REFERENCE, DrawnDistances, GalleryRates
 from retrieval.threshold.gallery_points import (
     as_served,
     pack_points,
@@ -39,7 +42,7 @@ from retrieval.threshold.labelled_queries import read_queries
 from retrieval.threshold.proposal import changed_share, gallery_draws, measure, propose, remeasure
 from retrieval.threshold.wording import changed_answers, changes
 
-from ...world import draw, encode, make_bundle, pack_calibration, write_folder
+from ...world import DIM, draw, encode, make_bundle, pack_calibration, write_folder
 
 TARGET = OperatingPoint(0.5, "estimated", 0.2, {"fpir": 0.05})
 
@@ -145,20 +148,82 @@ def test_calibration_items_that_have_another_id_in_the_gallery_are_not_searched_
         assert set(sources[source].items) == set(names) - {"other-3"}
 
 
-def test_items_that_share_groups_certify_nothing(tmp_path: Path) -> None:
-    """Variants of one thing come as close together as apart: they are fewer independent items than their number."""
+@pytest.mark.parametrize(("grouped", "independent", "status"), [(3, 38, CERTIFIED), (9, 34, ESTIMATED), (40, 14, "")])
+def test_items_of_one_group_of_a_gallery_count_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouped: int, independent: int, status: str
+) -> None:
+    """A threshold is certified from 38 items here, and needs 20 at least."""
+    monkeypatch.setattr("retrieval.threshold.anchor.CERTIFIED_FROM", 38)
     bundle = bundle_of(tmp_path)
     photos = read_catalogue(write_folder(tmp_path / "photos", items=range(40)))
-    for shared, status in ((2, "certified"), (6, "estimated")):
-        group_of = {f"item-{number:02d}": f"variants {number // 2}" for number in range(shared)}
-        listed = [replace(photo, group=group_of.get(photo.item_id, "")) for photo in photos]
-        index_catalogue(bundle, listed, tmp_path / f"g{shared}", progress=False)
-        with Gallery.open(tmp_path / f"g{shared}", read_only=True) as gallery, pytest.MonkeyPatch.context() as patch:
-            patch.setattr("retrieval.threshold.anchor.CERTIFIED_FROM", 20)
-            assert propose(bundle, gallery, target_fpir=0.2).after.status == status
-            certify = propose(bundle, gallery, target_fpir=0.2, certify=True)
-        assert (certify.point is None) == (status == "estimated")
-        assert ("share groups" in certify.why_not) == (status == "estimated")
+    group_of = {f"item-{number:02d}": f"variants {number // 3}" for number in range(grouped)}
+    listed = [replace(photo, group=group_of.get(photo.item_id, "")) for photo in photos]
+    index_catalogue(bundle, listed, tmp_path / "g", progress=False)
+    with Gallery.open(tmp_path / "g", read_only=True) as gallery:
+        drawn = gallery_draws(bundle, gallery).sources[OWN]
+        assert len(set(drawn.items)) == 40
+        assert len(set(drawn.groups)) == independent
+        proposal = propose(bundle, gallery, target_fpir=0.2)
+    assert (proposal.point.status if proposal.point else "") == status
+    assert ("items of one group count as one" in proposal.why_not) == (not status)
+
+
+def test_draws_that_version_0_2_0_kept_have_the_groups_of_the_gallery(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    photos = read_catalogue(write_folder(tmp_path / "photos", items=range(30)))
+    rows = [replace(photo, group="twins" if photo.item_id in ("item-07", "item-19") else "") for photo in photos]
+    index_catalogue(bundle, rows, tmp_path / "g", progress=False)
+    with Gallery.open(tmp_path / "g") as gallery:
+        kept = gallery.kept(DRAWS)
+        assert kept is not None
+        now, arrays = KeptDraws.read(gallery), load_arrays(kept)
+        file = io.BytesIO()
+        np.savez(file, **{name: values for name, values in arrays.items() if not name.endswith("/groups")})
+        gallery.keep({DRAWS: file.getvalue()}, "as before")
+        then = KeptDraws.read(gallery)
+    assert now is not None
+    assert then is not None
+    assert set(now.sources) == set(then.sources) > {OWN}
+    for source, draws in now.sources.items():
+        assert ("twins" in draws.groups) == bool(len(draws))
+        assert then.sources[source].groups.tolist() == draws.groups.tolist()
+
+
+def test_calibration_photos_count_by_the_groups_of_the_run_s_catalogue(tmp_path: Path) -> None:
+    names = [f"calibration-{item:02d}" for item in range(24) for _ in range(2)]
+    scores = SearchScores(np.array(names), np.full(48, 0.2), np.full(48, 0.7), 24)
+    packed = CalibrationSet.unpack(pack_calibration(scores, np.ones(48, np.float32)))
+    groups = ["family" if item < "calibration-05" else "" for item in packed.gallery.items]
+    with_groups = replace(packed, gallery=replace(packed.gallery, groups=groups))
+    files = {FITTED: Fitted.of((), ()).pack(), CALIBRATION: with_groups.pack()}
+    bundle = make_bundle(tmp_path, point=TARGET, files=files)
+    fill(bundle, tmp_path, range(30))
+    with Gallery.open(tmp_path / "g", read_only=True) as gallery:
+        sources = gallery_draws(bundle, gallery).sources
+    for source in (PROBE, REFERENCE):
+        assert len(set(sources[source].items)) == 24
+        assert len(set(sources[source].groups)) == 20
+    assert DrawnDistances.of({PROBE: sources[PROBE]}).items == 20
+    older = {name: values for name, values in load_arrays(with_groups.pack()).items() if name != "gallery_group"}
+    file = io.BytesIO()
+    np.savez_compressed(file, **older)
+    assert CalibrationSet.unpack(file.getvalue()).gallery.groups == packed.gallery.items
+
+
+def test_folders_of_a_catalogue_are_no_groups_and_labelled_photos_have_the_group_of_their_item(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    photos = read_catalogue(write_folder(tmp_path / "photos", items=range(24)))
+    moved = [replace(photo, item_id=f"fruit/{photo.item_id}", group="fruit") for photo in photos]
+    index_catalogue(bundle, moved, tmp_path / "g", progress=False)
+    with Gallery.open(tmp_path / "g", read_only=True) as gallery:
+        drawer = Drawer(ItemSearch(gallery.snapshot(), bundle.item_distance))
+        assert len(set(drawer.own().groups)) == 24
+        asked = Probes(np.eye(4, DIM, dtype=np.float32), list("abcd"), ["fruit/item-03", "x", "y", "z"])
+        asked = replace(asked, groups=["fruit", "family", "family", ""])
+        numbers = [gallery.item_numbers(["fruit/item-03"])["fruit/item-03"], NOBODY, NOBODY, NOBODY]
+        draws = drawer.probes(asked, numbers=numbers)
+    found = dict(zip(draws.items.tolist(), draws.groups.tolist(), strict=True))
+    assert found == {"fruit/item-03": "fruit/item-03", "x": "family", "y": "family", "z": "z"}
 
 
 def test_a_catalogue_of_which_every_photo_is_refused_leaves_no_gallery(tmp_path: Path) -> None:
@@ -682,13 +747,14 @@ def test_a_gallery_that_shrinks_below_the_least_number_of_items_only_ranks_until
 
 def test_a_gallery_of_one_group_ranks_before_it_is_measured_again(tmp_path: Path) -> None:
     bundle = bundle_of(tmp_path)
-    photos = read_catalogue(write_folder(tmp_path / "photos", items=range(30)))
-    ungrouped = {f"item-{i:02d}" for i in range(5)}
+    photos = read_catalogue(write_folder(tmp_path / "photos", items=range(45)))
+    ungrouped = {f"item-{i:02d}" for i in range(22)}
     rows = [replace(photo, group="" if photo.item_id in ungrouped else "all") for photo in photos]
     index_catalogue(bundle, rows, tmp_path / "g", progress=False)
     with Retriever.open(bundle.path, tmp_path / "g") as retriever, Gallery.open(tmp_path / "g") as gallery:
         assert retriever.search(encode(draw(9, 9))).decision != "ranked"
-        gallery.remove(item_ids=sorted(ungrouped))
+        assert retriever.point.evidence["items_drawn"] == 23
+        gallery.remove(item_ids=sorted(ungrouped)[:20])
         assert gallery.items == 25
         assert retriever.search(encode(draw(77, 1))).decision == "ranked"
 

@@ -7,6 +7,7 @@ import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -27,7 +28,7 @@ from retrieval.indexing.pipeline import index_catalogue
 from retrieval.threshold.anchor import anchor
 from retrieval.threshold.error_rates import LABELLED, UNKNOWN
 from retrieval.threshold.gallery_points import served_point
-from retrieval.threshold.labelled_queries import by_source, read_queries
+from retrieval.threshold.labelled_queries import by_source, pack_queries, read_queries
 from retrieval.threshold.proposal import measure, propose
 from retrieval.threshold.wording import changed_rates, changes
 
@@ -83,6 +84,24 @@ def test_queries_are_divided_into_known_and_unknown_items() -> None:
     assert len(set(sources[UNKNOWN].items)) == 2
     np.testing.assert_array_equal(sources[UNKNOWN].vectors, vectors[[1, 3]])
     assert list(by_source(Probes(vectors[:1], ["a"], [""]))) == [UNKNOWN]
+
+
+def test_photos_of_one_unknown_item_count_as_one_where_a_group_says_so(made: Bundle) -> None:
+    photos = photos_of(made)
+    unknown = [photo for photo in photos if not photo.item_id]
+    grouped = [replace(photo, group=f"thing {place // 2}") for place, photo in enumerate(unknown)]
+    with Gallery.open(made.path.with_name("gallery"), read_only=True) as gallery:
+        told = [
+            propose(made, gallery, photos=[photo for photo in photos if photo.item_id] + some)
+            for some in (unknown, grouped)
+        ]
+        items = [proposal.after.evidence["items_drawn"] for proposal in told]
+        kept = SimpleNamespace(kept=lambda _: pack_queries(told[1].labelled, ""))
+        read = read_queries(kept)  # type: ignore[arg-type]
+    assert len(unknown) == 22
+    assert items[0] - items[1] == 11
+    assert read is not None
+    assert by_source(read)[UNKNOWN].groups == by_source(told[1].labelled)[UNKNOWN].groups != ()
 
 
 def test_photos_of_unknown_items_measure_the_rate_and_keep_the_target(made: Bundle) -> None:

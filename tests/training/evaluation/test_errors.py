@@ -55,6 +55,15 @@ def test_nearest_photos_of_other_and_own_item() -> None:
     assert own is None
 
 
+def test_nearest_photos_leave_out_other_items_of_the_group() -> None:
+    """The query of item 1 is nearest to item 0, its own photo and then item 2."""
+    twins = np.where(LABELS <= 1, "twins", "")
+    other, own = nearest_photos(SPLIT, VECTORS, LABELS, 1, twins)
+    assert (other.photo, own.photo) == (3, 2)
+    other, own = nearest_photos(SPLIT, VECTORS, LABELS, 3, twins)  # items 2 and 3 are in no group
+    assert (other.photo, own.photo) == (4, 3)
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_outcomes_count_as_identification_rates_and_no_photo_finds_itself(seed: int) -> None:
     generator = np.random.default_rng(seed)

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from retrieval.cli.main import group
 from retrieval.errors import DataError, RunError
-from training.evaluation.errors import KINDS
+from training.evaluation.errors import FALSE_MATCH, FOUND, KINDS
 from training.evaluation.explain import Explanation, explain_run
 from training.evaluation.report import evaluate_run
 from training.loop.run import Run
@@ -32,8 +32,12 @@ def changed_run(
     keep: Callable[[Row], bool] = lambda _: True,
     rename: Callable[[str], str] = lambda item: item,
     broken: Callable[[Row], bool] = lambda _: False,
+    grouped: bool = False,
 ) -> Run:
-    """Return a copy of a run whose catalogue holds some rows, other item_ids, and files that are no images."""
+    """Return a copy of a run whose catalogue holds some rows, other item_ids, and files that are no images.
+
+    Its groups hold two items that do not match each other, so they are left out unless `grouped`.
+    """
     catalogue = Path(run.settings.catalogue)
     shutil.copytree(run.path, folder / "run")
     with catalogue.open(newline="") as file:
@@ -45,6 +49,7 @@ def changed_run(
             bad.write_bytes(b"no image")
             row["path"] = str(bad)
         row["item_id"] = rename(row["item_id"])
+        row["group"] = row["group"] if grouped else ""
     with (folder / "photos.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
@@ -90,6 +95,17 @@ def test_sheet_shows_every_wrong_answer_and_loads_nothing(copy: Run, explained: 
                 text = "a match" if found[1] <= explained.threshold else "too far"
                 assert f"{found[1]:.4f}, {text}" in page
     assert f"{explained.threshold:.4f}" in page
+
+
+def test_items_of_one_group_are_no_false_matches_of_each_other(copy: Run, run: Run, tmp_path: Path) -> None:
+    """The four test items are of two groups."""
+    grouped = changed_run(run, tmp_path, grouped=True)
+    before, after = (explain_run(each, progress=False) for each in (copy, grouped))
+    assert after.threshold > before.threshold
+    assert (after.counts[FOUND], after.counts[FALSE_MATCH]) == (after.queries, 0)
+    assert before.counts[FOUND] < before.queries
+    single, grouped_too = (evaluate_run(each)["mixed"]["unfitted"]["TPIR"] for each in (copy, grouped))
+    assert single != grouped_too
 
 
 def test_names_of_a_catalogue_stay_text(run: Run, tmp_path: Path) -> None:
