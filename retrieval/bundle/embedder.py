@@ -19,13 +19,23 @@ from index.files import load_arrays
 from retrieval.errors import BundleError, InvalidParameter, RetrievalError, command
 from retrieval.images import Preprocessing, Source, center_crop_resize, open_image, to_tensor
 
-from .providers import CPU, FP32, LARGEST_BATCH, Provider, engines_of, find_provider, import_onnxruntime, missing
+from .providers import (
+    BATCH,
+    CPU,
+    FP32,
+    GPU_PROVIDERS,
+    Provider,
+    engines_of,
+    failure,
+    find_provider,
+    import_onnxruntime,
+    missing,
+)
 
 if TYPE_CHECKING:
     import onnxruntime
 
 ALONE = "photos_run_alone"  # model metadata: quantization ranges depend on the batch, so each photo runs alone
-MOST_ON_CPU = 8  # photos of one run on a CPU, where more take memory and save no time
 NO_FOLDER = "/nonexistent"  # forbids external weights, which the model's hash does not cover
 
 
@@ -88,7 +98,8 @@ class Embedder:
             raise BundleError(f"the model's embedding has the shape {shape}", remedy="It needs (n, d): export it again")
         self.dim = shape[1]
         alone = ALONE in self._session.get_modelmeta().custom_metadata_map
-        self._most = 1 if alone else MOST_ON_CPU if provider == CPU else LARGEST_BATCH
+        self._most = 1 if alone else BATCH
+        self._least = self._most if provider in GPU_PROVIDERS else 1
 
     @property
     def providers(self) -> list[str]:
@@ -132,9 +143,12 @@ class Embedder:
         return Embeddings(vectors, certainties)
 
     def _run(self, tensor: NDArray[np.float32]) -> Sequence[NDArray[np.float32]]:
-        """Return the embeddings and certainties of a preprocessed tensor (n, 3, size, size)."""
+        """Return the embeddings and certainties of a preprocessed tensor (n, 3, size, size), filled up on a GPU."""
+        count = len(tensor)
+        if count < self._least:
+            tensor = np.concatenate([tensor, np.zeros((self._least - count, *tensor.shape[1:]), tensor.dtype)])
         try:
-            return self._session.run(["embedding", "certainty"], {"pixels": tensor})  # type: ignore[no-any-return]
+            return [output[:count] for output in self._session.run(["embedding", "certainty"], {"pixels": tensor})]
         except Exception as error:  # ONNX Runtime raises many types
             raise RetrievalError(
                 f"the model failed: {error}", remedy=f"`{command('doctor', 'BUNDLE')}` checks the bundle"
@@ -166,6 +180,8 @@ def _open_session(
             enable_fallback=0,
         )
     except Exception as error:  # ONNX Runtime raises many types for a bad model
+        if failure(provider):
+            raise missing(provider) from error
         raise BundleError(f"the model cannot be loaded: {error}", remedy="Export it again") from error
     if session.get_providers()[0] != provider.engine:  # ONNX Runtime fell back silently
         raise missing(provider)

@@ -12,8 +12,8 @@ from index.gallery import Gallery
 from index.search.item_distance import ItemDistance
 from index.snapshot import GROUP
 from retrieval.bundle.bundle import Bundle
-from retrieval.bundle.embedder import MOST_ON_CPU
 from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.bundle.providers import BATCH
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import BundleMismatch, GalleryError, ImageRefused, InvalidParameter
 from retrieval.indexing.pipeline import index_catalogue
@@ -133,13 +133,13 @@ def test_a_large_batch_is_embedded_in_parts_that_bound_its_memory(
     retriever: Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embedder, sizes = retriever.embedder, []
-    pixels = embedder.read([draw(item, 3) for item in range(2 * MOST_ON_CPU + 1)])
+    pixels = embedder.read([draw(item, 3) for item in range(2 * BATCH + 1)])
     each = [embedder.embed_pixels(one[None]) for one in pixels]
     run = embedder._session.run
     session = SimpleNamespace(run=lambda names, fed: sizes.append(len(fed["pixels"])) or run(names, fed))
     monkeypatch.setattr(embedder, "_session", session)
     made = embedder.embed_pixels(pixels)
-    assert sizes == [MOST_ON_CPU, MOST_ON_CPU, 1]
+    assert sizes == [BATCH, BATCH, 1]
     np.testing.assert_allclose(made.vectors, np.concatenate([one.vectors for one in each]), atol=1e-6)
     np.testing.assert_allclose(made.certainties, np.concatenate([one.certainties for one in each]), rtol=1e-5)
 

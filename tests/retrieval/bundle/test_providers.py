@@ -1,4 +1,5 @@
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -9,7 +10,7 @@ import pytest
 from retrieval.bundle import providers
 from retrieval.bundle.bundle import Bundle, write_bundle
 from retrieval.bundle.embedder import Embedder, check_golden, golden_pixels, pack_golden
-from retrieval.bundle.providers import LARGEST_BATCH, PROVIDERS, engines_of, failure, find_provider
+from retrieval.bundle.providers import BATCH, PROVIDERS, Provider, engines_of, failure, find_provider
 from retrieval.errors import BundleError, InvalidParameter, MissingDependency
 from retrieval.images import Preprocessing
 from retrieval.inspect.doctor import DRIVER, examine
@@ -82,13 +83,47 @@ def test_tensorrt_is_told_precision_and_shapes(precision: str) -> None:
     options = engines[0][1]
     assert options["trt_fp16_enable"] == str(precision == "fp16")
     assert options["trt_int8_enable"] == str(precision == "int8")
-    assert options["trt_profile_max_shapes"] == f"pixels:{LARGEST_BATCH}x3x96x96"
+    assert options["trt_profile_max_shapes"] == options["trt_profile_min_shapes"] == f"pixels:{BATCH}x3x96x96"
+
+
+@pytest.mark.parametrize("name", ["cuda", "tensorrt"])
+def test_a_gpu_always_runs_as_many_photos(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA's library plans its work anew for every other number of photos, which takes longer than a hundred runs."""
+    monkeypatch.setitem(PROVIDERS, name, Provider(name, PROVIDERS["cpu"].engine, ""))
+    monkeypatch.setattr("retrieval.bundle.embedder.engines_of", lambda *_, **__: [(PROVIDERS["cpu"].engine, {})])
+    model, preprocessing = write_model(tmp_path / "m.onnx"), Preprocessing(size=SIZE)
+    pixels = np.random.default_rng(0).integers(0, 255, (BATCH + 3, SIZE, SIZE, 3), dtype=np.uint8)
+    expected = Embedder(model, preprocessing).embed_pixels(pixels)
+    embedder, sizes = Embedder(model, preprocessing, provider=name), []
+    run = embedder._session.run
+    session = SimpleNamespace(run=lambda names, fed: sizes.append(len(fed["pixels"])) or run(names, fed))
+    monkeypatch.setattr(embedder, "_session", session)
+    for count in (1, BATCH, BATCH + 3):
+        made = embedder.embed_pixels(pixels[:count])
+        np.testing.assert_allclose(made.vectors, expected.vectors[:count], atol=1e-6)
+        np.testing.assert_allclose(made.certainties, expected.certainties[:count], rtol=1e-5)
+    assert sizes == [BATCH] * 4
+
+
+def test_a_provider_whose_libraries_are_missing_is_no_damage_of_the_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(*_: Any, **__: Any) -> None:
+        raise RuntimeError("libnvinfer.so.10: cannot open shared object file")
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [p.engine for p in PROVIDERS.values()])
+    monkeypatch.setattr(onnxruntime, "InferenceSession", raises)
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None, raising=False)
+    model = write_model(tmp_path / "m.onnx")
+    with pytest.raises(MissingDependency, match="runs by tensorrt") as caught:
+        Embedder(model, Preprocessing(size=SIZE), provider="tensorrt")
+    assert "tensorrt" in caught.value.remedy
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
 def test_every_provider_that_is_here_gives_the_cpu_s_vectors(name: str, tmp_path: Path) -> None:
-    if name in ABSENT:
-        pytest.skip(f"this ONNX Runtime has no {name}")
+    if name in ABSENT or failure(PROVIDERS[name]):
+        pytest.skip(f"this ONNX Runtime has no {name}, or cannot start it")
     model, preprocessing = write_model(tmp_path / "m.onnx"), Preprocessing(size=SIZE)
     pixels = np.random.default_rng(0).integers(0, 255, (5, SIZE, SIZE, 3), dtype=np.uint8)
     made = Embedder(model, preprocessing, provider=name, threads=2)
