@@ -5,6 +5,7 @@ Symbols: n = batch size, B = classes of the batch, k = any number of columns.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -33,11 +34,11 @@ class Loss(nn.Module, ABC):
         if embeddings.ndim != 2 or not embeddings.numel() or not embeddings.is_floating_point():
             kind = f"{str(embeddings.dtype).removeprefix('torch.')} {tuple(embeddings.shape)}"
             raise InvalidParameter("embeddings", "be floats of shape (n, d), with n and d at least 1", kind)
-        if labels.shape != embeddings.shape[:1]:
-            rule = f"have shape ({len(embeddings)},), one for each embedding"
-            raise InvalidParameter("labels", rule, tuple(labels.shape))
+        if labels.shape != embeddings.shape[:1] or labels.is_floating_point() or labels.is_complex():
+            kind = f"{str(labels.dtype).removeprefix('torch.')} {tuple(labels.shape)}"
+            raise InvalidParameter("labels", f"be integers of shape ({len(embeddings)},), one for each embedding", kind)
         with torch.autocast(embeddings.device.type, enabled=False):
-            return self.compute(embeddings if embeddings.dtype == torch.float64 else embeddings.float(), labels)
+            return self.compute(embeddings if embeddings.dtype == torch.float64 else embeddings.float(), labels.long())
 
     @abstractmethod
     def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
@@ -50,13 +51,13 @@ def check_shape(classes: int, dim: int) -> None:
 
 
 def check_positive(**values: float) -> None:
-    """Raise InvalidParameter for an argument that is not above 0."""
-    _check_each("be positive", lambda value: value > 0, values)
+    """Raise InvalidParameter for an argument that is not finite and above 0."""
+    _check_each("be positive", lambda value: 0 < value < math.inf, values)
 
 
 def check_not_negative(**values: float) -> None:
-    """Raise InvalidParameter for an argument below 0."""
-    _check_each("be zero or more", lambda value: value >= 0, values)
+    """Raise InvalidParameter for an argument that is not finite, or below 0."""
+    _check_each("be zero or more", lambda value: 0 <= value < math.inf, values)
 
 
 def check_cosine_distance(**values: float) -> None:
@@ -101,6 +102,11 @@ def group_log_mean_exp(exponents: Tensor, groups: Tensor, count: int) -> Tensor:
     total = total.index_add(0, groups, (exponents - top[groups]).exp())
     sizes = torch.bincount(groups, minlength=count).to(exponents.dtype)
     return top + (total / sizes[:, None]).log()
+
+
+def block_limit(tensor: Tensor) -> int:
+    """Return how many elements to compute at a time on the device of a tensor: what a cache, or a GPU, holds."""
+    return 2**19 if tensor.device.type == "cpu" else 2**26
 
 
 def in_blocks(compute: Callable[[slice], T], *, rows: int, columns: int, limit: int) -> list[T]:

@@ -14,11 +14,10 @@ from torch import Tensor
 
 from retrieval.errors import InvalidParameter
 
-from .base import Loss, check_positive, in_blocks
+from .base import Loss, block_limit, check_positive, in_blocks
 
 Score = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-BLOCK = 2**19  # elements of the largest (queries, m, n) block
 SATURATED = 40.0  # sigmoid(-40) = 4e-18; beyond it, subnormal numbers take a hundred times as long
 
 
@@ -74,7 +73,7 @@ def scores_of_ranks(
         alike = above.gather(2, columns[:, None, :].expand(-1, m, -1)) * weights[block, None, :]
         return score(above.sum(dim=2), alike.sum(dim=2), weights[block])
 
-    return torch.cat(in_blocks(scored, rows=n, columns=m * n, limit=BLOCK)), real.any(dim=1)
+    return torch.cat(in_blocks(scored, rows=n, columns=m * n, limit=block_limit(similarity))), real.any(dim=1)
 
 
 def smooth_average_precision(

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from retrieval.errors import InvalidParameter
 
-from .base import Loss, check_not_negative, in_blocks
-
-BLOCK = {"cpu": 2**19, "cuda": 2**26}  # cosines computed at a time: as many as a cache, or a GPU, holds
+from .base import Loss, block_limit, check_not_negative, in_blocks
 
 
 def threshold_consistent_margin(
@@ -54,8 +52,7 @@ def threshold_consistent_margin(
         sums = [torch.where(term, counted, 0).sum() for term in (same, ~same)]
         return torch.stack(sums), torch.stack([(hard & term).sum() for term in (same, ~same)])
 
-    limit = BLOCK.get(unit.device.type, BLOCK["cuda"])
-    sums, counts = zip(*in_blocks(violations, rows=n, columns=n, limit=limit), strict=True)
+    sums, counts = zip(*in_blocks(violations, rows=n, columns=n, limit=block_limit(unit)), strict=True)
     weights = unit.new_tensor([positive_weight, negative_weight])
     return (weights * torch.stack(sums).sum(dim=0) / torch.stack(counts).sum(dim=0).clamp(min=1)).sum()
 

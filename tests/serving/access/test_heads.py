@@ -152,26 +152,6 @@ def test_a_request_whose_connection_was_cut_off_writes_nothing() -> None:
     assert wire.written == b""
 
 
-def test_requests_that_were_sent_ahead_are_forgotten_when_the_client_leaves() -> None:
-    begun, answers = [], asyncio.Event()
-
-    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
-        begun.append(scope["path"])
-        await answers.wait()
-        await PlainTextResponse("late")(scope, receive, send)
-
-    async def work(protocol: HeadLimitProtocol, wire: Wire) -> None:
-        for path in (b"/one", b"/two"):
-            protocol.data_received(b"GET %s HTTP/1.1\r\nhost: x\r\n\r\n" % path)
-            await asyncio.sleep(0)
-        protocol.connection_lost(None)
-        answers.set()
-        await asyncio.sleep(0.01)
-
-    connected(work, slow)
-    assert begun == ["/one"]
-
-
 def test_requests_that_are_sent_ahead_are_few() -> None:
     async def work(protocol: HeadLimitProtocol, wire: Wire) -> None:
         for number in range(PIPELINED + 2):

@@ -204,9 +204,9 @@ def test_descending_the_gradient_separates_the_classes(name: str) -> None:
 def test_a_batch_of_another_shape_or_kind_is_refused(name: str) -> None:
     loss = Regularized(make("smooth_ap"), make("tcm"), 1.0) if name == "regularized" else make(name)
     for told, vectors, labels in (
-        (r"labels must have shape \(12,\), one for each embedding, got \(5,\)", (12, 6), (5,)),
-        (r"labels must .* got \(12, 1\)", (12, 6), (12, 1)),
-        (r"labels must .* got \(\)", (12, 6), ()),
+        (r"labels must be integers of shape \(12,\), one for each embedding, got 'int64 \(5,\)'", (12, 6), (5,)),
+        (r"labels must .* got 'int64 \(12, 1\)'", (12, 6), (12, 1)),
+        (r"labels must .* got 'int64 \(\)'", (12, 6), ()),
         (r"embeddings must be floats .* got 'float64 \(0, 6\)'", (0, 6), (0,)),
         (r"embeddings must .* got 'float64 \(12, 0\)'", (12, 0), (12,)),
         (r"embeddings must .* got 'float64 \(12,\)'", (12,), (12,)),
@@ -215,3 +215,23 @@ def test_a_batch_of_another_shape_or_kind_is_refused(name: str) -> None:
             loss(torch.ones(vectors, dtype=F64), torch.zeros(labels, dtype=torch.int64))
     with pytest.raises(InvalidParameter, match=r"embeddings must .* got 'int64 \(12, 6\)'"):
         loss(torch.ones(12, 6, dtype=torch.int64), torch.zeros(12, dtype=torch.int64))
+    with pytest.raises(InvalidParameter, match=r"labels must .* got 'float32 \(12,\)'"):
+        loss(torch.ones(12, 6), torch.zeros(12))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_labels_may_be_integers_of_any_size(name: str) -> None:
+    generator = torch.Generator().manual_seed(2)
+    vectors, labels = torch.randn(12, 6, generator=generator, dtype=F64), torch.arange(4).repeat(3)
+    loss, values = make(name), []
+    for kind in (torch.int64, torch.int32, torch.uint8):
+        torch.manual_seed(1)
+        values.append(float(loss(vectors, labels.to(kind)).detach()))
+    assert values[0] == values[1] == values[2]
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_arguments_that_are_not_finite_are_refused(value: float) -> None:
+    for name, argument in (("smooth_ap", "temperature"), ("proxy_anchor", "alpha"), ("tcm", "positive_weight")):
+        with pytest.raises(InvalidParameter, match=f"{argument} must be .*got {value}"):
+            make_loss(name, classes=4, dim=6, arguments={argument: value})

@@ -160,7 +160,7 @@ def test_ranks_in_blocks_are_those_of_the_whole_batch(monkeypatch: pytest.Monkey
     for loss in (SmoothAP(), SmoothAP(count_query=False), RecallAtK(ks=(1, 2, 4))):
         whole = loss(vectors.requires_grad_(), labels)
         with monkeypatch.context() as patch:
-            patch.setattr(ranking, "BLOCK", 40)
+            patch.setattr(ranking, "block_limit", lambda _: 40)
             same_with_gradient(loss(vectors, labels), whole, vectors)
 
 
