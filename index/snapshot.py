@@ -512,7 +512,8 @@ def group_of(item_id: str, metadata: Mapping[str, Any]) -> str:
 
     A folder above the folders of items is a category: its items are rivals.
     """
-    group = str(metadata.get(GROUP) or "")
+    value = metadata.get(GROUP)
+    group = "" if value is None or value is False else str(value)
     return "" if item_id.startswith(f"{group}/") else group
 
 

@@ -22,6 +22,7 @@ from typing import Any
 from anyio import to_thread
 
 from index.location import AnyGallery, is_address, is_writable, open_gallery
+from index.snapshot import GROUP, group_of
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import GalleryLocked, RetrievalError, command, counted, listed
 from retrieval.feedback import Verdict
@@ -227,10 +228,12 @@ class Service:
 
         Raises PhotoChanged if there is one already and it `is_new`, or if the one there has not the given ETag.
 
+        A new photo of an item has the item's group, unless its metadata has one.
+
         A photo is never written after its request was refused: once writing begins, the answer waits for its end.
         """
         check_sent(image)
-        retriever = self.retriever
+        retriever, metadata = self.retriever, dict(metadata)
         photo = UploadedPhoto(photo_id, Path(photo_id), item_id, metadata=metadata, content=image)
         batch, _ = await self.pool.run(partial(embed_batch, retriever.embedder, [photo], {}))
         for _, error in batch.refused:
@@ -251,6 +254,8 @@ class Service:
                 if replaced and is_new:
                     raise PhotoChanged(f"there is a photo {photo_id} already", remedy="Choose another id")
                 check_unchanged(gallery, _known(etag, photo_id))
+                if (group := _group_of(item_id, gallery)) and GROUP not in metadata:
+                    metadata[GROUP] = group
                 write_batch(gallery, batch, actor=CALLER.get().actor)
                 return replaced, gallery.version, etag_of(gallery.photo(photo_id))
 
@@ -290,6 +295,11 @@ def _recorder(file: Path, photos: Path | None) -> FeedbackRecorder | None:
     except RetrievalError as error:
         log.warning("feedback is not accepted: %s", error)
         return None
+
+
+def _group_of(item_id: str, gallery: AnyGallery) -> str:
+    """Return the group of an item of a gallery, "" without one."""
+    return next((group for *_, metadata in gallery.photos(item_id) if (group := group_of(item_id, metadata))), "")
 
 
 def _known(etag: str | None, *photo_ids: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ Shapes: n draws, m probes, d = embedding size.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from collections import Counter, defaultdict
@@ -158,9 +159,9 @@ class Probes:
     groups: Sequence[str] = ()  # of each probe's item, "" for an item without one; () if no item has one
 
     @property
-    def groups_or_items(self) -> list[str]:
-        """The group of each probe's item, or the item if it has none (m,)."""
-        return [group or item for group, item in zip(self.groups or self.items, self.items, strict=True)]
+    def keys(self) -> list[str]:
+        """What identifies the group of each probe's item, or the item if it has none (m,)."""
+        return [_key(*pair) for pair in zip(self.items, self.groups or [""] * len(self.items), strict=True)]
 
     def where(self, rows: Sequence[int]) -> Probes:
         """Return the probes in some rows."""
@@ -470,9 +471,18 @@ class Drawer:
         features = [given[place] for place in chosen.tolist()] if given else ()
         nobody = np.full(len(chosen), NOBODY, np.int64)
         of = np.array(numbers, dtype=np.int32)[chosen]
-        groups = groups_of(self.photos, of, np.array(probes.groups_or_items, dtype=str)[chosen])
+        groups = groups_of(self.photos, of, np.array(probes.keys, dtype=str)[chosen])
         queries = Queries(probes.vectors[chosen], of, nobody[:, None], features)
-        return self._draws(np.array(probes.ids, dtype=str)[chosen], labels[chosen], groups, nobody, queries)
+        draws = self._draws(np.array(probes.ids, dtype=str)[chosen], labels[chosen], groups, nobody, queries)
+        return draws if not probes.groups else self._without_own_groups(draws)
+
+    def _without_own_groups(self, draws: Draws) -> Draws:
+        """Return draws in which items that are not here find none of their own group: they find nothing instead."""
+        here, distances = np.flatnonzero(draws.nearest != NOBODY), draws.distances.copy()
+        numbers = self.photos.items[np.searchsorted(self.photos.seqs, draws.nearest[here])]
+        found = groups_of(self.photos, numbers, draws.nearest_items[here])
+        distances[here[found == draws.groups[here]]] = np.inf
+        return replace(draws, distances=distances)
 
     def _draws(self, ids: Texts, items: Texts, groups: Texts, seqs: Rows, queries: Queries) -> Draws:
         found = self.search.draws(queries, self.is_duplicate)
@@ -520,16 +530,21 @@ class Drawer:
 
 
 def groups_of(photos: AnyPhotos, numbers: NDArray[np.int32], others: Texts) -> Texts:
-    """Return the group of each of some items (n,), by number, or the item itself if it has none.
+    """Return what identifies the group of each of some items (n,), by number, or the item if it has none.
 
-    Items that are not there have the groups `others` (n,).
+    That of items that are not there is in `others` (n,).
     """
     wanted = np.unique(numbers[numbers != NOBODY]).tolist()
     first = {number: own[0] for number, own in zip(wanted, photos.photos_of(wanted), strict=True) if len(own)}
     named = photos.photos_at(np.array(list(first.values()), dtype=np.int64))
-    known = {number: group_of(item, about) or item for number, (_, item, about) in zip(first, named, strict=True)}
+    known = {number: _key(item, group_of(item, about)) for number, (_, item, about) in zip(first, named, strict=True)}
     each = zip(numbers.tolist(), others.tolist(), strict=True)
     return np.array([known.get(number, other) for number, other in each], dtype=str)
+
+
+def _key(item: str, group: str) -> str:
+    """Return what identifies the group of an item, or the item without one: no group has the key of an item."""
+    return f"group {hashlib.sha256(group.encode(errors='surrogatepass')).hexdigest()[:16]}" if group else item
 
 
 def _with_groups(draws: Draws, gallery: AnyGallery) -> Draws:

@@ -345,7 +345,7 @@ class CalibrationSet:
             gallery_vector=gallery.vectors,
             gallery_item=np.array(gallery.items, dtype=str),
             gallery_photo=np.array(gallery.ids, dtype=str),
-            gallery_group=np.array(gallery.groups_or_items, dtype=str),
+            gallery_group=np.array(gallery.groups or [""] * len(gallery.ids), dtype=str),
         )
         return file.getvalue()
 
@@ -356,7 +356,8 @@ class CalibrationSet:
         scores = SearchScores(
             file["item_id"], file["own"], file["impostor"], int(file["gallery_items"]), wrong=file["wrong"]
         )
-        items, groups = file["gallery_item"], file.get("gallery_group", file["gallery_item"])
+        items = file["gallery_item"]
+        groups = file.get("gallery_group", np.full(len(items), ""))
         gallery = Probes(file["gallery_vector"], file["gallery_photo"].tolist(), items.tolist(), groups=groups.tolist())
         queries = (scores.own, scores.impostor, scores.misled, file["photo_id"], file["certainty"], file["vector"])
         lengths = {len(scores.labels), *map(len, queries), len(file["appearance"])}

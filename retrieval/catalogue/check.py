@@ -148,9 +148,9 @@ def _few_items(splits: Splits, group_of: Mapping[str, str]) -> list[str]:
     units = {group_of[item] for item in splits.calibration} if grouped else splits.calibration
     needed = items_needed(TARGET_FPIR)
     if len(splits.calibration) >= 2 and len(units) < needed:
-        named = "groups" if grouped else "items"
+        named = "group" if grouped else "item"
         warnings.append(
-            f"{len(units)} {named} for calibration give only an estimated threshold (`export --allow-estimate`): a "
-            f"certificate of FPIR {TARGET_FPIR:g} needs at least {needed}. Add more {named}"
+            f"{counted(len(units), f'{named} for calibration')} can only estimate a threshold (`export "
+            f"--allow-estimate`): a certificate of FPIR {TARGET_FPIR:g} needs at least {needed}. Add more {named}s"
         )
     return warnings

@@ -120,13 +120,13 @@ class PhotoMaker:
                 raise DataError(f"{where}: {column} is {cells[column]!r}", remedy="Write ids and paths as text")
         if str(name) != self._path[0]:  # photos of one shard share the path
             self._path = (str(name), self._catalogue.parent / str(name))
-        group, source, partition, role = (intern(str(cells.get(name) or "")) for name in OPTIONAL)
+        group, source, partition, role = (intern(_text(cells.get(name))) for name in OPTIONAL)
         if role not in ROLES:
             raise DataError(f"{where}: role is {role!r}", remedy="Use gallery or query")
         return Photo(
             photo_id=str(cells.get("photo_id") or name),
             path=self._path[1],
-            item_id=intern(str(item) if _has_value(item) else ""),
+            item_id=intern(_text(item)),
             group=group,
             source=source,
             partition=partition,
@@ -147,6 +147,10 @@ class PhotoMaker:
 def _has_value(value: Any) -> bool:
     """Return whether a cell has a value other than None, an empty text or NaN."""
     return value is not None and value != "" and not (isinstance(value, float) and math.isnan(value))
+
+
+def _text(value: Any) -> str:
+    return str(value) if _has_value(value) else ""
 
 
 def _plain(value: Any) -> Any:

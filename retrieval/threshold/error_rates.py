@@ -326,9 +326,8 @@ class GalleryRates:
         return rate(point.threshold) <= point.target_fpir + 1e-9
 
     def broken(self, point: OperatingPoint) -> bool:
-        """Return whether a point misses its target: by its bound if it is certified, else as observed."""
-        rate = self.drawn.fpir_upper if point.status == CERTIFIED else self.drawn.fpir
-        return rate(point.threshold) > point.target_fpir + 1e-9
+        """Return whether a point misses its target."""
+        return not self.keeps_target(point)
 
     def shared(self, point: OperatingPoint, queries: int) -> OperatingPoint:
         """Return the point of each of several queries that share the target FPIR of a point.

@@ -125,7 +125,8 @@ def warning_of(
     if rates is None and point.evidence.get("anchored") and not point.decides:
         return (
             f"The gallery's threshold is not used, because fewer than {LEAST_ITEMS} items can show how often unknown "
-            f"ones match: searches only rank items. {labelled} sets a threshold"
+            "ones match (those of one group count as one): searches only rank items. "
+            f"{labelled} sets a threshold"
         )
     if rates is None and point.evidence.get("anchored"):
         return (

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from index.files import load_arrays
 from index.location import AnyGallery
 from index.search.leave_one_out import OWN, Draws, Probes
+from index.snapshot import GROUP, group_of
 from retrieval.bundle.bundle import Bundle, pack_features, unpack_features
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import DataError, counted, listed
@@ -66,7 +67,8 @@ def embed_queries(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) 
             remedy="Use the item ids of the gallery, or an empty one where a photo shows no item of it",
         )
     features = [whole.features[place] for place in kept] if whole.features else ()
-    return Probes(whole.vectors[kept], ids, items, features, [whole.photos[place].group for place in kept]), refused
+    groups = [group_of(photo.item_id, {GROUP: photo.group}) for photo in whole.photos]
+    return Probes(whole.vectors[kept], ids, items, features, [groups[place] for place in kept]), refused
 
 
 def read_queries(gallery: AnyGallery, features_key: str = "") -> Probes | None:

@@ -37,6 +37,8 @@ from .bounds import CONFIDENCE, bound_p_value, cluster_means, items_needed, uppe
 CANDIDATES = 2000  # maximum number of thresholds compared
 SPLITS = 200  # number of random splits of the clusters into halves
 BLOCK = 1024  # items compared at a time
+ONE_GROUP = "the calibration items are all of one group, so that no search among them returns a wrong item"
+MORE_GROUPS = "Give items of different groups to the partition calibration, or leave the column `group` out"
 REMEDY = "Bring more calibration items, or accept the word `estimated` with --allow-estimate"
 
 ITEMS, GROUPS, FAMILIES = "items", "groups of items", "families of similar items"  # kinds of clusters
@@ -80,6 +82,8 @@ def calibrate(
     _refuse_seen(scores, seen_labels)
     if not scores.mated.any() or scores.gallery_items < 2:
         raise CalibrationError("calibration needs queries with a mate, and two items or more in the gallery")
+    if not np.isfinite(scores.impostor).any():
+        raise CalibrationError(ONE_GROUP, remedy=MORE_GROUPS)
     kind, clusters = _clusters(scores, groups, vectors)
     promise = _Promise(scores, clusters, target_fpir, kind)
     limit = promise.limit(certified=True)

@@ -77,6 +77,21 @@ def test_a_photo_put_over_http_is_the_row_that_indexing_writes(client: TestClien
     assert (report.added, report.skipped) == (0, 1)
 
 
+def test_a_photo_that_is_added_to_an_item_has_the_item_s_group(client: TestClient, shop: Path) -> None:
+    """Else the item would lose its group once the photos that have it are indexed anew, and come after this one."""
+    image, groups = base64.b64encode(STRANGER).decode(), {}
+    for name, item, metadata in (
+        ("first.jpg", "mug", {"group": "mugs"}),
+        ("second.jpg", "mug", {"name": "Mug"}),
+        ("moved.jpg", "mug", {"group": "cups"}),
+        ("alone.jpg", "plate", {"name": "Plate"}),
+    ):
+        body = {"image": image, "item_id": item, "metadata": metadata}
+        assert client.put(f"/v1/photos/{name}", json=body).status_code == 200
+        groups[name] = client.get(f"/v1/photos/{name}").json()["metadata"].get("group")
+    assert groups == {"first.jpg": "mugs", "second.jpg": "mugs", "moved.jpg": "cups", "alone.jpg": None}
+
+
 def test_a_table_changes_items_and_metadata_without_images(client: TestClient, shop: Path) -> None:
     for name in ("new/1.jpg", "new/2.jpg"):
         body = {"image": base64.b64encode(STRANGER).decode(), "item_id": "new", "metadata": {"brand": "x"}}

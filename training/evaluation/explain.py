@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from retrieval.catalogue.read import Photo
@@ -20,6 +21,7 @@ from retrieval.metrics.identification import (
     threshold_at_fpir,
 )
 from retrieval.reports.error_sheet import ErrorKind, ErrorSheet, Shown, WrongAnswer
+from retrieval.threshold.rule import MORE_GROUPS, ONE_GROUP
 from training.data.reader import PhotoReader
 from training.loop.run import Run
 
@@ -156,7 +158,10 @@ def explain_run(run: Run, *, worst: int = WORST, progress: bool = True) -> Expla
     )
     vectors = embed_catalogue(run.best_model(), photos, run.preprocessing, progress=progress)
     labels, groups = item_labels(photos), item_groups(photos)
-    threshold = threshold_at_fpir(score_split(calibration, vectors, labels, groups=groups), target)
+    calibrated = score_split(calibration, vectors, labels, groups=groups)
+    if not np.isfinite(calibrated.impostor).any():
+        raise DataError(ONE_GROUP, remedy=MORE_GROUPS)
+    threshold = threshold_at_fpir(calibrated, target)
     scores = score_split(chosen, vectors, labels, groups=groups)
     outcomes = Outcomes.of(scores, threshold)
 

@@ -51,8 +51,8 @@ def test_what_training_refuses_is_a_problem(counts: list[int], groups: int, told
 @pytest.mark.parametrize(
     ("counts", "groups", "told"),
     [
-        ([8] * 40, 0, "8 items for calibration give only an estimated threshold"),
-        ([8] * 400, 40, "8 groups for calibration give only an estimated threshold"),
+        ([8] * 40, 0, "8 items for calibration can only estimate a threshold"),
+        ([8] * 400, 40, "8 groups for calibration can only estimate a threshold"),
         ([8] * 400, 40, "needs at least 59. Add more groups"),
     ],
 )

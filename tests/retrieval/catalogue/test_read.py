@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from index.snapshot import GROUP, group_of
 from retrieval.catalogue.check import check_catalogue
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import DataError
@@ -61,6 +62,14 @@ def test_a_bbox_of_another_kind_is_refused_with_its_line(tmp_path: Path, bbox: s
     (tmp_path / "c.jsonl").write_text(f'{{"path": "a.jpg", "item_id": "x", "bbox": {bbox}}}\n')
     with pytest.raises(DataError, match="line 1: bbox is"):
         read_catalogue(tmp_path / "c.jsonl")
+
+
+def test_a_missing_group_is_not_the_group_nan_and_zero_is_a_group(tmp_path: Path) -> None:
+    rows = ['{"path": "a.jpg", "item_id": "a", "group": NaN}', '{"path": "b.jpg", "item_id": "b", "group": 0}']
+    (tmp_path / "c.jsonl").write_text("\n".join([*rows, '{"path": "c.jpg", "item_id": "c", "group": null}']))
+    assert [photo.group for photo in read_catalogue(tmp_path / "c.jsonl")] == ["", "0", ""]
+    for value, group in ((0, "0"), ("", ""), (None, ""), (False, ""), ("x", "x")):
+        assert group_of("item", {GROUP: value}) == group
 
 
 def test_a_missing_item_is_not_the_item_nan_and_a_table_names_no_places_in_files(tmp_path: Path) -> None:

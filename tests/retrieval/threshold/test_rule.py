@@ -267,10 +267,11 @@ def test_few_candidates_hold_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_threshold(early, 1.9) == float(np.nextafter(scores.impostor.min(), 0))
 
 
-def test_where_no_stranger_comes_near_any_distance_is_kept() -> None:
+def test_items_of_one_group_that_find_no_other_item_set_no_threshold() -> None:
+    """Nothing would be too far: every search would be a match."""
     scores = SearchScores(np.arange(80), np.linspace(0.1, 1.9, 80), np.full(80, np.inf), 80)
-    point = calibrate(scores)
-    assert (point.threshold, point.status, point.evidence["fpir"]) == (2.0, "certified", 0.0)
+    with pytest.raises(CalibrationError, match="all of one group"):
+        calibrate(scores, allow_estimate=True)
 
 
 def test_where_every_stranger_may_be_answered_the_farthest_is() -> None:

@@ -32,11 +32,11 @@ def changed_run(
     keep: Callable[[Row], bool] = lambda _: True,
     rename: Callable[[str], str] = lambda item: item,
     broken: Callable[[Row], bool] = lambda _: False,
-    grouped: bool = False,
+    group_of: Callable[[Row], str] = lambda _: "",
 ) -> Run:
     """Return a copy of a run whose catalogue holds some rows, other item_ids, and files that are no images.
 
-    Its groups hold two items that do not match each other, so they are left out unless `grouped`.
+    Its groups hold two items that do not match each other, so they are left out if no other ones are given.
     """
     catalogue = Path(run.settings.catalogue)
     shutil.copytree(run.path, folder / "run")
@@ -49,7 +49,7 @@ def changed_run(
             bad.write_bytes(b"no image")
             row["path"] = str(bad)
         row["item_id"] = rename(row["item_id"])
-        row["group"] = row["group"] if grouped else ""
+        row["group"] = group_of(row)
     with (folder / "photos.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
@@ -99,13 +99,20 @@ def test_sheet_shows_every_wrong_answer_and_loads_nothing(copy: Run, explained: 
 
 def test_items_of_one_group_are_no_false_matches_of_each_other(copy: Run, run: Run, tmp_path: Path) -> None:
     """The four test items are of two groups."""
-    grouped = changed_run(run, tmp_path, grouped=True)
+    grouped = changed_run(run, tmp_path, group_of=lambda row: row["group"])
     before, after = (explain_run(each, progress=False) for each in (copy, grouped))
     assert after.threshold > before.threshold
     assert (after.counts[FOUND], after.counts[FALSE_MATCH]) == (after.queries, 0)
     assert before.counts[FOUND] < before.queries
     single, grouped_too = (evaluate_run(each)["mixed"]["unfitted"]["TPIR"] for each in (copy, grouped))
     assert single != grouped_too
+
+
+def test_calibration_items_of_one_group_show_no_errors(run: Run, tmp_path: Path) -> None:
+    """No search among them returns a wrong item, so that nothing would be too far."""
+    one = changed_run(run, tmp_path, group_of=lambda _: "all")
+    with pytest.raises(DataError, match="all of one group"):
+        explain_run(one, progress=False)
 
 
 def test_names_of_a_catalogue_stay_text(run: Run, tmp_path: Path) -> None:
