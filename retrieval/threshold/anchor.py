@@ -133,7 +133,7 @@ def _evidence(
         "shift": shift.to_dict(),
         "items_drawn": drawn.items,
         "cross_fitted": drawn.cross_fitted,
-        "sources": {name: len(set(draws[name].items)) for name in SOURCES if name in draws and len(draws[name])},
+        "sources": {name: len(set(draws[name].groups)) for name in SOURCES if name in draws and len(draws[name])},
         "fpir": drawn.fpir(threshold),
         "fpir_expected": drawn.expected(threshold),
         "fpir_upper": drawn.fpir_upper(threshold),

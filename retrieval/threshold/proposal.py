@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +15,7 @@ from index.gallery import Gallery
 from index.location import AnyGallery
 from index.maintenance import FOLDS, require_folds, with_moves
 from index.search.leave_one_out import DRAWS, OWN, WINDOWS, Draws, FoldVectors, KeptDraws, Probes, Windows, make_draws
+from index.snapshot import GROUP, group_of
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
@@ -367,6 +369,11 @@ def _fold_draws(bundle: Bundle, gallery: AnyGallery, fitted: Collection[str]) ->
         for _, item, content in gallery.values(CONTENT)
         if content and known.fold_of(content) not in (None, known.fold_of(item))
     }  # items whose photos were of several folds, such as merged ones: every model was fitted on some of them
+    named = {item: group_of(item, {GROUP: value}) for _, item, value in gallery.values(GROUP)}
+    folds_of = defaultdict[str, set[int | None]](set)
+    for item, group in named.items():
+        folds_of[group].add(known.fold_of(item))
+    moved |= {item for item, group in named.items() if group and len(folds_of[group] - {None}) > 1}  # and so of groups
     return fold_draws(
         gallery,
         with_moves(gallery, folds),

@@ -208,6 +208,23 @@ def test_items_whose_photos_were_fitted_in_several_folds_are_not_drawn(tmp_path:
     assert other[0] in draws.fitted
 
 
+def test_items_whose_group_was_fitted_in_several_folds_are_not_drawn(tmp_path: Path, photos: Path) -> None:
+    """Such as a product under two ids that got a group after the training. A fold may have left out all of another."""
+    listed = read_catalogue(photos)
+    bundle = bundle_of(tmp_path, {content_hash(p.read(), None): p.item_id for p in listed if p.item_id in FOLD_OF})
+    fitted_items = sorted(FOLD_OF)
+    one = fitted_items[0]
+    other = next(item for item in fitted_items if FOLD_OF[item] != FOLD_OF[one])
+    same, mate = [item for item in fitted_items if FOLD_OF[item] == FOLD_OF[one]][1:3]
+    free = next(item for item in ITEMS if item not in FOLD_OF)
+    group_of = {one: "twins", other: "twins", same: "pair", mate: "pair", free: "pair"}
+    rows = [replace(photo, group=group_of.get(photo.item_id, "")) for photo in listed]
+    index_catalogue(bundle, rows, tmp_path / "g", progress=False)
+    with Gallery.open(tmp_path / "g") as gallery:
+        drawn = set(gallery_draws(bundle, gallery).sources[OWN].items)
+    assert drawn == set(ITEMS) - {one, other}
+
+
 def test_the_query_shift_is_not_measured_between_the_model_that_serves_and_fold_models(
     tmp_path: Path, photos: Path
 ) -> None:
