@@ -331,6 +331,7 @@ class CalibrationSet:
     def pack(self) -> bytes:
         """Serialize as npz."""
         scores, gallery, file = self.scores, self.gallery, io.BytesIO()
+        groups: dict[str, Any] = {"gallery_group": np.array(gallery.groups, dtype=str)} if any(gallery.groups) else {}
         np.savez_compressed(
             file,
             own=scores.own,
@@ -345,7 +346,7 @@ class CalibrationSet:
             gallery_vector=gallery.vectors,
             gallery_item=np.array(gallery.items, dtype=str),
             gallery_photo=np.array(gallery.ids, dtype=str),
-            gallery_group=np.array(gallery.groups or [""] * len(gallery.ids), dtype=str),
+            **groups,
         )
         return file.getvalue()
 
@@ -364,8 +365,13 @@ class CalibrationSet:
         if len(lengths) > 1 or len({len(gallery.vectors), len(gallery.ids), len(gallery.items), len(groups)}) > 1:
             raise ValueError("its arrays differ in length")
         numbers = (scores.own, scores.impostor, scores.misled, file["certainty"], file["vector"], gallery.vectors)
-        if any(np.isnan(array).any() for array in numbers):
+        if any(array.dtype.kind != "f" or np.isnan(array).any() for array in numbers):
             raise ValueError("it has values that are not numbers")
+        texts = (scores.labels, file["photo_id"], items, file["gallery_photo"], groups)
+        if any(array.dtype.kind != "U" or array.ndim != 1 for array in texts):
+            raise ValueError("it has ids that are not texts")
+        if file["vector"].ndim != 2 or file["vector"].shape[1:] != gallery.vectors.shape[1:]:
+            raise ValueError("its vectors differ in size")
         return cls(scores, file["photo_id"], file["certainty"], file["vector"], file["appearance"], gallery)
 
 

@@ -140,9 +140,10 @@ def _options(name: str, *, precision: str, size: int, threads: int) -> dict[str,
     if name == "cuda":
         return {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}  # reproducible across starts
     if name == "tensorrt":
+        shapes = {"min": 1, "opt": BATCH, "max": BATCH}
         return {
             "trt_fp16_enable": str(precision == FP16),
             "trt_int8_enable": str(precision == INT8),
-            **{f"trt_profile_{end}_shapes": f"pixels:{BATCH}x3x{size}x{size}" for end in ("min", "opt", "max")},
+            **{f"trt_profile_{end}_shapes": f"pixels:{n}x3x{size}x{size}" for end, n in shapes.items()},
         }
     return {}

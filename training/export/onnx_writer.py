@@ -36,6 +36,7 @@ def write_onnx(model: nn.Module, path: Path, *, size: int) -> None:
             verbose=False,
         )
         _name_outputs(program)
+        _strip(program)
         program.save(str(path), external_data=False)
 
 
@@ -62,6 +63,19 @@ def _name_outputs(program: Any) -> None:
             value.name = f"{value.name}_within"
     for value, name in zip(graph.outputs, OUTPUTS, strict=True):
         value.name = name
+
+
+def _strip(program: Any) -> None:
+    """Remove what the exporter tells of itself: lines of our code, paths of this machine and the version of torch.
+
+    The same model is then the same file, wherever and whenever it is exported.
+    """
+    model = program.model
+    model.producer_version = ""
+    values = [*model.graph.inputs, *model.graph.initializers.values()]
+    for part in (model, model.graph, *model.graph, *values, *(value for node in model.graph for value in node.outputs)):
+        part.metadata_props.clear()
+        part.doc_string = None
 
 
 @contextmanager

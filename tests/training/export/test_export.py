@@ -31,6 +31,9 @@ def bundle(run: Run, onnx_written_once: None, tmp_path_factory: pytest.TempPathF
 def test_onnx_equals_torch_for_any_batch(run: Run, tmp_path: Path) -> None:
     model = run.best_model()
     variants.write_onnx(model, tmp_path / "model.onnx", size=32)
+    written = (tmp_path / "model.onnx").read_bytes()
+    for told in (b"File ", str(Path(variants.__file__).parents[2]).encode(), b"forward", torch.__version__.encode()):
+        assert told not in written  # of our code, this machine or its libraries: the same model is the same file
     assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]  # one self-contained file
     embedder = Embedder(tmp_path / "model.onnx", run.preprocessing)
     photos = run.photos()[:33]
