@@ -390,8 +390,8 @@ def _calibration_photos(bundle: Bundle) -> dict[str, Probes]:
     if calibration is None:
         return {}
     items = [str(label) for label in calibration.scores.labels]
-    group_of = dict(zip(calibration.gallery.items, calibration.gallery.groups, strict=True))
-    groups = [group_of.get(item, "") for item in items]
+    known = dict(zip(calibration.gallery.items, calibration.gallery.groups, strict=True))
+    groups = [known.get(item, "") for item in items]
     queries = Probes(calibration.vectors, calibration.photo_ids.tolist(), items, groups=groups)
     found = {PROBE: queries, REFERENCE: calibration.gallery}
     if bundle.verifier is None:
