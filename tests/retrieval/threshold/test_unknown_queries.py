@@ -119,6 +119,13 @@ def test_photos_of_unknown_items_measure_the_rate_and_keep_the_target(made: Bund
     assert proposal.after.evidence["tpir_of"] == "labelled queries"
 
 
+def test_a_labelled_photo_that_cannot_be_read_is_told_as_that(made: Bundle, tmp_path: Path) -> None:
+    first, *others = photos_of(made)
+    with Gallery.open(made.path.with_name("gallery"), read_only=True) as gallery:
+        refused = propose(made, gallery, photos=[replace(first, path=tmp_path / "missing.png"), *others]).refused
+    assert [(photo_id, "cannot be read" in why) for photo_id, why in refused] == [(first.photo_id, True)]
+
+
 def test_labelled_photos_of_items_that_are_gone_are_left_out(made: Bundle, tmp_path: Path) -> None:
     """Their items may be there under another id: they show neither how many photos find theirs, nor unknown items."""
     shutil.copytree(made.path.with_name("gallery"), tmp_path / "gallery")
