@@ -12,7 +12,7 @@ import pytest
 from index.search.leave_one_out import DRAWS, NOBODY, OWN, Draws, KeptDraws
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.errors import CalibrationError, InvalidParameter
-from retrieval.threshold.anchor import CROSS_FITTED, anchor, assumptions, precision
+from retrieval.threshold.anchor import CROSS_FITTED, anchor, assumptions, evidence_at, precision
 from retrieval.threshold.error_rates import (
     LABELLED,
     PROBE,
@@ -553,6 +553,13 @@ def test_the_promise_is_kept_over_many_galleries() -> None:
         point = anchor({OWN: own}, 0.1, gallery_items=60)
         realised.append(float((apart[60:, :60].min(axis=1) <= point.threshold).mean()))
     assert 0.085 < np.mean(realised) < 0.115
+
+
+def test_a_threshold_that_finds_nothing_any_more_has_a_tpir_of_zero_which_is_not_unknown() -> None:
+    lost = draws(np.linspace(0.1, 0.5, 40), np.arange(40), own=np.full(40, 1.0))
+    told = evidence_at({OWN: lost}, 0.2, 0.1, gallery_items=40, shift=Shift(), fitted=())
+    assert (told["tpir"], told["tpir_of"], told["cross_fitted"]) == (0, "catalogue photos", 0)
+    assert told["precision"]["0.5"] == 0
 
 
 def test_probes_alone_set_a_threshold() -> None:
