@@ -72,7 +72,7 @@ class Draws:
     own_plain: Floats  # (n,) plain distance to that photo
     wrong: Floats  # (n,) item distance of another item that comes first although the own one is there, else inf
     duplicates: Rows  # (n,) seq of a copy of the query in another item, NOBODY if there is none
-    groups: Texts = None  # type: ignore[assignment]  # (n,) group of the query's item: by default, each item's own
+    groups: Texts = None  # type: ignore[assignment]  # (n,) key of the group of the query's item; by default, the item
 
     def __post_init__(self) -> None:
         if self.groups is None:

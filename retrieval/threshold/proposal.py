@@ -373,7 +373,7 @@ def _fold_draws(bundle: Bundle, gallery: AnyGallery, fitted: Collection[str]) ->
     folds_of = defaultdict[str, set[int | None]](set)
     for item, group in named.items():
         folds_of[group].add(known.fold_of(item))
-    moved |= {item for item, group in named.items() if group and len(folds_of[group] - {None}) > 1}  # and so of groups
+    moved |= {item for item, group in named.items() if group and len(folds_of[group] - {None}) > 1}  # as for groups
     return fold_draws(
         gallery,
         with_moves(gallery, folds),

@@ -52,12 +52,12 @@ def check_shape(classes: int, dim: int) -> None:
 
 def check_positive(**values: float) -> None:
     """Raise InvalidParameter for an argument that is not finite and above 0."""
-    _check_each("be positive", lambda value: 0 < value < math.inf, values)
+    _check_each("be positive and finite", lambda value: 0 < value < math.inf, values)
 
 
 def check_not_negative(**values: float) -> None:
     """Raise InvalidParameter for an argument that is not finite, or below 0."""
-    _check_each("be zero or more", lambda value: 0 <= value < math.inf, values)
+    _check_each("be zero or more, and finite", lambda value: 0 <= value < math.inf, values)
 
 
 def check_cosine_distance(**values: float) -> None:
