@@ -99,7 +99,8 @@ def changes(proposal: Proposal) -> list[str]:
     if not proposal.served.decides:
         return [f"The gallery gets its first threshold, {new:.4f}."]
     moved = f"goes {'down' if new < old else 'up'} from {old:.4f} to {new:.4f}"
-    lines = [f"The threshold {f'stays at {old:.4f}' if new == old else moved}."]
+    same = f"{old:.4f}" == f"{new:.4f}"
+    lines = [f"The threshold {f'stays at {old:.4f}' if same else moved}."]
     for name, rate in changed_rates(proposal).items():
         bound = "" if rate["upper"] is None else f" (at most {rate['upper']:.1%} with 95 % confidence)"
         lines.append(f"{RATES[name]}: {rate['before']:.1%} before, {rate['after']:.1%} after{bound}.")

@@ -569,6 +569,8 @@ def test_stored_searches_that_change_are_listed(tmp_path: Path) -> None:
     ((kind, searched, lines),) = changed_answers(moved)
     assert (kind, searched, set(lines)) == ("labelled queries", 30, expected)
     assert changes(moved)[-1] == "Answers that change: 12 of 30 labelled queries."
+    almost = replace(moved, point=replace(proposal.point, threshold=old - 1e-7))
+    assert changes(almost)[0] == f"The threshold stays at {old:.4f}."
     assert changed_answers(replace(proposal, point=proposal.before))[0][2] == []
 
 
