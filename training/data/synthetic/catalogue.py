@@ -40,8 +40,8 @@ def make_catalogue(
     an item's photos are of store_a (the gallery), half of store_b. All items come from one population.
 
     `queries.csv` lists new photos of store_b in random order, with their `kind`: one of each catalogue item ("known"),
-    two of each of new items of the same population ("unknown"), new variants of catalogue items ("sibling"), and
-    photos of other things ("object", "place", "blank", "noise"). Only queries of the kind "known" have a right match.
+    two of each of new items of the same population ("unknown"), one or two of new variants of catalogue items
+    ("sibling"), and photos of other things ("object", "place", "blank", "noise"). Only queries of the kind "known" have a right match.
 
     `training.csv` has the catalogue and photos without an item: places, single colours and random pixels, as items that
     no gallery gets, so that a model learns to keep such photos away from the others.
@@ -86,7 +86,7 @@ def make_catalogue(
 def _without_match(population: Population, shelf: Shelf, seed: int) -> Iterator[Query]:
     """Yield the queries that no item of the catalogue matches."""
     known = [item for _, item in population.catalogue]
-    yield from unknown_queries(population.unknown, shelf, seed)
+    yield from unknown_queries(population.unknown, {item.line for item in known}, shelf, seed)
     yield from sibling_queries(known, shelf, seed)
     yield from other_queries(max(1, round(OTHER_SHARE * len(known))), shelf, seed)
 

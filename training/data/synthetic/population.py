@@ -64,7 +64,7 @@ class SyntheticItem:
 
 @dataclass(frozen=True)
 class Population:
-    """Items of the catalogue by partition, and unknown items."""
+    """Items of the catalogue by partition, and items that it lacks: of new lines, and of its own."""
 
     partitions: dict[str, list[SyntheticItem]]  # train, calibration, test
     unknown: list[SyntheticItem]
@@ -79,8 +79,8 @@ def draw_population(items: int, generator: np.random.Generator) -> Population:
     """Draw a catalogue of `items` items, and the unknown items.
 
     The catalogue is a random part of the items of all lines. Training uses whole lines. Items outside the catalogue are
-    unknown items, except those of training lines. Unknown items are therefore exchangeable with all catalogue items
-    that the model is not fitted on, including validation items: both have variants in the catalogue equally often.
+    unknown items, except those of training lines. Those of new lines are therefore exchangeable with all catalogue
+    items that the model is not fitted on, including validation items, once the other items of their line are left out.
     """
     lines = _lines(generator)
     trained = round(items * TRAINED)

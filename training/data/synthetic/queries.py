@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,11 +64,14 @@ class Shelf:
         ]
 
 
-def unknown_queries(items: Sequence[SyntheticItem], shelf: Shelf, seed: int) -> Iterator[Query]:
-    """Yield the queries for unknown items."""
+def unknown_queries(
+    items: Sequence[SyntheticItem], lines: Collection[str], shelf: Shelf, seed: int
+) -> Iterator[Query]:
+    """Yield the queries for unknown items; those of one of the catalogue's lines are siblings of its items."""
     for number, item in enumerate(items):
         photos = shelf.photograph(item, ASKING, UNKNOWN_PHOTOS, np.random.default_rng((seed, 5, number)))
-        yield from (Query.of(photo, item, UNKNOWN) for photo in photos)
+        kind = SIBLING if item.line in lines else UNKNOWN
+        yield from (Query.of(photo, item, kind) for photo in photos)
 
 
 def sibling_queries(known: Sequence[SyntheticItem], shelf: Shelf, seed: int) -> Iterator[Query]:
