@@ -395,10 +395,10 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/item_distance"), help="Folder for computed features.")
     parser.add_argument("--repetitions", type=int, default=50, help="Random halves of a set.")
     parser.add_argument("--compared", type=int, default=20, help="Random halves to compare constants on.")
-    parser.add_argument("--demos", type=int, default=5, help="Models of the demo to measure.")
+    parser.add_argument("--demos", type=int, default=5, help="Catalogues and models of the demo to measure.")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
-    sets = Sets(Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")), arguments.output)
+    sets = Sets(Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")), arguments.output, demos=arguments.demos)
     trained = list(sets.of(TRAIN))
     with Recorder("item_distance", arguments) as record:
         constants(record, trained, arguments.compared)
@@ -406,7 +406,7 @@ def main() -> None:
         details(record, list(sets.verified()))
         one_threshold(record, trained, list(sets.of(ALL)))
         tested = [each for each in sets.of(TEST) if each.family != "grocery"]
-        tested += [*sets.stores(ALL), *sets.few_photos(), *sets.fitted(), *sets.own_models(arguments.demos)]
+        tested += [*sets.stores(ALL), *sets.few_photos(), *sets.fitted(), *sets.own_models()]
         found(record, tested, arguments.repetitions)
         whole = [each for each in tested if each.name in SHOWN]
         curves(record, whole, arguments.repetitions)

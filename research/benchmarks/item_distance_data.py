@@ -129,10 +129,11 @@ def photo_set(
 
 
 class Sets:
-    """The photo sets; features and drawn photos are kept in a folder."""
+    """The photo sets, with some of the demo's catalogues; features and drawn photos are kept in a folder."""
 
-    def __init__(self, data: Path, output: Path) -> None:
+    def __init__(self, data: Path, output: Path, *, demos: int = len(TEST_SEEDS)) -> None:
         self._data, self._output = data, output
+        self._tested = TEST_SEEDS[:demos]
         self._model = Pretrained.load(MODEL)
 
     def of(self, part: str) -> Iterator[PhotoSet]:
@@ -142,7 +143,7 @@ class Sets:
             yield self._of_photos(name, name, photos, vectors, in_part(photos, part), copies=part == TRAIN)
         yield from self.stores(part)
         yield self._symbols(part)
-        seeds = {TRAIN: TRAINING_SEEDS, TEST: TEST_SEEDS, ALL: TRAINING_SEEDS}[part]
+        seeds = {TRAIN: TRAINING_SEEDS, TEST: self._tested, ALL: TRAINING_SEEDS}[part]
         for seed in seeds:
             photos, vectors = self._photos(f"demo-{seed}")
             copies = part == TRAIN and seed == seeds[0]
@@ -178,9 +179,9 @@ class Sets:
                 if kind == FITTED:
                     yield self._of_photos(f"{name}, fitted", name, photos, vectors, in_part(photos, TEST))
 
-    def own_models(self, count: int) -> Iterator[PhotoSet]:
+    def own_models(self) -> Iterator[PhotoSet]:
         """Yield demos with the models that they train, of the items that these are not trained on."""
-        for seed in TEST_SEEDS[:count]:
+        for seed in self._tested:
             folder = self._output / "demos" / str(seed)
             photos = read_catalogue(self._drawn(seed))
             path = self._output / f"demo-{seed}-trained.npy"
