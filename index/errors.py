@@ -103,6 +103,10 @@ class GalleryError(RetrievalError):
     """A gallery is missing or refuses a change."""
 
 
+class GalleryBusy(GalleryError):
+    """The process has too many open files or too little memory to open a part of a gallery now."""
+
+
 class GalleryCorrupt(GalleryError):
     """A file or a row fails its check."""
 

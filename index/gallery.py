@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -209,7 +209,8 @@ class Gallery:
     @property
     def version(self) -> int:
         """Return the number of changes so far."""
-        return self.snapshot().version
+        with self._guard:
+            return self._database.number("version")
 
     def index(self) -> dict[str, Any]:
         """Return the index kind in use, its settings and measured recall, and the number of photos outside it."""
@@ -253,7 +254,9 @@ class Gallery:
         """
         part = find.casefold()
         with self._guard:
-            return [row[0] for row in self._database.rows(FIND_ITEMS, (after, part, part, limit))]
+            self._database.fact("format")  # raises if the gallery is closed
+        with closing(Database(self.path / DATABASE, read_only=True)) as own:  # searches do not wait for this scan
+            return [row[0] for row in own.rows(FIND_ITEMS, (after, part, part, limit))]
 
     def thumbnail(self, photo_id: str) -> bytes | None:
         """Return the JPEG thumbnail of a photo, or None if it has none."""
@@ -470,14 +473,14 @@ class Gallery:
         """Declare metadata keys for filters, each text, number or boolean; None removes a key.
 
         A declared key keeps its kind until it is removed. Raises InvalidParameter if a photo has a value of another
-        kind.
+        kind, or if two keys differ in case alone.
         """
         wanted = {name: kind for name, kind in columns.items() if kind is not None}
-        check_columns(wanted)
         actor = self._actor(actor)
         with self._guard:
-            self._start_writing()
             known = self.columns()
+            check_columns({name: kind for name, kind in known.items() if name not in columns} | wanted)
+            self._start_writing()
             gone = {name for name, kind in columns.items() if kind is None and name in known}
             new = {name: kind for name, kind in wanted.items() if known.get(name) != kind}
             for name, kind in new.items():

@@ -15,6 +15,7 @@ checksum; a whole segment without features by its sha256 when much of it is read
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -30,11 +31,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .database import RESTORE, Segment
-from .errors import GalleryCorrupt, GalleryError
+from .errors import GalleryBusy, GalleryCorrupt, GalleryError
 from .features import FEATURES, FeatureWriter, OpenFeatures, open_features
 from .files import load_array, new_file, sha256, sync_folder
 
 VECTORS, ROWS, PARTIAL = ".npy", ".rows", ".partial"
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 ENDINGS = (VECTORS, ROWS, FEATURES, PARTIAL)  # of the files of segments
 WHOLE = 0.25  # share of a segment's rows above which hashing the whole file is faster than row by row
 BLOCK = 2**20  # bytes hashed at a time
@@ -214,6 +216,8 @@ def open_segment(folder: Path, segment: Segment, *, dim: int, features: bool = F
         vectors: Vectors = load_array(paths[0], mapped=True)
         raw = tuple(np.asarray(np.memmap(path, dtype=np.uint8, mode="r")) for path in paths[:2])
     except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in EXHAUSTED:
+            raise GalleryBusy(f"segment {segment.name} cannot be opened now: {error.strerror}") from error
         raise GalleryCorrupt(f"segment {segment.name} cannot be read: {error}", remedy=RESTORE) from error
     if vectors.shape != (rows, dim) or vectors.dtype != np.float32:
         raise GalleryCorrupt(

@@ -8,7 +8,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,20 +56,16 @@ def export_photos(gallery: AnyGallery, path: Path, names: Sequence[str] = (POINT
         raise InvalidParameter("output", "end in .parquet or .csv", str(path))
     if path.exists():
         raise GalleryError(f"{path} exists", remedy="Choose a new name")
-    partial_path = path.with_name(f"{path.name}.partial")
-    with write_errors(path):
-        try:
-            if path.suffix.lower() == TABLE:
-                count = _write_table(gallery, partial_path)
-            else:
-                count = _write_parquet(gallery, partial_path, names)
-            with partial_path.open("rb+") as file:
-                os.fsync(file.fileno())
-            partial_path.replace(path)
-            sync_folder(path.parent)
-        finally:
-            with suppress(OSError):
-                partial_path.unlink()
+    with write_errors(path), os.scandir(path.parent), working_folder(path) as folder:  # the parent must be there
+        partial_path = folder / f"{path.name}.partial"
+        if path.suffix.lower() == TABLE:
+            count = _write_table(gallery, partial_path)
+        else:
+            count = _write_parquet(gallery, partial_path, names)
+        with partial_path.open("rb+") as file:
+            os.fsync(file.fileno())
+        partial_path.replace(path)
+        sync_folder(path.parent)
     return count
 
 

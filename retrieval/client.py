@@ -16,6 +16,8 @@ from urllib.parse import quote
 from PIL import Image
 from pydantic import TypeAdapter, ValidationError
 
+from index.checks import check_ids
+
 from .errors import ImageTooLarge, ImageUnreadable, InvalidParameter, MissingDependency, RetrievalError
 from .feedback import Verdict
 from .images import MAX_BYTES, Source, open_image, plain_source
@@ -297,6 +299,8 @@ class RetrievalClient:
             try:
                 left = max(end - time.monotonic(), LEAST_TIMEOUT_S)
                 outcome = self._http.request(method, path, timeout=left, **request)
+            except UnicodeEncodeError as error:
+                raise InvalidParameter("text of a request", "be valid Unicode", error.object) from error
             except httpx.RequestError as error:
                 outcome = error
             pause = _retry_after(outcome) + jitter(0, min(FIRST_PAUSE_S * 2**made, LONGEST_PAUSE_S))
@@ -367,8 +371,7 @@ def _query(top_k: int, where: str | None, fields: Fields) -> dict[str, Any]:
 
 
 def _path(collection: str, name: str) -> str:
-    if not name:
-        raise InvalidParameter("id", "not be empty", name)
+    check_ids("id", [name])
     encoded = quote(name, safe="")
     return f"/v1/{collection}/{name.replace('.', '%2E') if name in ('.', '..') else encoded}"
 

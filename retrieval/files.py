@@ -47,7 +47,8 @@ def read_stretch(path: str | Path, offset: int, size: int) -> bytes:
 
 def check_place(path: Path) -> None:
     """Raise OSError if a path cannot be written. Call it before long work, to fail early."""
-    above = next(folder for folder in path.absolute().parents if folder.exists())
+    path = path.absolute()
+    above = path if path.is_dir() else next(folder for folder in path.parents if folder.exists())
     if not above.is_dir():
         raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(above))
     if not os.access(above, os.W_OK | os.X_OK):

@@ -8,6 +8,7 @@ import json
 import logging
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import threading
@@ -49,6 +50,7 @@ HANGS_S = 20  # a worker process whose threads do not run for so long is killed 
 ORPHAN_S = 1.0  # between looks whether the main process lives
 PICTURES = ("/v1/thumbnails/", "page/upload")  # routes
 NOISY = ("httpx", "httpcore", "gradio", "asyncio", "faiss")  # loggers
+OPEN_FILES = 8192
 STARTUP_FAILURE = 3  # same exit status as uvicorn's command
 
 
@@ -86,6 +88,7 @@ class ServePlan:
 
 def serve(plan: ServePlan, host: str, port: int) -> None:
     """Serve until signalled to stop: in this process, or in several that uvicorn supervises."""
+    _more_open_files()
     if plan.settings.workers > 1:
         _serve_by_workers(plan, host, port)
         return
@@ -108,6 +111,14 @@ def serve(plan: ServePlan, host: str, port: int) -> None:
         server.run(sockets=listeners)
     if not server.started:
         sys.exit(STARTUP_FAILURE)
+
+
+def _more_open_files() -> None:
+    """Allow this process and its children OPEN_FILES open files, if they may have so many: every connection is one."""
+    least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if most == resource.RLIM_INFINITY else min(OPEN_FILES, most)
+    if least != resource.RLIM_INFINITY and least < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def _serve_by_workers(plan: ServePlan, host: str, port: int) -> None:

@@ -12,6 +12,7 @@ from retrieval.search.result import REVIEW_P
 
 GROUPS = ADDRESS, ACCESS, CAPACITY, PAGE = "Address", "Access", "Capacity", "Page and feedback"
 
+LONGEST_DEADLINE_S = 3600
 MOST_WORKERS = 256
 
 
@@ -61,7 +62,7 @@ class ServeSettings:
                 raise InvalidParameter(name, "be at least 1", getattr(self, name))
         if self.workers > MOST_WORKERS:
             raise InvalidParameter("workers", f"be at most {MOST_WORKERS}", self.workers)
-        if not self.deadline_s > 0:
-            raise InvalidParameter("deadline_s", "be above 0", self.deadline_s)
+        if not 0 < self.deadline_s <= LONGEST_DEADLINE_S:
+            raise InvalidParameter("deadline_s", f"be above 0, at most {LONGEST_DEADLINE_S}", self.deadline_s)
         if not 0 <= self.review <= 1:
             raise InvalidParameter("review", "lie between 0 and 1", self.review)

@@ -116,8 +116,16 @@ def is_column(name: str) -> bool:
 
 
 def check_columns(columns: Mapping[str, str]) -> None:
-    """Raise InvalidParameter for column names or kinds that no filter could use."""
+    """Raise InvalidParameter for column names or kinds that no filter could use.
+
+    Names that differ in case alone are one name for SQLite.
+    """
+    first: dict[str, str] = {}
     for name, kind in columns.items():
+        if (other := first.setdefault(name.lower(), name)) != name:
+            raise InvalidParameter(
+                "column", f"differ from {other} in more than case", name, remedy="Rename one of them"
+            )
         if not is_column(name):
             raise InvalidParameter("column", "consist of letters, digits and _, and not be a keyword of filters", name)
         if kind not in KINDS:

@@ -26,7 +26,7 @@ from index.search.details import Verifier, check_query_features
 from index.search.distance import Floats, Rows, accepts
 from index.search.item_distance import ItemDistance, mean_photo
 from index.search.item_search import CLOSE, NOBODY, ItemSearch, Queries
-from index.snapshot import group_of
+from index.snapshot import GROUP, group_of
 
 if TYPE_CHECKING:
     from index.gallery import Gallery
@@ -250,7 +250,7 @@ class KeptDraws:
 
     model: str  # identifies what else the draws depend on: model, item distance and fitted items
     sources: Mapping[str, Draws]
-    fitted: frozenset[str]  # items of the gallery that the model was fitted on; there are no own draws of them
+    fitted: frozenset[str]  # items of the gallery that the model was fitted on, or others of their group: not drawn
     version: int = -1  # of the gallery
     fingerprint: tuple[int, int] = 0, 0  # of the photos that were searched (`Snapshot.fingerprint`)
     until: int = 0  # one more than the seq of the newest photo that was searched
@@ -336,7 +336,7 @@ def make_draws(
     probes:
         Photos from elsewhere to search the gallery with, by source.
     is_fitted:
-        Whether the model was fitted on a gallery item. Such items have no own draws.
+        Whether the model was fitted on a gallery item. Such items have no own draws, nor do others of their group.
     content_key:
         Metadata key of the hash of a photo's file, used to find duplicates and fitted photos.
     is_copy:
@@ -355,6 +355,8 @@ def make_draws(
     for _ in range(TRIES):  # others may change the gallery meanwhile
         version, now = gallery.version, gallery.snapshot()
         fitted = _fitted(gallery.values(content_key) if is_fitted is not None else (), is_fitted)
+        mates, theirs = _mates(fitted, gallery)
+        fitted |= mates
         numbers = gallery.item_numbers(sorted(fitted | names))
         if gallery.version == version:
             break
@@ -365,7 +367,8 @@ def make_draws(
     if windows is not None:
         sources[WINDOWS] = drawer.windows(windows, excluded=excluded)
     for name, source in probes.items():
-        sources[name] = drawer.probes(source, numbers=[numbers.get(item, NOBODY) for item in source.items])
+        draws = drawer.probes(source, numbers=[numbers.get(item, NOBODY) for item in source.items])
+        sources[name] = draws.where(~np.isin(draws.groups, list(theirs)) | np.isin(draws.items, list(fitted)))
     present = frozenset(item for item in fitted if item in numbers)
     until = int(now.seqs[-1]) + 1 if len(now.seqs) else 0
     return KeptDraws(model, sources, present, version, now.fingerprint, until)
@@ -378,6 +381,15 @@ def _fitted(listed: Iterable[tuple[str, str, str | None]], is_fitted: IsFitted |
         if item not in fitted and is_fitted is not None and is_fitted(item, content):
             fitted.add(item)
     return fitted
+
+
+def _mates(items: Collection[str], gallery: AnyGallery) -> tuple[set[str], set[str]]:
+    """Return the items of the groups of some items, and the keys of these groups."""
+    if not items:
+        return set(), set()
+    group = {item: group_of(item, {GROUP: value}) for _, item, value in gallery.values(GROUP)}
+    theirs = {group.get(item, "") for item in items} - {""}
+    return {item for item, name in group.items() if name in theirs}, {_key("", name) for name in theirs}
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,8 @@ class PhotoMaker:
         name, where = cells.get("path"), f"line {line}"
         item = None if self._label is None else cells.get(self._label)
         if not name or not (_has_value(item) or self._labels.may_be_empty):
-            raise DataError(f"{where}: path or {self._label} is empty", remedy="Fill it in, or remove the line")
+            needed = "path" if self._label is None else f"path or {self._label}"
+            raise DataError(f"{where}: {needed} is empty", remedy="Fill it in, or remove the line")
         for column in ("path", "photo_id", self._label, *OPTIONAL):
             if column is not None and isinstance(cells.get(column), dict | list):  # of JSON lines or parquet
                 raise DataError(f"{where}: {column} is {cells[column]!r}", remedy="Write ids and paths as text")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from .kinds import set_kinds
 from .photos import CATALOGUE, Labels, Photo, PhotoMaker
 from .remote import check_allowed, is_url, read_remote_folder, remote, shown
 from .shards import read_shard
-from .tables import CSV, JSON_LINES, PARQUET, TAR, json_objects, no_columns, read_header
+from .tables import CSV, JSON_LINES, PARQUET, TAR, json_objects, no_columns, read_header, refuse_repeated
 
 REMEDIES = 3  # named when several rows are refused
 
@@ -57,9 +58,20 @@ def read_catalogue(
             f"{path} contains no photos", remedy=f"File names of photos end in {', '.join(sorted(SUFFIXES))}"
         )
     _refuse_repeated([photo.photo_id for photo in photos], path)
+    photos = _with_groups(photos)
     infer = Path(path).suffix.lower() in CSV
     set_kinds(photos, columns or {}, known=known or {}, infer=infer, place=path)
     return photos
+
+
+def _with_groups(photos: list[Photo]) -> list[Photo]:
+    """Return the photos with the group that only some photos of their item have."""
+    groups: dict[str, set[str]] = {}
+    for photo in photos:
+        if photo.group and photo.item_id:
+            groups.setdefault(photo.item_id, set()).add(photo.group)
+    lacking = {photo.item_id for photo in photos if not photo.group and len(groups.get(photo.item_id, ())) == 1}
+    return [replace(photo, group=min(groups[photo.item_id])) if photo.item_id in lacking else photo for photo in photos]
 
 
 def is_table(path: str | Path) -> bool:
@@ -111,6 +123,7 @@ def photos_of(
     """Return the photos of rows of a table; raise DataError, with the line numbers, if some are invalid."""
     if labels.missing(columns):
         raise no_columns(path, columns, labels)
+    refuse_repeated(path, columns)
     maker, photos, refused = PhotoMaker(path, columns, labels), [], []
     with no_collection():
         for line, row in enumerate(rows, start=first_line):

@@ -40,6 +40,9 @@ class Table:
             lines = csv.reader(file, delimiter=self.separator, strict=True, skipinitialspace=self.spaced)
             next(lines, None)
             for line in lines:
+                if any(line[len(self.columns) :]):
+                    told = f"{self.path}, line {lines.line_num}: {len(line)} cells in {len(self.columns)} columns"
+                    raise DataError(told, remedy="Put cells with separators in quotes")
                 if line:
                     yield [cell.strip() for cell in line] if self.spaced else line
 
@@ -58,7 +61,6 @@ def read_header(path: Path, labels: Labels = CATALOGUE) -> Table:
     for separator, header in headers.items():
         columns = tuple(_name(cell) for cell in header)
         if not labels.missing(columns):
-            _refuse_repeated(path, columns)
             cells = [*header, *_first_line(path, separator, skip_spaces=False)]
             return Table(path, separator, columns, spaced=any(cell != cell.strip() for cell in cells))
     separator, header = max(headers.items(), key=lambda entry: len(entry[1]))
@@ -83,7 +85,8 @@ def _name(cell: str) -> str:
     return plain.lower() if plain.lower() in KNOWN else plain
 
 
-def _refuse_repeated(path: Path, columns: Sequence[str]) -> None:
+def refuse_repeated(path: Path, columns: Sequence[str]) -> None:
+    """Raise DataError if two columns have one name."""
     repeated = [name for name, count in Counter(columns).items() if name and count > 1]
     if repeated:
         raise DataError(f"{path} has several columns {repeated[0]!r}", remedy="Give each column a name of its own")

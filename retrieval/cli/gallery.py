@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from index.ann.kinds import KINDS
+from index.checks import check_ids
 from retrieval.errors import GalleryError, InvalidParameter, command, counted, photos_of_items
 from retrieval.files import write_file
 
@@ -82,7 +83,13 @@ def info(path: Path | str) -> None:
 
 @gallery.command()
 @click.argument("path", type=GALLERY)
-@click.option("--limit", type=int, default=20, show_default=True, help="Number of changes to list, newest first.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 2**31),
+    default=20,
+    show_default=True,
+    help="Number of changes to list, newest first.",
+)
 def log(path: Path | str, limit: int) -> None:
     """List changes: version, time, user, action and number of photos.
 
@@ -134,6 +141,7 @@ def remove(path: Path | str, photos: tuple[str, ...], items: tuple[str, ...]) ->
     """
     if not photos and not items:
         raise InvalidParameter("--photo or --item", "name what to remove", None)
+    check_ids("--photo or --item", [*photos, *items])
     with _open(path) as opened:
         unknown = [photo for photo in photos if opened.photo(photo) is None]
         unknown += [item for item in items if not opened.photos(item)]
@@ -151,7 +159,11 @@ def remove(path: Path | str, photos: tuple[str, ...], items: tuple[str, ...]) ->
 @click.option("--kind", type=click.Choice(["auto", *KINDS]), help="Kind of index.  [default: the last choice]")
 @click.option("--max-memory", type=MEMORY, help="Memory limit of the index and its rebuild, such as 2GiB.")
 @click.option(
-    "--min-recall", type=float, default=0.99, show_default=True, help="Recall below which the index is refused."
+    "--min-recall",
+    type=click.FloatRange(0, 1),
+    default=0.99,
+    show_default=True,
+    help="Recall below which the index is refused.",
 )
 def rebuild(
     path: Path | str,

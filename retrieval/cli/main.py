@@ -139,7 +139,7 @@ def main() -> None:
     except BrokenPipeError:  # the reader closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except (RetrievalError, OSError, sqlite3.OperationalError, ModuleNotFoundError) as error:
+    except (RetrievalError, OSError, sqlite3.OperationalError, ModuleNotFoundError, UnicodeEncodeError) as error:
         if "--debug" in sys.argv or (isinstance(error, ModuleNotFoundError) and _is_ours(error)):
             raise
         click.echo(f"error: {_one_line(error)}", err=True)
@@ -162,6 +162,8 @@ def _one_line(error: Exception) -> str:
         message = _missing(error.name or "")
     elif isinstance(error, OSError):
         message = explain(error)
+    elif isinstance(error, UnicodeEncodeError):
+        message = f"{error.object!a} cannot be written in {error.encoding}. Use text in UTF-8"
     else:
         message = f"a database cannot be used: {error}. Check disk space and permissions, then try again"
     return " ".join(

@@ -220,6 +220,9 @@ def _show_outcome(outcome: Outcome, retriever: Retriever, output: Path | None, *
     if outcome.copies:
         copies = counted(outcome.copies, "photo")
         click.echo(f"Left out of the rates: {copies} of the gallery, where a photo finds itself.", err=err)
+    if outcome.variants:
+        variants = counted(outcome.variants, "photo")
+        click.echo(f"Left out of the rates: {variants} of new items of a group that the gallery has.", err=err)
     rates = outcome.rates
     for line in () if rates is None else rates.lines(point.target_fpir if point.decides else None):
         click.echo(line, err=err)

@@ -20,12 +20,20 @@ COLUMNS = 16  # maximum number of columns declared automatically
 
 
 def columns_of(photos: Sequence[Photo]) -> dict[str, str]:
-    """Return the kinds of up to COLUMNS metadata columns that filters can use: those of a single kind."""
+    """Return the kinds of up to COLUMNS metadata columns that filters can use: those of a single kind.
+
+    Of columns whose names differ in case alone, filters use the first.
+    """
     kinds: dict[str, set[str | None]] = {}
     for photo in photos:
         for name, value in catalogue_metadata(photo).items():
             kinds.setdefault(name, set()).add(kind_of(value))
-    single = {name: next(iter(seen)) for name, seen in kinds.items() if len(seen) == 1 and is_column(name)}
+    first = {name.lower(): name for name in reversed(kinds)}
+    single = {
+        name: next(iter(kinds[name]))
+        for name in kinds
+        if len(kinds[name]) == 1 and is_column(name) and first[name.lower()] == name
+    }
     return {name: kind for name, kind in list(single.items())[:COLUMNS] if kind is not None}
 
 

@@ -176,8 +176,8 @@ def _update(gallery: AnyGallery, photos: Sequence[Photo], plan: SyncPlan, report
 
     Photos whose ids or metadata cannot be stored are refused.
     """
-    declared = gallery.columns()
-    gallery.declare({name: kind for name, kind in columns_of(photos).items() if name not in declared})
+    declared = {name.lower() for name in gallery.columns()}
+    gallery.declare({name: kind for name, kind in columns_of(photos).items() if name.lower() not in declared})
     refused = refused_metadata(plan.changed, gallery.columns())
     report.refused += refused.items()
     report.skipped = plan.unchanged

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from index.location import AnyGallery
+from index.snapshot import GROUP, group_of
 from retrieval.bundle.fitted import content_hash
 from retrieval.catalogue.photos import LABELS, QUERIES, UNLABELLED, Labels, Photo
 from retrieval.catalogue.read import is_table, photos_of, read_catalogue
@@ -113,6 +114,7 @@ class Outcome:
     refused: list[tuple[str, str]] = field(default_factory=list)  # photo_id, reason
     known: list[Known] = field(default_factory=list)
     copies: int = 0  # photos of known items that are in the gallery, where they find themselves; not in `known`
+    variants: int = 0  # photos of items that the gallery lacks, of a group that it has; not in `known`
 
     @property
     def rates(self) -> TrueRates | None:
@@ -122,7 +124,8 @@ class Outcome:
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as plain JSON values."""
         rates, refused = self.rates, [{"photo_id": photo_id, "reason": reason} for photo_id, reason in self.refused]
-        told = {"answered": self.decisions.total(), **self.decisions, "refused": refused, "copies": self.copies}
+        told = {"answered": self.decisions.total(), **self.decisions, "refused": refused}
+        told |= {"copies": self.copies, "variants": self.variants}
         return {**told, "rates": None if rates is None else rates.to_dict()}
 
 
@@ -131,7 +134,8 @@ def answer_photos(
 ) -> Iterator[Line]:
     """Yield the answers to photos as JSON objects, in order, and count them; with `truth` their items are known."""
     gallery = retriever.gallery
-    items = frozenset(gallery.item_numbers(sorted({photo.item_id for photo in photos} - {""}))) if truth else ()
+    groups = {item: group_of(item, {GROUP: value}) for _, item, value in gallery.values(GROUP)} if truth else {}
+    known_groups = frozenset(groups.values()) - {""}
     hashes = frozenset(digest for *_, digest in gallery.values(CONTENT) if digest) if truth else ()
 
     def answer(batch: ReadBatch) -> list[tuple[Photo, SearchResult | ImageRefused, bool]]:
@@ -157,10 +161,14 @@ def answer_photos(
                 yield {"photo_id": photo.photo_id, "error": outcome.refused[-1][1]}
                 continue
             outcome.decisions[result.decision] += 1
-            told = {"truth": photo.item_id, "in_gallery": photo.item_id in items, "copy": copy} if truth else {}
-            if truth and not copy:
-                outcome.known.append(Known(photo.photo_id, photo.item_id, photo.item_id in items, result))
+            is_there = photo.item_id in groups
+            told = {"truth": photo.item_id, "in_gallery": is_there, "copy": copy} if truth else {}
+            group = groups.get(photo.item_id, group_of(photo.item_id, {GROUP: photo.group}))
+            variant = not (copy or is_there) and group in known_groups
+            if truth and not (copy or variant):
+                outcome.known.append(Known(photo.photo_id, photo.item_id, is_there, result, group))
             outcome.copies += copy
+            outcome.variants += variant
             yield {"photo_id": photo.photo_id, "item_id": _first(result), **_values(result), **told}
 
 

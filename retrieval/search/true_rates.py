@@ -2,6 +2,7 @@
 
 Photos of one item are not independent, so an interval is computed for an effective number of independent photos, from
 the observed variance over items (design effect). Each photo without an item id counts as an unknown item of its own.
+Items of one group count as one, as they do in draws.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from index.snapshot import group_of
 from retrieval.errors import counted, photos_of_items
 from retrieval.threshold.bounds import binomial_bound
 
-from .result import RANKED, SearchResult
+from .result import RANKED, Match, SearchResult
 
 EACH_SIDE = 0.975  # confidence of each end of a 95 % interval
 
@@ -29,21 +31,31 @@ class Known:
     truth: str  # item that the photo shows; empty if it is not known
     in_gallery: bool  # whether the gallery has this item
     result: SearchResult
+    group: str = ""  # of this item, whose items count as one; empty if it has none
 
     @property
     def item(self) -> str:
-        """The item, or a name of its own for a photo without one."""
-        return self.truth or f" {self.photo_id}"
+        """The group, or else the item, or a name of its own for a photo without one."""
+        return f"group {self.group}" if self.group else self.truth or f" {self.photo_id}"
 
     @property
-    def first(self) -> str | None:
-        """The item of the first match."""
-        return self.result.matches[0].item_id if self.result.matches else None
+    def matches(self) -> bool:
+        """Whether there is a match."""
+        return bool(self.result.matches)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the first match is the item that the photo shows."""
+        return self.matches and self._is_own(self.result.matches[0])
 
     @property
     def is_nearest(self) -> bool:
         """Whether the nearest item is the one that the photo shows."""
-        return self.result.nearest is not None and self.result.nearest.item_id == self.truth
+        return self.result.nearest is not None and self._is_own(self.result.nearest)
+
+    def _is_own(self, match: Match) -> bool:
+        group = group_of(match.item_id, match.metadata)
+        return match.item_id == self.truth or (group != "" and group == self.group)
 
 
 @dataclass(frozen=True)
@@ -105,14 +117,14 @@ class TrueRates:
         decides = not any(answer.result.decision == RANKED for answer in answers)
         mated = [answer for answer in answers if answer.in_gallery]
         unknown = [answer for answer in answers if not answer.in_gallery]
-        items = [answer.truth for answer in mated]
-        wrong = [answer.first not in (None, answer.truth) for answer in mated]
+        items = [answer.item for answer in mated]
+        wrong = [answer.matches and not answer.is_right for answer in mated]
         return cls(
             Rate.of([answer.is_nearest for answer in mated], items),
-            Rate.of([answer.first == answer.truth for answer in mated], items) if decides else None,
+            Rate.of([answer.is_right for answer in mated], items) if decides else None,
             Rate.of(wrong, items) if decides else None,
-            Rate.of([answer.first is not None for answer in unknown], [a.item for a in unknown]) if decides else None,
-            len(set(items)),
+            Rate.of([answer.matches for answer in unknown], [a.item for a in unknown]) if decides else None,
+            len({answer.truth for answer in mated}),
             len({answer.item for answer in unknown}),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,7 +27,7 @@ STEPS = 257  # numbers of accepted draws that are tried for an estimated thresho
 TOLERANCE = 1e-12  # of sums of weights
 STALE = 0.01  # share of photos that may have changed since the draws were made
 REFERENCE_SHARE, REFERENCE_ITEMS = 0.05, 20  # least accepted share and items to measure a design effect
-MARGIN = 0.5  # standard errors of a query shift that certified thresholds allow for
+CRITICAL = 1.645  # standard errors that 95 % of normal errors do not exceed
 LEAST_EFFECT = 1.0  # lower limit of design effects: there are at most as many independent items as items
 
 Floats = NDArray[np.float64]
@@ -51,14 +52,13 @@ class Shift:
         """The shift, or 0 if it does not exceed its standard error."""
         return self.value if abs(self.value) > self.error else 0.0
 
-    @property
-    def margin(self) -> float:
-        """The amount by which the applied shift may be too great, which certified thresholds allow for."""
-        return max(0.0, self.applied - self.value + MARGIN * self.error)
+    def margin(self, errors: float) -> float:
+        """Return by how much the applied shift may be too great, allowing for some standard errors."""
+        return max(0.0, self.applied - self.value + errors * self.error)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {**vars(self), "applied": self.applied, "margin": self.margin}
+        return {**vars(self), "applied": self.applied}
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,14 @@ class DrawnDistances:
         """Return the distances of all sources as one sample, with the own draws moved by the query shift.
 
         Draws that found no other item, as in a gallery of one item, are left out. So are draws with a copy of the photo
-        in another item: the nearest other item is probably the same item under a second id. Labelled queries of the
-        items `without`, which the model was fitted on, are left out too: they are too far from other items.
+        in another item: the nearest other item is probably the same item under a second id. Labelled queries and
+        calibration photos of the items `without`, which the model was fitted on, are left out too: they are too far
+        from other items.
         """
         shift, moved, used = shift or Shift(), [np.zeros(0)], [Draws.none()]
         for name, draws in sources.items():
             chosen = np.isfinite(draws.distances) & (draws.duplicates < 0)
-            if name == LABELLED:
+            if name in (LABELLED, PROBE):
                 chosen &= ~np.isin(draws.items, list(without))
             if name in (OWN, PROBE, LABELLED, UNKNOWN):
                 moved.append(draws.distances[chosen] + (shift.applied if name == OWN else 0.0))
@@ -98,7 +99,8 @@ class DrawnDistances:
         found = cls.of_items(np.concatenate(moved), every.groups, _groups_of(every.nearest_items, every))
         own = sources.get(OWN, Draws.none())
         cross_fitted = len(set(own.items) & set(without))
-        return replace(found, margin=shift.margin if OWN in sources else 0.0, cross_fitted=cross_fitted)
+        margin = shift.margin(found.shift_errors(shift.error)) if OWN in sources else 0.0
+        return replace(found, margin=margin, cross_fitted=cross_fitted)
 
     @classmethod
     def of_items(
@@ -122,6 +124,19 @@ class DrawnDistances:
         """Return the upper 95 % bound on the FPIR."""
         rate, effect = self.fpir(threshold + self.margin), self.design_effect(threshold + self.margin)
         return binomial_bound(self.items * rate / effect, self.items / effect)
+
+    def shift_errors(self, error: float) -> float:
+        """Return how many standard errors of a query shift the bound allows for, given the standard error.
+
+        The FPIR near REFERENCE_SHARE has a standard error from the number of items and another from the shift, which
+        are independent. The bound allows for that of the items alone: the margin adds what is missing to their sum.
+        """
+        limit = self.at_share(REFERENCE_SHARE)
+        moved = (self.fpir(limit + error) - self.fpir(limit - error)) / 2
+        if not moved:
+            return 0.0
+        drawn = math.sqrt(REFERENCE_SHARE * (1 - REFERENCE_SHARE) * self.design_effect(limit) / self.items)
+        return CRITICAL * (math.hypot(drawn, moved) - drawn) / moved
 
     def design_effect(self, threshold: float) -> float:
         """Return by how much the variance of the FPIR exceeds that of as many independent items with one draw each.

@@ -370,14 +370,15 @@ def _fold_draws(bundle: Bundle, gallery: AnyGallery, fitted: Collection[str]) ->
         if content and known.fold_of(content) not in (None, known.fold_of(item))
     }  # items whose photos were of several folds, such as merged ones: every model was fitted on some of them
     named = {item: group_of(item, {GROUP: value}) for _, item, value in gallery.values(GROUP)}
-    folds_of = defaultdict[str, set[int | None]](set)
+    folds_of = defaultdict[str, set[int]](set)  # of the items of a group, or of an item without one
     for item, group in named.items():
-        folds_of[group].add(known.fold_of(item))
-    moved |= {item for item, group in named.items() if group and len(folds_of[group] - {None}) > 1}  # as for groups
+        if (fold := known.fold_of(item)) is not None:
+            folds_of[group or f" {item}"].add(fold)
+    fold_of = {item: folds_of[named.get(item, "") or f" {item}"] for item in fitted if item not in moved}
     return fold_draws(
         gallery,
         with_moves(gallery, folds),
-        {item: fold for item in fitted if item not in moved and (fold := known.fold_of(item)) is not None},
+        {item: next(iter(several)) for item, several in fold_of.items() if len(several) == 1},
         item_distance=bundle.item_distance,
         content_key=CONTENT,
         is_copy=partial(is_copy, gallery.thumbnail),

@@ -136,6 +136,11 @@ class _Promise:
         """Return the FPIR per cluster (k,)."""
         return cluster_means(accepts(self.scores.impostor, threshold), self.clusters)
 
+    def share(self, threshold: float) -> float:
+        """Return the FPIR with items weighted equally: that of a cluster with many items counts for more."""
+        _, items = np.unique(self.scores.labels, return_inverse=True)
+        return float(cluster_means(accepts(self.scores.impostor, threshold), items).mean())
+
     def limit(self, *, certified: bool) -> float | None:
         """Return the largest threshold that meets the target, as do all stricter ones; None if there is none.
 
@@ -143,9 +148,10 @@ class _Promise:
         """
 
         def keeps(threshold: float) -> bool:
-            if certified:
-                return bound_p_value(self.means(threshold), self.target) <= 1 - CONFIDENCE
-            return float(accepts(self.scores.impostor, threshold).mean()) <= self.target
+            if not certified:
+                return float(accepts(self.scores.impostor, threshold).mean()) <= self.target
+            p_value = bound_p_value(self.means(threshold), self.target)
+            return p_value <= 1 - CONFIDENCE and self.share(threshold) <= self.target
 
         errors = np.unique(self.scores.impostor[np.isfinite(self.scores.impostor)])
         ends = np.append(np.nextafter(errors, -np.inf), errors[-1] if len(errors) else 2.0)  # FPIR changes only here
@@ -213,7 +219,7 @@ def _evidence(scores: SearchScores, promise: _Promise, threshold: float) -> dict
     halves = promise.on_other_clusters()
     return {
         "fpir": rates.fpir,
-        "fpir_upper": upper_bound(means),
+        "fpir_upper": max(upper_bound(means), promise.share(threshold)),
         "confidence": CONFIDENCE,
         "fpir_on_other_half": halves,
         "tpir": rates.tpir,

@@ -116,7 +116,8 @@ def changed_rates(proposal: Proposal) -> dict[str, dict[str, float | None]]:
     served, after, sources = proposal.served, proposal.after, proposal.draws.sources
     rates = GalleryRates.of(proposal.draws, after)
     unknown = DrawnDistances.of({UNKNOWN: sources[UNKNOWN]} if UNKNOWN in sources else {})
-    mated = sources.get(LABELLED, sources.get(OWN, Draws.none()))
+    enough = LABELLED in sources and len(set(sources[LABELLED].items)) >= LEAST_ITEMS
+    mated = sources.get(LABELLED if enough else OWN, Draws.none())
     right = np.where(np.isinf(mated.wrong), mated.own, np.inf)[np.isfinite(mated.own)]
     found = {
         "fpir": None if rates is None else (rates.expected, rates.fpir_upper),

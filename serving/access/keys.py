@@ -7,11 +7,14 @@ allows gallery changes and reloads.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
 import json
+import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -88,18 +91,31 @@ def add_key(path: Path, name: str, scope: str) -> str:
     check_actor(name, parameter="name")  # the name goes into the change log
     secret = PREFIX + secrets.token_urlsafe(32)
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    _write(path, [*(read_keys(path) if path.exists() else []), Key(name, scope, _digest(secret), created)])
+    with _alone(path):
+        _write(path, [*(read_keys(path) if path.exists() else []), Key(name, scope, _digest(secret), created)])
     return secret
 
 
 def remove_keys(path: Path, name: str, *, keep_newest: bool = False) -> int:
     """Remove the keys of a name, or all but the newest; return the number removed."""
-    keys = read_keys(path)
-    same_name = [key for key in keys if key.name == name]
-    removed = same_name[:-1] if keep_newest else same_name
-    if removed:
-        _write(path, [key for key in keys if key not in removed])
+    with _alone(path):
+        keys = read_keys(path)
+        same_name = [key for key in keys if key.name == name]
+        removed = same_name[:-1] if keep_newest else same_name
+        if removed:
+            _write(path, [key for key in keys if key not in removed])
     return len(removed)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Wait until no other process changes the keys of this folder."""
+    folder = os.open(path.absolute().parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def read_keys(path: Path) -> list[Key]:

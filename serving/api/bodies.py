@@ -7,6 +7,7 @@ import binascii
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
+from threading import Lock
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Request
@@ -26,6 +27,7 @@ MOST_ROWS = 100_000  # of a table
 MOST_ERRORS = 1000  # in a body whose first error is told
 MOST_COMMAS = 100_000  # of a body: every value costs memory, an image has no commas, and metadata is at most 64 KiB
 TABLE_COMMAS = 5 * MOST_ROWS  # of a table
+DOCUMENTING = Lock()
 PLACES = ("query", "path", "body")  # location prefixes of pydantic errors, left out of messages
 NUMBER = r"\d{1,6}(\.\d{1,3})?"
 BOX = "left, upper, right, lower in pixels of the upright photo."
@@ -265,7 +267,7 @@ async def images_of(request: Request, field: str, *, most: int = MOST_IMAGES) ->
     parser.spool_max_size = 2**30  # in memory, as the body is: temporary files could fill the disk, or find it full
     try:
         form = await parser.parse()
-    except (MultiPartException, KeyError) as error:
+    except (MultiPartException, LookupError, UnicodeError) as error:
         raise ImageUnreadable(f"this is not a form with files: {error}", remedy=f"Send {field}=@photo.jpg") from error
     try:
         parts = form.getlist(field)
@@ -285,7 +287,9 @@ def known_parameters(request: Request) -> None:
     """Raise InvalidParameter for a query parameter that the route does not have, with the nearest one that it has."""
     if not request.query_params:
         return
-    operations = request.app.openapi()["paths"].get(request.scope["route"].path_format, {})
+    with DOCUMENTING:  # the first call makes the document, and two at once would fail
+        document = request.app.openapi()
+    operations = document["paths"].get(request.scope["route"].path_format, {})
     described = operations.get(request.method.lower(), {}).get("parameters", ())
     known = [parameter["name"] for parameter in described if parameter["in"] == "query"]
     if is_json(request):

@@ -31,6 +31,7 @@ STATUS = {
     "DiskFull": HTTPStatus.INSUFFICIENT_STORAGE,
     "PartlyWritten": HTTPStatus.INSUFFICIENT_STORAGE,
     "Busy": HTTPStatus.SERVICE_UNAVAILABLE,
+    "GalleryBusy": HTTPStatus.SERVICE_UNAVAILABLE,
     "GalleryLocked": HTTPStatus.SERVICE_UNAVAILABLE,
     # server errors: details go to the log, not to the client
     "BundleCorrupt": HTTPStatus.INTERNAL_SERVER_ERROR,

@@ -12,9 +12,11 @@ const titleOf = (item) => item.photos.map((photo) => photo.metadata.name).find((
 const picture = (photo) => make("img", { src: path("thumbnails", photo), alt: "", loading: "lazy" });
 const counted = (number, one) => `${number.toLocaleString("en")} ${one}${number === 1 ? "" : "s"}`;
 
+// whole numbers above 2**53 keep all of their digits
+const parse = (text) => JSON.parse(text, (_, value, { source } = {}) => (Number.isInteger(value) && !Number.isSafeInteger(value) && JSON.rawJSON && source ? JSON.rawJSON(source) : value));
 async function call(method, address, body, headers = body === undefined ? {} : { "content-type": "application/json" }) {
   const answer = await fetch(address, { method, body, headers });
-  const told = await answer.json().catch(() => ({}));
+  const told = await answer.text().then(parse).catch(() => ({}));
   const text = [told.title, told.detail, told.remedy].filter(Boolean).join(". ") || `The server answered ${answer.status}.`;
   if (!answer.ok) throw Object.assign(new Error(text), { refused: answer.status < 500 });
   return told;
@@ -121,7 +123,7 @@ async function showItem(query) {
       }, "bad"));
   });
   const facts = make("dl");
-  for (const [name, value] of Object.entries(item.photos[0].metadata)) facts.append(make("dt", { className: "soft", textContent: name }), make("dd", { textContent: String(value) }));
+  for (const [name, value] of Object.entries(item.photos[0].metadata)) facts.append(make("dt", { className: "soft", textContent: name }), make("dd", { textContent: value?.rawJSON ?? String(value) }));
   return [
     make("h2", { textContent: titleOf(item) }), make("p", { className: "soft", textContent: `${id}, ${counted(item.photos.length, "photo")}` }), facts,
     make("ul", { className: "cards" }, ...cards),

@@ -3,18 +3,20 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from index import snapshot
-from index.database import Segment
+from index.database import Database, Segment
 from index.errors import GalleryCorrupt, GalleryError, GalleryLocked, InvalidParameter
 from index.files import load_array, take_lock
-from index.gallery import Gallery
+from index.gallery import FIND_ITEMS, Gallery
 from index.search.distance import accepts, plain_distance
 from index.segments import OpenSegment, open_segment
 
@@ -142,6 +144,22 @@ def test_a_lock_is_readable_by_all_and_a_refused_one_leaves_no_open_file(tmp_pat
     assert len(list(Path("/proc/self/fd").iterdir())) == files
     os.close(lock)
     os.close(take_lock(tmp_path / "lock"))
+
+
+def test_a_scan_for_items_keeps_no_search_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gallery = filled(tmp_path / "g", 4, 2)
+    rows, answered = Database.rows, []
+
+    def while_scanning(self: Database, query: str, values: Sequence[object] = ()) -> list[Any]:
+        if query == FIND_ITEMS:
+            searching = threading.Thread(target=lambda: answered.append(gallery.photo("p0")), daemon=True)
+            searching.start()
+            searching.join(20)
+        return rows(self, query, values)
+
+    monkeypatch.setattr(Database, "rows", while_scanning)
+    assert len(gallery.item_ids(find="i")) == 2
+    assert len(answered) == 1
 
 
 def test_a_closed_gallery_says_so_and_is_not_called_damaged(tmp_path: Path) -> None:

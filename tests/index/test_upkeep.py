@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from index import gallery as gallery_module
-from index import maintenance, snapshot
+from index import maintenance, snapshot, transfer
 from index.ann.recall import Recall
 from index.database import POINT
 from index.errors import GalleryCorrupt, GalleryError
@@ -153,6 +154,27 @@ def test_an_export_is_of_one_version(tmp_path: Path) -> None:
     import_photos(tmp_path / "g.parquet", tmp_path / "copy")
     with Gallery.open(tmp_path / "copy") as copy:
         assert {photo[0] for photo in copy.photos()} == {f"p{i}" for i in range(40)}
+
+
+def test_two_exports_to_one_place_at_once_both_leave_a_whole_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery, first = filled(tmp_path / "g"), tmp_path / "g.parquet"
+    write = transfer._write_parquet
+
+    def overtaken(*arguments: Any) -> int:
+        count = write(*arguments)
+        monkeypatch.setattr(transfer, "_write_parquet", write)
+        gallery.add(["new"], ["new"], unit(1, 9))
+        assert export_photos(gallery, first) == 41
+        return count
+
+    monkeypatch.setattr(transfer, "_write_parquet", overtaken)
+    assert export_photos(gallery, first) == 40
+    import_photos(first, tmp_path / "copy")
+    with Gallery.open(tmp_path / "copy") as copy:
+        assert len(copy) == 40
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "g", "g.parquet"]
 
 
 def test_what_a_gallery_keeps_is_exported_except_draws_and_replaces_nothing(tmp_path: Path) -> None:

@@ -239,8 +239,19 @@ def test_an_id_never_changes_the_path(ask: Ask, server: Server, name: str, sent:
     server.will(REMOVED)
     ask("remove_item", name)
     assert (only(server).method, only(server).url.raw_path) == ("DELETE", b"/v1/items/" + sent)
-    with pytest.raises(InvalidParameter, match="id must not be empty"):
+    with pytest.raises(InvalidParameter, match="id must hold strings that are not empty"):
         ask("remove_item", "")
+
+
+def test_text_that_utf8_cannot_encode_is_refused_here(ask: Ask, server: Server) -> None:
+    for method, words, options in (
+        ("item", ["\ud800"], {}),
+        ("put_photo", ["\ud800", JPEG], {"item_id": "a"}),
+        ("search", [JPEG], {"where": "\ud800"}),
+    ):
+        with pytest.raises(InvalidParameter, match="be valid Unicode"):
+            ask(method, *words, **options)
+    assert not server.asked
 
 
 def test_metadata_is_plain_json(ask: Ask, server: Server) -> None:

@@ -26,6 +26,8 @@ def test_what_cannot_be_served_is_refused_before_it_listens(world: Path, tmp_pat
         ([bundle, str(tmp_path / "nothing")], GalleryError),
         ([bundle, str(tmp_path / "other")], BundleMismatch),
         ([bundle, gallery, "--threads", "0"], InvalidParameter),
+        ([bundle, gallery, "--deadline", "inf"], InvalidParameter),
+        ([bundle, gallery, "--deadline", "nan"], InvalidParameter),
         ([bundle, gallery, "--examples", str(tmp_path / "nothing")], InvalidParameter),
     ):
         with pytest.raises(kind):

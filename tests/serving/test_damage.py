@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 from fastapi.testclient import TestClient
 
+from index import segments
 from index.gallery import Gallery
 from retrieval.retriever import Retriever
 from serving.app import create_app
@@ -36,6 +40,26 @@ def test_a_damaged_row_is_a_500_and_ends_readiness(world: Path, tmp_path: Path) 
         ready = client.get("/readyz")
         assert ready.status_code == 503
         assert "damaged" in ready.json()["detail"]
+
+
+def test_too_many_open_files_are_a_503_for_as_long_as_it_lasts(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(world / "gallery", tmp_path / "gallery")
+    with TestClient(create_app(Retriever.open(world / "bundle", tmp_path / "gallery"), page=False)) as client:
+        image, load = encode(draw(3, 0)), segments.load_array
+        with Gallery.open(tmp_path / "gallery") as opened:  # another process changes the gallery
+            opened.add(["new"], ["new"], np.eye(1, opened.dim))
+
+        def full(*_: object, **__: object) -> None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        monkeypatch.setattr(segments, "load_array", full)
+        response = client.post("/v1/search", content=image)
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+        monkeypatch.setattr(segments, "load_array", load)
+        assert client.post("/v1/search", content=image).status_code == 200
+        assert client.get("/readyz").status_code == 200
 
 
 def _turn_around(gallery: Path, item: str) -> None:

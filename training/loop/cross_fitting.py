@@ -19,7 +19,7 @@ from tqdm import tqdm
 from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.splits import Splits, photos_in_protocol
-from retrieval.errors import InvalidParameter, RunError, counted
+from retrieval.errors import RunError, counted
 from retrieval.files import write_file
 from training.config import SPLIT_SEED, Settings
 from training.data.folds import Fold, item_folds
@@ -45,11 +45,15 @@ def train_on_all_items(
 ) -> Run:
     """Train or resume a run on every item of a catalogue, and its fold runs. An interrupted one continues where it was.
 
-    Raises what `train` does, DataError for too few items or groups to fill the folds, and InvalidParameter for a run to
-    start from.
+    Raises what `train` does, DataError for too few items or groups to fill the folds, and RunError for a run to start
+    from, since its weights know the items that a fold leaves out.
     """
     if start is not None:
-        raise InvalidParameter("all_items", "be used without --from", True, remedy="Train without --from")
+        raise RunError(
+            f"a run on all items cannot begin with the weights of {start.path}, which know the items that its folds "
+            "leave out",
+            remedy="Train without --from, on one table of the earlier and the new photos",
+        )
     photos = read_catalogue(settings.catalogue)
     items = tuple(sorted({photo.item_id for photo in photos}))
     folds = item_folds(photos, items, folds=FOLD_COUNT, seed=SPLIT_SEED)

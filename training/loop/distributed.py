@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from retrieval.errors import InvalidParameter
 from retrieval.process import threads_of_share
 from training.model import choose_device
 
@@ -38,7 +39,10 @@ class ProcessGroup:
     @classmethod
     def join(cls) -> ProcessGroup:
         """Return the group that `accelerate launch` started this process in, or a group of one."""
-        if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        size = os.environ.get("WORLD_SIZE", "1")
+        if not size.isdecimal():
+            raise InvalidParameter("WORLD_SIZE", "be a whole number", size, remedy="Unset it, or use accelerate launch")
+        if int(size) < 2:
             return cls(choose_device())
         from accelerate import PartialState
 

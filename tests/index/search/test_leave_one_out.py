@@ -117,6 +117,23 @@ def test_a_photo_of_another_item_that_is_as_near_as_the_own_one_comes_first(tmp_
     assert by_id(draws, "wrong")["a0"] == by_id(draws, "own")["a0"] == pytest.approx(distance(10))
 
 
+def test_items_of_the_group_of_a_fitted_one_are_not_drawn_but_found(tmp_path: Path) -> None:
+    """A new colour of a product that the model was fitted on is as far from other products as that one."""
+    groups = {"a": "mug", "c": "mug", "d": "cup", "e": "cup"}
+    items = ["c", "a", "b", "e", "d", "c", "b", "a", "f"]
+    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e") as gallery:
+        abouts = [{GROUP: groups[item]} if item in groups else {} for item in items]
+        gallery.add([f"p{row}" for row in range(9)], items, unit(9, 8), metadata=abouts)
+        made = kept(gallery, is_fitted=lambda item, _: item == "a")
+        assert made.fitted == {"a", "c"}
+        assert set(made.sources[OWN].items) == {"b", "d", "e", "f"}
+        assert {"a", "c"} & set(made.sources[OWN].nearest_items.tolist())
+        assert kept(gallery, is_fitted=lambda item, _: item == "b").fitted == {"b"}
+        probes = Probes(unit(3, 5), ["x", "y", "z"], ["new mug", "new jar", "a"], groups=["mug", "jar", "mug"])
+        asked = kept(gallery, is_fitted=lambda item, _: item == "a", probes={"probe": probes}).sources["probe"]
+        assert set(asked.items) == {"new jar", "a"}  # those of fitted items are left out where a threshold is set
+
+
 def test_items_that_the_model_was_fitted_on_are_not_drawn_but_found(tmp_path: Path) -> None:
     with filled(tmp_path / "g") as gallery:
         numbers = gallery.item_numbers(["i0", "i1"])

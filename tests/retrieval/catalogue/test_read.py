@@ -195,13 +195,28 @@ def test_shards_are_read_where_they_lie(tmp_path: Path) -> None:
     assert check_catalogue(photos, progress=False).usable
 
 
-def test_short_and_long_rows_are_read_as_far_as_they_go(tmp_path: Path) -> None:
-    (tmp_path / "c.csv").write_text("path,label,group,brand\na.jpg,x\n\nb.jpg,y,g,b,more,cells\n")
+def test_short_rows_and_empty_cells_beyond_the_header_are_read(tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text("path,label,group,brand\na.jpg,x\n\nb.jpg,y,g,b,,\n")
     photos = read_catalogue(tmp_path / "c.csv")
     assert [(p.photo_id, p.item_id, p.group, dict(p.metadata)) for p in photos] == [
         ("a.jpg", "x", "", {}),
         ("b.jpg", "y", "g", {"brand": "b"}),
     ]
+
+
+def test_a_parquet_file_with_a_column_twice_is_refused(tmp_path: Path) -> None:
+    columns = [pa.array([value]) for value in ("a.jpg", "x", "red", "blue")]
+    pq.write_table(pa.Table.from_arrays(columns, names=["path", "item_id", "colour", "colour"]), tmp_path / "c.parquet")
+    with pytest.raises(DataError, match="several columns 'colour'"):
+        read_catalogue(tmp_path / "c.parquet")
+
+
+def test_all_photos_of_an_item_have_its_group(tmp_path: Path) -> None:
+    """As in a spreadsheet with a cell for the group of several lines, which belongs to the first of them."""
+    (tmp_path / "c.csv").write_text("path,item_id,group\nb.jpg,y,\na.jpg,x,g\nc.jpg,x,\nd.jpg,y,h\ne.jpg,z,\n")
+    assert [photo.group for photo in read_catalogue(tmp_path / "c.csv")] == ["h", "g", "g", "h", ""]
+    (tmp_path / "c.csv").write_text("path,item_id,group\na.jpg,x,g\nc.jpg,x,h\nd.jpg,x,\n")
+    assert [photo.group for photo in read_catalogue(tmp_path / "c.csv")] == ["g", "h", ""]  # unclear
 
 
 def test_what_is_no_shard_is_refused(tmp_path: Path) -> None:

@@ -56,6 +56,10 @@ def test_tsv_is_a_csv_with_tabs(tmp_path: Path) -> None:
         (b"path:item_id\na.jpg:kiwi\n", ["has the columns 'path:item_id'", "It needs `path`"]),
         (b"", ["has the columns none"]),
         (b"path,item_id,Path\na.jpg,kiwi,b.jpg\n", ["several columns 'path'"]),
+        (
+            b"path,item_id,name\na.jpg,kiwi,fruit\nb.jpg,mug,large, blue\n",
+            ["line 3: 4 cells in 3 columns", "in quotes"],
+        ),
         ("path;item_id\na.jpg;kiwi\n".encode("utf-16"), ["not a UTF-8 CSV", "Save it as `CSV UTF-8`"]),
         ("path;item_id\na.jpg;Käse\n".encode("latin-1"), ["not a UTF-8 CSV"]),
     ],

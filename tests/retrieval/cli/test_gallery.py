@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from index.database import POINT
 from index.gallery import Gallery
 from retrieval.catalogue.read import Photo
-from retrieval.cli.main import group
+from retrieval.cli.main import group, main
 from retrieval.errors import DataError, GalleryCorrupt, GalleryError, InvalidParameter
 from retrieval.indexing.pipeline import columns_of
 from retrieval.retriever import Retriever
@@ -211,6 +211,31 @@ def test_columns_of_one_kind_are_offered() -> None:
         Photo("b", Path("b"), "y", metadata={"price": 2.5, "mixed": "one", "sale": True}),
     ]
     assert columns_of(photos) == {"group": "text", "price": "number", "sale": "boolean"}
+
+
+def test_of_columns_that_differ_in_case_alone_filters_use_the_first(shop: Path) -> None:
+    (shop / "cases.csv").write_text("path,item_id,Size,size\n0.png,a,L,3\n1.png,b,M,4\n")
+    for number in range(2):
+        draw(number, 0).save(shop / f"{number}.png")
+    call("index", shop / "bundle", shop / "cases.csv", "-o", shop / "cases")
+    with Gallery.open(shop / "cases") as gallery:
+        assert gallery.columns() == {"Size": "text"}
+        assert [metadata["size"] for *_, metadata in gallery.photos()] == [3, 4]
+    call("index", shop / "bundle", shop / "cases.csv", "-o", shop / "cases")
+    with pytest.raises(InvalidParameter, match=r"column must differ from Size in more than case, got 'size'. Rename"):
+        call("gallery", "declare", shop / "cases", "size:number")
+
+
+def test_ids_that_are_no_text_are_refused_in_one_line(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (("remove", shop / "g", "--item", "z\udcff"), ("export", shop / "g", shop / "z\udcff.parquet")):
+        monkeypatch.setattr("sys.argv", ["retrieval", "gallery", *map(str, words)])
+        with pytest.raises(SystemExit):
+            main()
+        told = capsys.readouterr().err
+        assert told.startswith("error: ")
+        assert told.count("\n") == 1
 
 
 def test_one_bad_cell_is_named_and_the_column_mended(shop: Path) -> None:

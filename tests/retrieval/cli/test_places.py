@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from retrieval.cli.main import group
 from retrieval.errors import RetrievalError
+from retrieval.files import check_place
 from serving import launch
 
 from ...world import draw, write_folder
@@ -137,6 +138,15 @@ def test_an_impossible_output_is_refused_before_anything_is_read(
     text = str(done.exception)
     assert told in text
     assert read == []
+
+
+def test_a_gallery_in_a_folder_that_cannot_be_written_is_written(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests may run as root, who may write everywhere."""
+    monkeypatch.setattr("os.access", lambda path, _: Path(path).name != here.name)
+    check_place(here / "g")
+    for new in ("x", "file"):
+        with pytest.raises(PermissionError):
+            check_place(here / new)
 
 
 def test_a_taken_port_is_refused_before_the_bundle_is_opened(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

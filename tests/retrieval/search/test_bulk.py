@@ -6,11 +6,13 @@ import csv
 import io
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from index.gallery import Gallery
 from retrieval.cli.main import main
 from retrieval.retriever import Retriever
 
@@ -22,11 +24,12 @@ class CommandLine:
 
     def __init__(self, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.world, self._monkeypatch, self._capsys = world, monkeypatch, capsys
+        self.gallery = world / "gallery"
         self.out = self.err = ""
 
     def __call__(self, *words: object, lines: str = "") -> int:
         """Return the exit status."""
-        told = ["retrieval", "search", self.world / "bundle", self.world / "gallery", *words]
+        told = ["retrieval", "search", self.world / "bundle", self.gallery, *words]
         self._monkeypatch.setattr("sys.argv", [str(word) for word in told])
         self._monkeypatch.setattr("sys.stdin", io.StringIO(lines))
         status = 0
@@ -130,6 +133,30 @@ def test_truth_measures_the_rates(search: CommandLine, folder: Path, tmp_path: P
     assert "4 photos of 4 items of the gallery (95 % intervals):" in search.out
     assert "return a match (FPIR): 50.0%" in search.out
     assert "; the target is at most 5.0%" in search.out
+
+
+def test_photos_of_a_new_item_of_a_known_group_are_in_no_rate(
+    search: CommandLine, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: Path
+) -> None:
+    shutil.copytree(world / "gallery", tmp_path / "gallery")
+    with Gallery.open(tmp_path / "gallery") as gallery:
+        ids, items, abouts = zip(*gallery.photos(), strict=True)
+        groups = {"item-00": "mug", "item-01": "mug", "item-02": "cup"}
+        gallery.update(
+            ids, items, [{**about, "group": groups.get(item, "")} for item, about in zip(items, abouts, strict=True)]
+        )
+    rows = [(folder / "0.png", "item-01", ""), (folder / "1.png", "item-02", ""), (folder / "2.png", "new", "cup")]
+    rows += [(folder / "3.png", "other", "jar")]
+    with (tmp_path / "q.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("path", "sku", "group"), *rows])
+    search.gallery = tmp_path / "gallery"
+    assert search(tmp_path / "q.csv", "--truth", "sku", "-o", tmp_path / "a.jsonl", "--json") == 0
+    told = json.loads(search.out)
+    assert told["variants"] == 1
+    assert (told["rates"]["tpir"]["value"], told["rates"]["misidentification"]["value"]) == (0.5, 0.5)
+    assert told["rates"]["fpir"]["photos"] == 1
+    assert search(tmp_path / "q.csv", "--truth", "sku", "-o", tmp_path / "a.jsonl") == 0
+    assert "Left out of the rates: 1 photo of new items of a group that the gallery has." in search.out + search.err
 
 
 def test_names_of_refused_photos_cannot_control_the_terminal(search: CommandLine, tmp_path: Path) -> None:

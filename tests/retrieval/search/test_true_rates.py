@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import binomtest
@@ -64,6 +66,23 @@ def result_of(*items: str) -> SearchResult:
     )
 
 
+def test_items_of_one_group_count_as_one() -> None:
+    """Two colours of a mug: either answers for the other, while a plate does not."""
+    groups = {"red": "mug", "blue": "mug", "plate": ""}
+    red, blue, plate = (Match(item, item, 0.1, {"group": group}) for item, group in groups.items())
+    answers = [
+        Known(f"q{row}", "red", True, replace(result_of("x"), matches=(found,), nearest=found), "mug")
+        for row, found in enumerate((red, blue, plate, red))
+    ]
+    rates = TrueRates.of(answers)
+    assert [rate and rate.value for rate in (rates.r_at_1, rates.tpir, rates.misidentification)] == [0.75, 0.75, 0.25]
+    other = TrueRates.of([replace(answer, truth=("red", "blue")[row % 2]) for row, answer in enumerate(answers)])
+    assert other.tpir == rates.tpir  # with the interval of photos of one item
+    without = TrueRates.of([replace(answer, group="") for answer in answers])
+    assert without.tpir is not None
+    assert without.tpir.value == 0.5
+
+
 def test_photos_without_an_item_are_unknown_items_of_their_own() -> None:
     """Twelve strangers, three of them with a name and four photos each: five of the others return a match."""
     named = [Known(f"n{i}", f"stranger {i % 3}", False, result_of()) for i in (4, 9, 2, 0, 7, 11, 1, 5, 3, 10, 8, 6)]
@@ -73,7 +92,7 @@ def test_photos_without_an_item_are_unknown_items_of_their_own() -> None:
     assert rates.fpir is not None
     assert (rates.fpir.value, rates.fpir.photos) == (5 / 21, 21)
     items = [known.truth or known.photo_id for known in (*named, *nameless)]
-    hits = [known.first is not None for known in (*named, *nameless)]
+    hits = [known.matches for known in (*named, *nameless)]
     assert rates.fpir == Rate.of(hits, items)
     alone = TrueRates.of(nameless)
     assert alone.fpir is not None

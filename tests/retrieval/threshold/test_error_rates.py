@@ -93,6 +93,19 @@ def test_a_certified_limit_is_the_greatest_whose_bound_keeps_the_target() -> Non
         assert wary.limit(0.05, certified=False) == drawn.limit(0.05, certified=False)
 
 
+def test_the_more_items_are_drawn_the_more_standard_errors_of_the_shift_a_bound_allows_for() -> None:
+    """Of distances that are spread evenly, a shift by 0.01 moves the FPIR by 0.01, whatever their number."""
+    found = []
+    for items in (100, 1600, 25_600):
+        drawn = DrawnDistances.of_items((np.arange(items) + 0.5) / items, np.arange(items))
+        sampling = (0.05 * 0.95 / items) ** 0.5
+        found.append(drawn.shift_errors(0.01))
+        assert found[-1] == pytest.approx(1.645 * ((sampling**2 + 0.01**2) ** 0.5 - sampling) / 0.01, rel=0.1)
+    assert found == sorted(found)
+    assert 1.4 < found[-1] < 1.645
+    assert drawn.shift_errors(0.0) == 0
+
+
 def test_draws_whose_file_another_item_has_are_left_out() -> None:
     names, nobody = np.arange(30).astype(str), np.full(30, NOBODY)
     copies = np.where(np.arange(30) < 4, 7, NOBODY)

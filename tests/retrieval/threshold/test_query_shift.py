@@ -30,9 +30,9 @@ def test_a_shift_is_measured_and_applied_where_it_exceeds_its_error() -> None:
     assert (shift.applied, shift.items) == (shift.value, 60)
     assert measure_shift(*moved(-0.2)).applied == pytest.approx(-0.2, abs=0.02)
     assert Shift(0.01, 0.02, 60).applied == 0
-    assert Shift(0.1, 0.02, 60).margin == pytest.approx(0.01)  # half a standard error
-    assert Shift(-0.01, 0.02, 60).margin == pytest.approx(0.02)  # not applied, though users' photos may be nearer
-    assert Shift(0.015, 0.02, 60).margin == Shift().margin == 0
+    assert Shift(0.1, 0.02, 60).margin(0.5) == pytest.approx(0.01)
+    assert Shift(-0.01, 0.02, 60).margin(0.5) == pytest.approx(0.02)  # not applied, though users' photos may be nearer
+    assert Shift(0.015, 0.02, 60).margin(0.5) == Shift().margin(3) == 0
     assert measure_shift(*moved(0.2, items=19)).applied == 0  # too few items tell nothing
 
 

@@ -50,6 +50,16 @@ def test_many_easy_items_are_certified_and_the_promise_holds() -> None:
     assert identification_rates(searches(300), point.threshold).tpir == point.evidence["tpir"] > 0.5
 
 
+def test_a_large_group_with_many_errors_is_not_hidden_by_many_small_ones_without() -> None:
+    """Of 99 groups of two items and one of 130, the large one has all the errors: 10 % of all items at distance 1."""
+    groups = np.repeat(np.arange(100), np.r_[130, np.full(99, 2)])
+    impostor = np.r_[np.linspace(0.8, 1.6, 130), np.full(198, 1.9)]
+    scores = SearchScores(np.arange(len(groups)), np.linspace(0.7, 1.0, len(groups)), impostor, len(groups))
+    point = calibrate(scores, target_fpir=0.05, groups=groups)
+    assert point.status == "certified"
+    assert 0.03 < point.evidence["fpir"] <= point.evidence["fpir_upper"] <= 0.05
+
+
 @pytest.mark.end_to_end
 def test_coverage_on_fresh_items() -> None:
     broken, ratios = 0, []

@@ -119,6 +119,16 @@ def test_photos_of_unknown_items_measure_the_rate_and_keep_the_target(made: Bund
     assert proposal.after.evidence["tpir_of"] == "labelled queries"
 
 
+def test_few_labelled_photos_tell_no_share_of_photos_that_find_their_item(made: Bundle) -> None:
+    """The evidence takes them from 20 items on, too: two lines must not tell different shares."""
+    with Gallery.open(made.path.with_name("gallery")) as gallery:
+        proposal = propose(made, gallery)
+    own = proposal.draws.sources[OWN]
+    few = replace(own.where(np.arange(len(own)) < 3), own=np.full(3, 1.9))
+    with_few = replace(proposal, draws=replace(proposal.draws, sources={**proposal.draws.sources, LABELLED: few}))
+    assert changed_rates(with_few)["tpir"] == changed_rates(proposal)["tpir"]
+
+
 def test_a_labelled_photo_that_cannot_be_read_is_told_as_that(made: Bundle, tmp_path: Path) -> None:
     first, *others = photos_of(made)
     with Gallery.open(made.path.with_name("gallery"), read_only=True) as gallery:

@@ -5,11 +5,23 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from serving.access.keys import KeyFileError, KeyRing, add_key, read_keys, remove_keys
+
+
+def test_keys_that_are_added_at_once_are_all_kept(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    with ThreadPoolExecutor(8) as pool:
+        secrets = list(pool.map(lambda number: add_key(file, f"shop-{number}", "search"), range(40)))
+    ring = KeyRing(file)
+    assert [key and key.name for key in map(ring.find, secrets)] == [f"shop-{number}" for number in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(lambda number: remove_keys(file, f"shop-{number}"), range(0, 40, 2))) == 20
+    assert {key.name for key in read_keys(file)} == {f"shop-{number}" for number in range(1, 40, 2)}
 
 
 @pytest.fixture

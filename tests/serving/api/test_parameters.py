@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import base64
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import fastapi.applications
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
@@ -17,6 +21,30 @@ from serving.app import create_app
 from ...world import draw, encode
 
 MINE = encode(draw(3, 5))
+
+
+def test_the_first_requests_of_a_server_make_its_document_once(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FastAPI's `get_openapi` changes what it reads, so that two calls at once fail."""
+    at_once, most, make = [0], [0], fastapi.applications.get_openapi
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        at_once[0] += 1
+        most[0] = max(most[0], at_once[0])
+        time.sleep(0.05)
+        try:
+            return make(*arguments, **named)
+        finally:
+            at_once[0] -= 1
+
+    monkeypatch.setattr(fastapi.applications, "get_openapi", counted)
+    with (
+        Retriever.open(world / "bundle", world / "gallery") as retriever,
+        TestClient(create_app(retriever, page=False)) as client,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        answers = list(pool.map(lambda _: client.get("/v1/items?limit=1"), range(4)))
+    assert [answer.status_code for answer in answers] == [200] * 4
+    assert most == [1]
 
 
 @pytest.mark.parametrize(

@@ -215,6 +215,12 @@ def test_a_body_is_cut_off_while_it_arrives(retriever: Retriever, kind: str, hea
         assert httpx.get(f"{address}/readyz").status_code == 200
 
 
+def test_a_form_in_an_unknown_character_set_is_refused(client: TestClient) -> None:
+    kind = {"content-type": "multipart/form-data; boundary=b; charset=undefined"}
+    answer = client.post("/v1/search/batch", content=FORM + b"x\r\n--b--\r\n", headers=kind)
+    assert_problem(answer, 400, "this is not a form with files")
+
+
 def test_a_body_that_declares_too_much_is_not_waited_for(retriever: Retriever) -> None:
     with serving(create_app(retriever, page=False)) as address:
         connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=20)

@@ -290,6 +290,28 @@ def test_what_somebody_else_changed_is_neither_overwritten_nor_undone(shop: Path
 
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt install chromium)")
+def test_whole_numbers_keep_all_of_their_digits_in_a_browser(shop: Path, tmp_path: Path) -> None:
+    exact = 2**60 + 1
+    with Gallery.open(shop / "gallery") as gallery:
+        ids, items, abouts = zip(*gallery.photos("item-03"), strict=True)
+        gallery.update(ids, items, [{**about, "shop": exact} for about in abouts])
+    served = start(shop, tmp_path)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page()
+        page.goto(f"{served.address}/manage#item=item-03")
+        expect(page.locator("dl")).to_contain_text(str(exact))
+        page.get_by_label("Name", exact=True).fill("Renamed")
+        page.get_by_role("button", name="Change the name").click()
+        expect(page.locator("h2")).to_have_text("Renamed")
+        browser.close()
+    stop(served)
+    with Gallery.open(shop / "gallery", read_only=True) as gallery:
+        assert {about["shop"] for *_, about in gallery.photos("item-03")} == {exact}
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt install chromium)")
 def test_what_a_busy_server_did_not_undo_can_be_undone_later(shop: Path, tmp_path: Path) -> None:
     served = start(shop, tmp_path)
     with sync_playwright() as playwright:

@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 import torch
 
+from retrieval.errors import InvalidParameter
 from training.loop.distributed import ProcessGroup
 
 from .distributed_world import CASES, PROCESSES, launched, steps
+
+
+def test_a_number_of_processes_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(InvalidParameter, match="WORLD_SIZE must be a whole number, got 'two'"):
+        ProcessGroup.join()
 
 
 @pytest.fixture(scope="module")

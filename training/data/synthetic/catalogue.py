@@ -41,7 +41,8 @@ def make_catalogue(
 
     `queries.csv` lists new photos of store_b in random order, with their `kind`: one of each catalogue item ("known"),
     two of each of new items of the same population ("unknown"), one or two of new variants of catalogue items
-    ("sibling"), and photos of other things ("object", "place", "blank", "noise"). Only queries of the kind "known" have a right match.
+    ("sibling"), and photos of other things ("object", "place", "blank", "noise"). Only queries of the kind "known"
+    have a right match.
 
     `training.csv` has the catalogue and photos without an item: places, single colours and random pixels, as items that
     no gallery gets, so that a model learns to keep such photos away from the others.

@@ -64,9 +64,7 @@ class Shelf:
         ]
 
 
-def unknown_queries(
-    items: Sequence[SyntheticItem], lines: Collection[str], shelf: Shelf, seed: int
-) -> Iterator[Query]:
+def unknown_queries(items: Sequence[SyntheticItem], lines: Collection[str], shelf: Shelf, seed: int) -> Iterator[Query]:
     """Yield the queries for unknown items; those of one of the catalogue's lines are siblings of its items."""
     for number, item in enumerate(items):
         photos = shelf.photograph(item, ASKING, UNKNOWN_PHOTOS, np.random.default_rng((seed, 5, number)))
