@@ -228,8 +228,10 @@ class ItemSearch:
         found: dict[int, _Others] = {}
         waiting, k = list(rows), CANDIDATES + 1
         while waiting:
-            again = []
-            for row, near in zip(waiting, self.photos.nearest(queries.vectors[waiting], k), strict=True):
+            again, nearest = [], self.photos.nearest(queries.vectors[waiting], k)
+            if not found:  # all at once: each of the calls that follow would ask a store for few items
+                self.photos.about(sorted({each.item for near in nearest for each in self._items(near)}))
+            for row, near in zip(waiting, nearest, strict=True):
                 left_out, duplicate = self._left_out(queries, row, self._items(near), is_duplicate)
                 others = [(place, apart) for place, apart in near if self.photos.items[place] not in left_out]
                 found[row] = _Others(others[:CANDIDATES], left_out, duplicate)

@@ -348,7 +348,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/gallery"))
     parser.add_argument("--photos", type=int, nargs="*", default=[100_000, 1_000_000])
     parser.add_argument("--kinds", nargs="*", default=["flat", "fp16", "ivf"])
-    parser.add_argument("--milvus", type=int, default=100_000, help="Photos in a collection of Milvus Lite.")
+    parser.add_argument("--milvus", type=int, default=10_000, help="Photos in a collection of Milvus Lite.")
     parser.add_argument("--step", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.step:
