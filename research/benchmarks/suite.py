@@ -27,7 +27,7 @@ from research.results import RESULTS, read_record
 from research.results.code import MEASURED, ROOT, code_of
 
 UNFINISHED = 75  # EX_TEMPFAIL: the benchmark stopped at its time limit
-FEW = 3  # photos of an item, role and source that a fast run has
+FEW = 6  # photos of an item, role and source that a fast run has
 
 
 class Benchmark(NamedTuple):
