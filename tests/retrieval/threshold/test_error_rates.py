@@ -100,7 +100,7 @@ def test_the_more_items_are_drawn_the_more_standard_errors_of_the_shift_a_bound_
         drawn = DrawnDistances.of_items((np.arange(items) + 0.5) / items, np.arange(items))
         sampling = (0.05 * 0.95 / items) ** 0.5
         found.append(drawn.shift_errors(0.01))
-        assert found[-1] == pytest.approx(1.645 * ((sampling**2 + 0.01**2) ** 0.5 - sampling) / 0.01, rel=0.1)
+        assert found[-1] == pytest.approx(1.645 * ((sampling**2 + 0.01**2) ** 0.5 - sampling) / 0.01, rel=0.02)
     assert found == sorted(found)
     assert 1.4 < found[-1] < 1.645
     assert drawn.shift_errors(0.0) == 0
