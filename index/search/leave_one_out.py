@@ -387,7 +387,7 @@ def _mates(items: Collection[str], gallery: AnyGallery) -> tuple[set[str], set[s
     """Return the items of the groups of some items, and the keys of these groups."""
     if not items:
         return set(), set()
-    group = {item: group_of(item, {GROUP: value}) for _, item, value in gallery.values(GROUP)}
+    group = groups_by_item(gallery)
     theirs = {group.get(item, "") for item in items} - {""}
     return {item for item, name in group.items() if name in theirs}, {_key("", name) for name in theirs}
 
@@ -539,6 +539,11 @@ class Drawer:
         if position not in self._contents:
             self._contents[position] = self.photos.photo(position)[2].get(self.content_key)
         return self._contents[position]
+
+
+def groups_by_item(gallery: AnyGallery) -> dict[str, str]:
+    """Return the group of each item of a gallery, "" for one without a group."""
+    return {item: group_of(item, {GROUP: value}) for _, item, value in gallery.values(GROUP)}
 
 
 def groups_of(photos: AnyPhotos, numbers: NDArray[np.int32], others: Texts) -> Texts:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from index.location import AnyGallery
+from index.search.leave_one_out import groups_by_item
 from index.snapshot import GROUP, group_of
 from retrieval.bundle.fitted import content_hash
 from retrieval.catalogue.photos import LABELS, QUERIES, UNLABELLED, Labels, Photo
@@ -134,7 +135,7 @@ def answer_photos(
 ) -> Iterator[Line]:
     """Yield the answers to photos as JSON objects, in order, and count them; with `truth` their items are known."""
     gallery = retriever.gallery
-    groups = {item: group_of(item, {GROUP: value}) for _, item, value in gallery.values(GROUP)} if truth else {}
+    groups = groups_by_item(gallery) if truth else {}
     known_groups = frozenset(groups.values()) - {""}
     hashes = frozenset(digest for *_, digest in gallery.values(CONTENT) if digest) if truth else ()
 

@@ -14,8 +14,18 @@ from index.database import POINT
 from index.gallery import Gallery
 from index.location import AnyGallery
 from index.maintenance import FOLDS, require_folds, with_moves
-from index.search.leave_one_out import DRAWS, OWN, WINDOWS, Draws, FoldVectors, KeptDraws, Probes, Windows, make_draws
-from index.snapshot import GROUP, group_of
+from index.search.leave_one_out import (
+    DRAWS,
+    OWN,
+    WINDOWS,
+    Draws,
+    FoldVectors,
+    KeptDraws,
+    Probes,
+    Windows,
+    groups_by_item,
+    make_draws,
+)
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
@@ -369,7 +379,7 @@ def _fold_draws(bundle: Bundle, gallery: AnyGallery, fitted: Collection[str]) ->
         for _, item, content in gallery.values(CONTENT)
         if content and known.fold_of(content) not in (None, known.fold_of(item))
     }  # items whose photos were of several folds, such as merged ones: every model was fitted on some of them
-    named = {item: group_of(item, {GROUP: value}) for _, item, value in gallery.values(GROUP)}
+    named = groups_by_item(gallery)
     folds_of = defaultdict[str, set[int]](set)  # of the items of a group, or of an item without one
     for item, group in named.items():
         if (fold := known.fold_of(item)) is not None:
