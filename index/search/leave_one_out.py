@@ -73,10 +73,16 @@ class Draws:
     wrong: Floats  # (n,) item distance of another item that comes first although the own one is there, else inf
     duplicates: Rows  # (n,) seq of a copy of the query in another item, NOBODY if there is none
     groups: Texts = None  # type: ignore[assignment]  # (n,) key of the group of the query's item; by default, the item
+    without: Floats = None  # type: ignore[assignment]  # (n,) `distances` if the first item were missing too, else inf
+    rival_items: Texts = None  # type: ignore[assignment]  # (n,) item id of its nearest rival, "" if there is none
+    without_rival: Floats = None  # type: ignore[assignment]  # (n,) `distances` if that rival were missing, else inf
 
     def __post_init__(self) -> None:
-        if self.groups is None:
-            object.__setattr__(self, "groups", self.items)
+        unknown = np.full(len(self), np.inf)
+        defaults = {"groups": self.items, "without": unknown, "rival_items": np.full(len(self), "")}
+        for name, value in (defaults | {"without_rival": unknown}).items():
+            if getattr(self, name) is None:  # made by version 0.2.0
+                object.__setattr__(self, name, value)
 
     @classmethod
     def none(cls) -> Draws:
@@ -498,7 +504,11 @@ class Drawer:
 
     def _draws(self, ids: Texts, items: Texts, groups: Texts, seqs: Rows, queries: Queries) -> Draws:
         found = self.search.draws(queries, self.is_duplicate)
-        rivals = ["" if draw.nearest == NOBODY else self.photos.photo(draw.nearest)[1] for draw in found]
+
+        def items_of(name: str) -> Texts:
+            positions = [getattr(draw, name) for draw in found]
+            named = ["" if position == NOBODY else self.photos.photo(position)[1] for position in positions]
+            return np.array(named, dtype=str)
 
         def distances(name: str) -> Floats:
             return np.array([getattr(draw, name) for draw in found], dtype=np.float64)
@@ -513,7 +523,7 @@ class Drawer:
             seqs=seqs,
             distances=distances("distance"),
             nearest=seqs_of("nearest"),
-            nearest_items=np.array(rivals, dtype=str),
+            nearest_items=items_of("nearest"),
             plain=distances("plain"),
             own=distances("own"),
             own_nearest=seqs_of("own_nearest"),
@@ -521,6 +531,9 @@ class Drawer:
             wrong=distances("wrong"),
             duplicates=seqs_of("duplicate"),
             groups=groups,
+            without=distances("without"),
+            rival_items=items_of("rival"),
+            without_rival=distances("without_rival"),
         )
 
     def is_duplicate(self, query: int, position: int) -> bool:

@@ -40,13 +40,7 @@ from .pretrained import features_in, in_gallery, unit
 from .tables import NONE, Recorder, parser_of
 
 DISTANCE = ItemDistance()
-DIM, CROWDS, PHOTOS = 24, 40, 3  # of a simulated world; photos per item in the gallery
-STRANGERS, MORE_STRANGERS = (
-    1000,
-    20_000,
-)  # unknown items of a world; so few would decide by chance whether 3,000 keep 5 %
-WORLDS = {100: 1, 400: 1, 3000: 2}  # known items of a world; one in so many of the worlds has that size
-LARGE = 3000  # known items from which a world has more unknown ones
+DIM, PHOTOS = 24, 3  # of a simulated world; photos per item in the gallery
 SIZES = (50, 100, 200, 400)  # known items of a gallery of photos
 MOST = 12  # photos of an item in one shop of grocery; birds and cars have as many
 LABELLED = 25  # labelled photos of known items, and of unknown ones
@@ -85,16 +79,37 @@ class Photos:
         return self.where(~self.in_gallery)
 
 
+@dataclass(frozen=True)
+class World:
+    """A kind of simulated world: items in crowds, whose width varies, with photos that vary too."""
+
+    items: int  # that are known
+    one_in: int = 1  # one in so many worlds is of this kind
+    strangers: int = 1000  # unknown items; so few would decide by chance whether 3,000 known ones keep 5 %
+    crowds: int = 40
+    widths: tuple[float, float] = (0.5, 1.2)
+    spread: tuple[float, float] = (0.5, 1.0)  # of the photos of an item
+
+
+WORLDS = {
+    "100": World(100),
+    "400": World(400),
+    "3000": World(3000, 2, 20_000),
+    "1000, in families of about three": World(1000, 2, 5000, 333, (0.2, 0.8), (0.2, 0.2)),
+}
+
+
 def products(items: np.ndarray) -> np.ndarray:
     """Return the products (n,) of item ids, of which a product may have two."""
     return np.asarray(np.char.partition(items, TWIN)[:, 0])
 
 
-def world(generator: np.random.Generator, items: int, photos: int = PHOTOS) -> Photos:
+def world(generator: np.random.Generator, kind: World, photos: int = PHOTOS) -> Photos:
     """Return a simulated world: photos of some items for the gallery, a query for each and for many others."""
-    centres, widths = generator.normal(size=(CROWDS, DIM)), generator.uniform(0.5, 1.2, size=(CROWDS, 1))
-    count = items + (MORE_STRANGERS if items >= LARGE else STRANGERS)
-    crowd, spread = generator.integers(CROWDS, size=count), generator.uniform(0.5, 1.0, size=(count, 1))
+    items, count = kind.items, kind.items + kind.strangers
+    centres = generator.normal(size=(kind.crowds, DIM))
+    widths = generator.uniform(*kind.widths, size=(kind.crowds, 1))
+    crowd, spread = generator.integers(kind.crowds, size=count), generator.uniform(*kind.spread, size=(count, 1))
     places = centres[crowd] + widths[crowd] * generator.normal(size=(count, DIM))
     labels = np.concatenate([np.repeat(np.arange(items), photos), np.arange(count)])
     vectors = places[labels] + spread[labels] * generator.normal(size=(len(labels), DIM))
@@ -203,22 +218,22 @@ def unevenness(found: Sequence[Outcome]) -> float:
     return float(max(np.abs(p[order] - steps[1:]).max(), np.abs(p[order] - steps[:-1]).max()))
 
 
-def simulated(items: int, seed: int, photos: int = PHOTOS) -> Outcome | None:
+def simulated(kind: World, seed: int, photos: int = PHOTOS) -> Outcome | None:
     """Return the outcome of one world."""
-    every = world(np.random.default_rng((seed, items, photos)), items, photos)
+    every = world(np.random.default_rng((seed, kind.items, photos)), kind, photos)
     return outcome(every, np.unique(every.shown.items))
 
 
 def coverage(record: Recorder, repetitions: int) -> None:
-    """Add the table of what thresholds realise in simulated worlds, by the number of items."""
-    columns = ("items", "certified", "certified that kept 0.05", "FPIR realised", "TPIR", "of the TPIR at exactly 0.05")
-    record.table("coverage", (*columns, "unevenness of p-values"))
-    for items, one_in in WORLDS.items():
-        made = [simulated(items, seed) for seed in tqdm(range(0, repetitions, one_in), desc=f"{items} items")]
+    """Add the table of what thresholds realise in simulated worlds."""
+    rates = ("FPIR realised", "TPIR", "of the TPIR at exactly 0.05", "unevenness of p-values")
+    record.table("coverage", ("world, items", "certified", "certified that kept 0.05", *rates))
+    for items, kind in WORLDS.items():
+        made = [simulated(kind, seed) for seed in tqdm(range(0, repetitions, kind.one_in), desc=f"{items} items")]
         found = [one for one in made if one is not None]
         certified = [one for one in found if one.certified]
         kept = f"{sum(one.fpir <= TARGET for one in certified)} of {len(certified)}" if certified else NONE
-        record.add(f"{items}", f"{len(certified)}", kept, *cells(found), f"{unevenness(found):.3f}")
+        record.add(items, f"{len(certified)}", kept, *cells(found), f"{unevenness(found):.3f}")
 
 
 def cells(found: list[Outcome]) -> tuple[str, ...]:
@@ -367,7 +382,9 @@ def kinds(record: Recorder, sets: Mapping[str, Photos], repetitions: int) -> Non
             shown = cells(found) if found else (NONE, NONE, NONE)
             record.add(f"{name}, {kind}", f"{half}", *shown, f"{len(runs) - len(found)}")
     for count in EACH:
-        runs = [simulated(KNOWN, seed, count) for seed in tqdm(range(repetitions), desc=f"{count} photos of an item")]
+        runs = [
+            simulated(World(KNOWN), seed, count) for seed in tqdm(range(repetitions), desc=f"{count} photos of an item")
+        ]
         found = [run for run in runs if run is not None]
         record.add(f"simulated, photos of an item: {count}", f"{KNOWN}", *cells(found), f"{len(runs) - len(found)}")
 

@@ -111,6 +111,43 @@ def test_a_draw_is_the_nearest_photo_of_another_item(tmp_path: Path) -> None:
         assert draws.wrong[row] == (np.inf if own.min() < others.min() else others.min())
 
 
+def test_a_draw_knows_its_distance_without_the_first_item_and_without_its_rival(tmp_path: Path) -> None:
+    """Each is that of a gallery from which the item was removed, with the other items of its group."""
+    item_distance, groups = ItemDistance.default(), {4: "mugs", 7: "mugs", 2: "cups", 9: "cups", 1: "cups"}
+    items = np.random.default_rng(5).permutation(np.arange(36) % 12)
+    abouts = [{GROUP: groups[item]} if item in groups else {} for item in items.tolist()]
+    names, near = [f"i{item}" for item in items.tolist()], unit(12, 3)[items] + unit(36, 4) * 0.4
+    vectors = (near / np.linalg.norm(near, axis=1, keepdims=True)).astype(np.float32)
+
+    def drawn(left: np.ndarray) -> Draws:
+        rows = np.flatnonzero(left).tolist()
+        with Gallery.create(tmp_path / f"{len(rows)}-{left.tobytes().hex()}"[:200], dim=DIM, embedding_id="e") as made:
+            ids = [f"p{row}" for row in rows]
+            made.add(ids, [names[row] for row in rows], vectors[rows], metadata=[abouts[row] for row in rows])
+            return Drawer(ItemSearch(made.snapshot(), item_distance)).own()
+
+    draws, rivals = drawn(np.ones(36, bool)), 0
+    group_of = {name: groups.get(item, name) for name, item in zip(names, items.tolist(), strict=True)}
+    for missing in sorted(set(group_of.values())):
+        left = np.array([group_of[name] != missing for name in names])
+        fewer = by_id(drawn(left), "distances")
+        for row, name in enumerate(draws.ids.tolist()):
+            if group_of[str(draws.nearest_items[row])] == missing:
+                assert draws.without[row] == pytest.approx(fewer[name], abs=1e-9)
+            elif group_of[str(draws.rival_items[row])] == missing:
+                rivals += 1
+                assert draws.without_rival[row] == pytest.approx(fewer[name], abs=1e-9)
+                assert draws.without_rival[row] < draws.distances[row]
+    assert rivals == len(draws) == 36
+
+
+def test_a_draw_that_finds_one_item_has_no_rival(tmp_path: Path) -> None:
+    with shop(tmp_path / "g", {"a0": ("a", 0.0), "b0": ("b", 10.0)}) as gallery:
+        draws = drawer(gallery).own()
+    assert set(draws.rival_items.tolist()) == {""}
+    assert set(draws.without.tolist()) == set(draws.without_rival.tolist()) == {np.inf}
+
+
 def test_a_photo_of_another_item_that_is_as_near_as_the_own_one_comes_first(tmp_path: Path) -> None:
     with shop(tmp_path / "g", {"b0": ("b", 10.0), "a0": ("a", 0.0), "a1": ("a", 10.0)}) as gallery:
         draws = drawer(gallery).own()

@@ -64,7 +64,7 @@ def test_items_of_one_group_count_as_one_item_and_are_left_out_together() -> Non
     assert [drawn.fpir(threshold) for threshold in (0.1, 0.2, 0.3, 0.9)] == pytest.approx([1 / 6, 1 / 3, 2 / 3, 1])
     named = ["i3", "i4", "twins"]
     assert [named[code] for code in drawn.codes] == ["twins", "twins", "i4", "i3"]
-    assert [named[code] if code >= 0 else "" for code in drawn.nearest] == ["i3", "", "twins", "twins"]
+    assert [named[code] if code >= 0 else "" for code in drawn.others[:, 0]] == ["i3", "", "twins", "twins"]
     by_item = drawn_from(replace(some, groups=some.items))
     assert (by_item.items, by_item.fpir(0.1)) == (4, 0.25)
 

@@ -22,7 +22,7 @@ def left_out_by_item(drawn: DrawnDistances, shares: np.ndarray) -> np.ndarray:
     rates = np.zeros(len(shares))
     for code in range(drawn.items):
         own = drawn.codes == code
-        kept = ~own & (drawn.nearest != code)
+        kept = ~own & (drawn.others[:, 0] != code)
         others, weights = drawn.distances[kept], np.cumsum(drawn.weights[kept])
         if not len(others):
             return np.ones(len(shares))
@@ -40,7 +40,7 @@ def test_the_expected_rates_are_those_of_leaving_each_item_out(most: float) -> N
         own = generator.integers(0, items, photos)
         rivals = (own + 1 + generator.integers(0, items, photos)) % (items + 3)  # some are not among the drawn items
         distances = generator.random(photos).round(int(generator.integers(1, 6)))  # with and without ties
-        drawn = DrawnDistances.of_items(distances, own.astype(str), rivals.astype(str))
+        drawn = DrawnDistances.of_items(distances, own.astype(str), rivals.astype(str)[:, None])
         shares = np.linspace(0, most, 21)
         assert drawn.left_out(shares) == pytest.approx(left_out_by_item(drawn, shares), abs=1e-12)
 
@@ -48,7 +48,9 @@ def test_the_expected_rates_are_those_of_leaving_each_item_out(most: float) -> N
 def test_items_in_dense_regions_move_the_threshold_of_each_other() -> None:
     """Two items are nearest to each other; without one of them, the other is as far away as the rest."""
     drawn = DrawnDistances.of_items(
-        np.r_[0.1, 0.1, np.linspace(0.5, 1, 8)], np.arange(10).astype(str), np.r_[1, 0, np.full(8, -1)].astype(str)
+        np.r_[0.1, 0.1, np.linspace(0.5, 1, 8)],
+        np.arange(10).astype(str),
+        np.r_[1, 0, np.full(8, -1)].astype(str)[:, None],
     )
     assert drawn.left_out(np.array([0.0, 0.2]))[0] == pytest.approx(2 / 11)
     assert drawn.expected(0.1) == pytest.approx(2 / 11)
@@ -59,7 +61,7 @@ def pairs_of(accepted: int, items: int) -> DrawnDistances:
     """Return one draw per item; the first `accepted` ones are near, in pairs that are nearest to each other."""
     distances = np.r_[np.full(accepted, 0.1), np.linspace(0.5, 1, items - accepted)]
     nearest = np.where(np.arange(items) < accepted, np.arange(items) ^ 1, (np.arange(items) + 1) % items)
-    return DrawnDistances.of_items(distances, np.arange(items), nearest)
+    return DrawnDistances.of_items(distances, np.arange(items), nearest[:, None])
 
 
 def test_items_that_are_nearest_to_each_other_count_half() -> None:
@@ -68,14 +70,47 @@ def test_items_that_are_nearest_to_each_other_count_half() -> None:
     assert drawn.fpir_upper(0.2) == pytest.approx(stats.beta.ppf(0.95, 10 + 1, 200 - 10), abs=1e-6)
 
 
+def test_items_that_make_each_other_ambiguous_count_as_fewer() -> None:
+    """Three of a family find one of the others each, with the third as a rival: without one, the other two match."""
+    items = np.arange(400)
+    family = items - (items - 370) % 3
+    third = [family + (items - family + step) % 3 for step in (1, 2)]
+    others = np.where(items < 370, np.stack([items ^ 1, np.full(400, -1)]), np.stack(third)).T
+    distances = np.where(items < 20, 0.1, 0.5 + items / 1000)
+    without = np.where(items[:, None] < 370, np.inf, 0.1) + np.zeros((400, 2))
+    assert pairs_of(20, 400).design_effect(0.2) == pytest.approx(2)
+    drawn = DrawnDistances.of_items(distances, items, others, without)
+    assert drawn.design_effect(0.2) == pytest.approx((20 + 20 + 30 * 2) / 20)
+
+
+def test_the_design_effect_is_the_sum_over_all_pairs_of_items() -> None:
+    for seed in range(30):
+        generator = np.random.default_rng(seed)
+        items, photos = 40, 200
+        own, distances = generator.integers(0, items, photos), generator.random(photos).round(3)
+        others = (own[:, None] + generator.integers(1, 4, (photos, 2))) % (items + 2)  # some are not drawn
+        without = np.where(generator.random((photos, 2)) < 0.2, np.inf, generator.random((photos, 2)).round(3))
+        drawn = DrawnDistances.of_items(distances, own, others, without)
+        limit, labels = float(generator.uniform(0.5, 0.9)), np.unique(own)
+        matched = (distances <= limit)[:, None]
+        change = np.zeros((items + 2, items + 2))
+        for column in (0, 1):
+            moved = matched[:, 0] * 1.0 - (without[:, column] <= limit)
+            np.add.at(change, (own, others[:, column]), moved / np.bincount(own, minlength=items + 2)[own])
+        rates = np.array([matched[own == label].mean() for label in labels])
+        apart = change[np.ix_(labels, labels)]
+        expected = (np.sum(rates**2) + np.sum(apart * apart.T)) / rates.sum()
+        assert drawn.design_effect(limit) == pytest.approx(max(1, expected))
+
+
 def test_lone_items_count_in_full_and_several_draws_count_by_their_spread() -> None:
     distances, items = np.r_[np.full(20, 0.1), np.full(380, 0.9)], np.arange(400)
-    alone = DrawnDistances.of_items(distances, items, (items + 1) % 400)
+    alone = DrawnDistances.of_items(distances, items, (items + 1)[:, None] % 400)
     assert alone.design_effect(0.2) == pytest.approx(1)
-    half = DrawnDistances.of_items(np.r_[distances, np.full(400, 0.9)], np.r_[items, items], np.full(800, 999))
+    half = DrawnDistances.of_items(np.r_[distances, np.full(400, 0.9)], np.r_[items, items], np.full((800, 1), 999))
     assert half.fpir(0.2) == pytest.approx(0.025)
     assert half.design_effect(2.0) == pytest.approx(1)  # of all draws
-    spread = DrawnDistances.of_items(np.linspace(0.1, 1, 3000), np.arange(3000) % 300, np.full(3000, 999))
+    spread = DrawnDistances.of_items(np.linspace(0.1, 1, 3000), np.arange(3000) % 300, np.full((3000, 1), 999))
     assert spread.design_effect(0.1) == 1  # at least
 
 
@@ -83,7 +118,9 @@ def test_a_certified_limit_is_the_greatest_whose_bound_keeps_the_target() -> Non
     generator = np.random.default_rng(3)
     for photos in (1, 3):
         items = np.tile(np.arange(500), photos)
-        drawn = DrawnDistances.of_items(generator.random(500 * photos), items, generator.integers(0, 500, 500 * photos))
+        drawn = DrawnDistances.of_items(
+            generator.random(500 * photos), items, generator.integers(0, 500, (500 * photos, 1))
+        )
         limit = drawn.limit(0.05, certified=True)
         assert limit is not None
         assert drawn.fpir_upper(limit) <= 0.05 < drawn.fpir_upper(np.nextafter(limit, 2))
@@ -119,8 +156,8 @@ def test_draws_whose_file_another_item_has_are_left_out() -> None:
 
 
 def test_a_nearest_item_without_draws_is_no_drawn_item() -> None:
-    drawn = DrawnDistances.of_items(np.array([0.2, 0.1]), np.array(["b", "a"]), np.array(["x", "b"]))
-    assert drawn.nearest.tolist() == [1, -1]
+    drawn = DrawnDistances.of_items(np.array([0.2, 0.1]), np.array(["b", "a"]), np.array([["x"], ["b"]]))
+    assert drawn.others.tolist() == [[1], [-1]]
 
 
 def test_an_estimated_point_keeps_its_target_by_the_expected_rate_and_a_certified_one_by_its_bound() -> None:
