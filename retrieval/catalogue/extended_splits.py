@@ -25,7 +25,8 @@ def extend_splits(splits: Splits, photos: Sequence[Photo], *, seed: int) -> Spli
 
     A new item joins the part of its group if the group has earlier items. Otherwise it joins the part that its
     `partition` names, or a random part with the shares of `make_splits` if it names none. Items that the catalogue no
-    longer has are left out.
+    longer has are left out. So are items whose group has, by now, items in an earlier part in the order of `PARTS`: the
+    model has seen variants of them.
 
     Raises DataError if the partition of an item contradicts its part, or is unknown.
     """
@@ -38,6 +39,7 @@ def extend_splits(splits: Splits, photos: Sequence[Photo], *, seed: int) -> Spli
     group_of = {photo.item_id: photo.group or photo.item_id for photo in photos}
     found = {item: part_of[item] for item in group_of if item in part_of}
     part_of_group = _part_of_groups(found, group_of)
+    found = {item: part for item, part in found.items() if part == part_of_group[group_of[item]]}
     fresh = {item for item in group_of if item not in part_of}
     found |= {item: part_of_group[group_of[item]] for item in fresh if group_of[item] in part_of_group}
     fresh -= set(found)

@@ -98,10 +98,17 @@ def _given_parts(photos: Sequence[Photo]) -> dict[str, set[str]] | None:
             f"the partition column has {unknown or 'no train item'}",
             remedy="Use train, calibration and test for every photo, or leave the column out",
         )
+    groups = {name: {photo.group for photo in photos if photo.partition == name} - {""} for name in parts}
     for first, second in (("train", "calibration"), ("train", "test"), ("calibration", "test")):
         both = sorted(parts[first] & parts[second])
         if both:
             raise DataError(f"items are in both {first} and {second}: {listed(both)}")
+        divided = sorted(groups.get(first, set()) & groups.get(second, set()))
+        if divided:
+            raise DataError(
+                f"groups have items in both {first} and {second}: {listed(divided)}",
+                remedy="Give all items of a group one partition, or leave one of the two columns out",
+            )
     return parts
 
 

@@ -59,6 +59,16 @@ def test_a_group_that_was_fitted_on_is_never_held_out() -> None:
     assert "new-00" in extend_splits(SPLITS, [*old, replace(NEW[0], group="family")], seed=0).fit
 
 
+@pytest.mark.parametrize("part", PARTS[1:])
+def test_an_item_that_became_a_variant_of_a_fitted_one_is_held_out_no_longer(part: str) -> None:
+    variant, others = getattr(SPLITS, part)[0], set(getattr(SPLITS, part)[1:])
+    old = [replace(p, group="family") if p.item_id in {variant, SPLITS.fit[0]} else p for p in OLD]
+    extended = extend_splits(SPLITS, old, seed=0)
+    assert variant not in {item for name in PARTS for item in getattr(extended, name)}
+    assert set(getattr(extended, part)) == others
+    assert extended.fit == SPLITS.fit
+
+
 def test_the_partition_of_a_new_item_decides() -> None:
     new = [
         replace(p, partition=name)

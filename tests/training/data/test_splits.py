@@ -55,6 +55,14 @@ def test_an_item_in_two_partitions_is_refused() -> None:
         make_splits(photos, seed=0)
 
 
+def test_a_group_in_two_partitions_is_refused() -> None:
+    photos = [photo(f"t{n}", partition="train", group="mugs" if n == 3 else "") for n in range(10)]
+    tested = [photo(f"e{n}", partition="test") for n in range(3)]
+    assert make_splits([*photos, *tested], seed=0).test == ("e0", "e1", "e2")
+    with pytest.raises(DataError, match="in both train and test: mugs"):
+        make_splits([*photos, *tested, photo("e3", partition="test", group="mugs")], seed=0)
+
+
 def test_too_few_items_are_refused_with_a_remedy() -> None:
     with pytest.raises(DataError, match="at least 8 for training"):
         make_splits([photo(f"t{n}", partition="train") for n in range(7)], seed=0)
