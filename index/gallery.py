@@ -232,6 +232,7 @@ class Gallery:
     def values(self, key: str) -> list[tuple[str, str, Any]]:
         """Return photo_id, item_id and the value of a metadata key, None if it has none, of each live photo."""
         query = "SELECT photo_id, item_id, json_extract(metadata, ?) FROM photos JOIN items ON number = item"
+        query += " ORDER BY seq"
         return self._database.rows(query, (f"$.{key}",))  # unguarded: searches go on
 
     def photo(self, photo_id: str) -> tuple[str, str, dict[str, Any]] | None:

@@ -46,7 +46,17 @@ from .search.distance import Floats, Rows, plain_distance
 from .search.filters import check_columns, parse_where, to_milvus
 from .search.item_distance import NEAREST_PHOTO, About, ItemDistance, mean_photo
 from .search.item_search import ItemSearch
-from .snapshot import FIRST_FETCH, MEANS, Found, Neighbour, StoredPhoto, group_of, neighbours_of
+from .snapshot import (
+    FIRST_FETCH,
+    MEANS,
+    Found,
+    Neighbour,
+    StoredPhoto,
+    group_key,
+    group_number,
+    group_of,
+    neighbours_of,
+)
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
@@ -289,7 +299,8 @@ class MilvusGallery:
 
     def values(self, key: str) -> list[tuple[str, str, Any]]:
         """Return photo_id, item_id and the value of a metadata key, None if it has none, of each photo."""
-        return [(photo_id, item_id, metadata.get(key)) for photo_id, item_id, metadata in self.photos()]
+        rows = sorted(self.photos(), key=lambda row: row[0])
+        return [(photo_id, item_id, metadata.get(key)) for photo_id, item_id, metadata in rows]
 
     def photos(self, item_id: str | None = None) -> list[tuple[str, str, dict[str, Any]]]:
         """Return photo_id, item_id and metadata of all photos, or of those of an item; none for an unknown item."""
@@ -591,9 +602,8 @@ class MilvusPhotos:
             positions = self.number([(row["photo_id"], row["item_id"]) for row in found])
             self._read.update({row["photo_id"]: _fields(row) for row in found})
             vectors = np.array([row["vector"] for row in found], dtype=np.float32)
-            group = group_of(names[item], found[0]["metadata"])
-            number = -2 - zlib.crc32(group.encode()) if group else item
-            self._about[item] = np.array(sorted(positions)), About(mean_photo(vectors), number)
+            key = group_key(names[item], group_of(names[item], found[0]["metadata"]))
+            self._about[item] = np.array(sorted(positions)), About(mean_photo(vectors), group_number(key))
         return [self._about[item] for item in items]
 
     def nearest(self, vectors: NDArray[np.float32], k: int, *, only: Any = None) -> list[list[tuple[int, float]]]:

@@ -7,6 +7,7 @@ Shapes: n photos, live or removed; d = embedding size.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -106,12 +107,7 @@ class Caches:
         self.path, self.features_key = path, features_key
         self.about: dict[int, tuple[bytes, About]] = {}  # of items by number, with the seqs of their photos
         self.orders: SegmentCache[tuple[Rows, NDArray[np.int32]]] = SegmentCache()  # rows of a segment by item
-        self._groups: dict[str, int] = {}
         self.lists: SegmentCache[InvertedLists] = SegmentCache()  # of visual words, by their voting
-
-    def group(self, name: str) -> int:
-        """Return the number of a group of items, which is no number of an item."""
-        return self._groups.setdefault(name, -2 - len(self._groups))
 
 
 @dataclass(frozen=True)
@@ -365,8 +361,9 @@ class Snapshot:
         vectors = self.vectors(np.concatenate([np.zeros(0, np.int64), *new.values()]))
         stops = np.cumsum([len(positions) for positions in new.values()])
         for (item, positions), some in zip(new.items(), np.split(vectors, stops)[:-1], strict=True):
-            group = group_of(*self.photo(int(positions[0]))[1:])
-            found[item] = About(mean_photo(some), self.caches.group(group) if group else item)
+            _, name, metadata = self.photo(int(positions[0]))
+            key = group_key(name, group_of(name, metadata))
+            found[item] = About(mean_photo(some), group_number(key))
         if len(known) + len(new) > MEANS:
             known.clear()
         known.update({item: (self.seqs[positions].tobytes(), found[item]) for item, positions in new.items()})
@@ -515,6 +512,16 @@ def group_of(item_id: str, metadata: Mapping[str, Any]) -> str:
     value = metadata.get(GROUP)
     group = "" if value is None or value is False else str(value)
     return "" if item_id.startswith(f"{group}/") else group
+
+
+def group_key(item_id: str, group: str) -> str:
+    """Return what identifies the group of an item, or the item without one: no group has the key of an item."""
+    return f"group {hashlib.sha256(group.encode(errors='surrogatepass')).hexdigest()[:16]}" if group else item_id
+
+
+def group_number(key: str) -> int:
+    """Return the number of the group or item with a key, the same in every gallery."""
+    return int.from_bytes(hashlib.sha256(key.encode(errors="surrogatepass")).digest()[:8], "big", signed=True)
 
 
 def removed_seqs(database: Database) -> Rows:

@@ -46,7 +46,7 @@ class About:
     """What the distance of an item needs beside its nearest photo."""
 
     mean: Floats  # (d,) of its photos, of length one
-    group: int  # the same for all items of a group, which are no rivals
+    group: int  # number of the item's group (`index.snapshot.group_number`): its items are no rivals
 
 
 class Near(NamedTuple):

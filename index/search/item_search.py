@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from .details import Verifier, check_query_features
 from .distance import Floats, Rows, exact_unit, squared_from
 from .filters import Filter
-from .item_distance import CANDIDATES, ItemDistance, Near, mean_photo
+from .item_distance import CANDIDATES, RIVALS, ItemDistance, Near, mean_photo
 from .votes import most_votes
 
 if TYPE_CHECKING:
@@ -49,9 +49,8 @@ class Draw(NamedTuple):
 
     distance: float = np.inf  # item distance of the first item without the own one, inf if there is none
     nearest: int = NOBODY  # position of that item's nearest photo
-    without: float = np.inf  # item distance of the first item if that item and its group were missing too
-    rival: int = NOBODY  # position of the nearest photo of that item's nearest rival
-    without_rival: float = np.inf  # item distance of the first item if the rival and its group were missing
+    rivals: tuple[int, ...] = ()  # numbers of the groups of its nearest rivals, at most RIVALS
+    without: tuple[float, ...] = ()  # item distance of the first item if its group, or that of a rival, were missing
     plain: float = np.inf  # plain distance to the nearest photo of any other item
     own: float = np.inf  # item distance of the own item, inf if it has no other photo
     own_nearest: int = NOBODY  # position of its nearest other photo
@@ -278,23 +277,19 @@ class ItemSearch:
             first = min(measured, key=lambda near: near.own)
             plain = min(near.photo for near in measured)
             draw = draw._replace(distance=first.distance, nearest=first.position, plain=plain)
-            draw = self._with_absences(draw, measured, [each.item for each in candidates])
+            draw = self._with_rivals(draw, measured, [each.item for each in candidates])
         own_photos = self._photos_of(query, number) if number != NOBODY else np.zeros(0, np.int64)
         return self._with_own(query, draw, others, number, own_photos) if len(own_photos) else draw
 
-    def _with_absences(self, draw: Draw, measured: Sequence[Near], items: Sequence[int]) -> Draw:
-        """Return a draw with what its distance would be without the first item, and without its nearest rival."""
+    def _with_rivals(self, draw: Draw, measured: Sequence[Near], items: Sequence[int]) -> Draw:
+        """Return a draw with its rivals, and what its distance would be without the first item or one of them."""
         ordered = sorted(zip(measured, self.photos.about(items), strict=True), key=lambda pair: pair[0].own)
-        own = np.array([near.own for near, _ in ordered])
-        groups = np.array([about.group for _, about in ordered])
-        rivals = np.flatnonzero(groups != groups[0])[:1]
-        left = groups != groups[[0, *rivals]][:, None]
+        own, groups = np.array([near.own for near, _ in ordered]), np.array([about.group for _, about in ordered])
+        first, *rivals = list(dict.fromkeys(groups.tolist()))[: 1 + RIVALS]
+        left = groups != np.array([first, *rivals])[:, None]
         distances = self.distance.with_rivals(np.where(left, own, np.inf), np.broadcast_to(groups, left.shape))
-        without = distances[np.arange(len(left)), left.argmax(axis=1)].tolist()
-        if not len(rivals):
-            return draw._replace(without=without[0])
-        rival = ordered[rivals[0]][0].position
-        return draw._replace(without=without[0], rival=rival, without_rival=without[1])
+        without = distances[np.arange(len(left)), left.argmax(axis=1)]
+        return draw._replace(rivals=tuple(rivals), without=tuple(without.tolist()))
 
     def _left(
         self, query: _Query, queries: Queries, row: int, others: _Others, is_duplicate: IsDuplicate

@@ -9,7 +9,6 @@ Shapes: n draws, m probes, d = embedding size.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from collections import Counter, defaultdict
@@ -24,9 +23,9 @@ from index.errors import GalleryCorrupt, InvalidParameter
 from index.files import load_arrays, write_file
 from index.search.details import Verifier, check_query_features
 from index.search.distance import Floats, Rows, accepts
-from index.search.item_distance import ItemDistance, mean_photo
+from index.search.item_distance import RIVALS, ItemDistance, mean_photo
 from index.search.item_search import CLOSE, NOBODY, ItemSearch, Queries
-from index.snapshot import GROUP, group_of
+from index.snapshot import GROUP, group_key, group_of
 
 if TYPE_CHECKING:
     from index.gallery import Gallery
@@ -42,6 +41,7 @@ MOST_OTHERS = 64  # photos of an item to take several of
 SOURCE = "source"  # metadata key of where a photo comes from
 FOLDS_FILE = "folds.npz"  # in the folder of a gallery
 DRAWS = "draws"  # the name under which a gallery keeps draws
+RIVALRY = ("/rivals", "/without")  # endings of keys in the npz that draws of version 0.2.0 lack
 ABOUT, MARK = "about", "/"  # in the npz: the key of what all draws share, and the separator of source and field
 MOST_DRAWS = 3000  # draws of each source that a gallery keeps
 MOST_VERIFIED = 500  # the same where details are compared: 100 pairs per draw take about a minute on one core
@@ -73,15 +73,13 @@ class Draws:
     wrong: Floats  # (n,) item distance of another item that comes first although the own one is there, else inf
     duplicates: Rows  # (n,) seq of a copy of the query in another item, NOBODY if there is none
     groups: Texts = None  # type: ignore[assignment]  # (n,) key of the group of the query's item; by default, the item
-    without: Floats = None  # type: ignore[assignment]  # (n,) `distances` if the first item were missing too, else inf
-    rival_items: Texts = None  # type: ignore[assignment]  # (n,) item id of its nearest rival, "" if there is none
-    without_rival: Floats = None  # type: ignore[assignment]  # (n,) `distances` if that rival were missing, else inf
+    rivals: Rows = None  # type: ignore[assignment]  # (n, 5) numbers of the groups of the first item's rivals, or NOBODY
+    without: Floats = None  # type: ignore[assignment]  # (n, 6) `distances` without the first item or a rival, or inf
 
     def __post_init__(self) -> None:
-        unknown = np.full(len(self), np.inf)
-        defaults = {"groups": self.items, "without": unknown, "rival_items": np.full(len(self), "")}
-        for name, value in (defaults | {"without_rival": unknown}).items():
-            if getattr(self, name) is None:  # made by version 0.2.0
+        rivals, without = np.full((len(self), RIVALS), NOBODY), np.full((len(self), 1 + RIVALS), np.inf)
+        for name, value in {"groups": self.items, "rivals": rivals, "without": without}.items():
+            if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
 
     @classmethod
@@ -108,7 +106,7 @@ class Draws:
         """Return the draws of arrays by field; raise ValueError for arrays of other kinds or of unequal lengths."""
         draws, none = cls(**values), cls.none().arrays()
         for name, value in draws.arrays().items():
-            if value.dtype.kind != none[name].dtype.kind or value.shape != (len(draws),):
+            if value.dtype.kind != none[name].dtype.kind or value.shape != (len(draws), *none[name].shape[1:]):
                 raise ValueError(f"{name}: {value.dtype} {value.shape}")
         return draws
 
@@ -167,7 +165,7 @@ class Probes:
     @property
     def keys(self) -> list[str]:
         """What identifies the group of each probe's item, or the item if it has none (m,)."""
-        return [_key(*pair) for pair in zip(self.items, self.groups or [""] * len(self.items), strict=True)]
+        return [group_key(*pair) for pair in zip(self.items, self.groups or [""] * len(self.items), strict=True)]
 
     def where(self, rows: Sequence[int]) -> Probes:
         """Return the probes in some rows."""
@@ -260,6 +258,7 @@ class KeptDraws:
     version: int = -1  # of the gallery
     fingerprint: tuple[int, int] = 0, 0  # of the photos that were searched (`Snapshot.fingerprint`)
     until: int = 0  # one more than the seq of the newest photo that was searched
+    is_old: bool = False  # whether version 0.2.0 made them: without rivals, bounds are not what they are now
 
     def changed(self, gallery: AnyGallery) -> int:
         """Return the number of photos that were added or removed since the draws were made."""
@@ -283,17 +282,14 @@ class KeptDraws:
         """The number of live photos that were searched."""
         return self.fingerprint[0]
 
-    def covers(self, gallery: AnyGallery) -> bool:
-        """Return whether the draws are those of exactly the photos of a gallery's newest version."""
-        return self.changed(gallery) == 0
-
     def pack(self) -> bytes:
         """Return the draws as content for `Gallery.keep`."""
         numbers = {"version": self.version, "until": self.until, "fingerprint": self.fingerprint}
         about = {"model": self.model, "fitted": sorted(self.fitted), **numbers}
         arrays: dict[str, Any] = {ABOUT: np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}
         for source, draws in self.sources.items():
-            arrays |= {f"{source}{MARK}{name}": value for name, value in draws.arrays().items()}
+            named = {f"{source}{MARK}{name}": value for name, value in draws.arrays().items()}
+            arrays |= {name: value for name, value in named.items() if not (self.is_old and name.endswith(RIVALRY))}
         file = io.BytesIO()
         np.savez(file, **arrays)
         return file.getvalue()
@@ -319,8 +315,9 @@ class KeptDraws:
             if "groups" not in values:  # made by version 0.2.0
                 draws[source] = _with_groups(draws[source], gallery)
         photos, state = map(int, about["fingerprint"])
-        fitted = frozenset(about["fitted"])
-        return cls(about["model"], draws, fitted, int(about["version"]), (photos, state), int(about["until"]))
+        fitted, is_old = frozenset(about["fitted"]), any("rivals" not in values for values in sources.values())
+        until = int(about["until"])
+        return cls(about["model"], draws, fitted, int(about["version"]), (photos, state), until, is_old)
 
 
 def make_draws(
@@ -361,7 +358,7 @@ def make_draws(
     for _ in range(TRIES):  # others may change the gallery meanwhile
         version, now = gallery.version, gallery.snapshot()
         fitted = _fitted(gallery.values(content_key) if is_fitted is not None else (), is_fitted)
-        mates, theirs = _mates(fitted, gallery)
+        mates, theirs = (set(), set()) if is_fitted is None else _mates(fitted, gallery, is_fitted)
         fitted |= mates
         numbers = gallery.item_numbers(sorted(fitted | names))
         if gallery.version == version:
@@ -374,6 +371,8 @@ def make_draws(
         sources[WINDOWS] = drawer.windows(windows, excluded=excluded)
     for name, source in probes.items():
         draws = drawer.probes(source, numbers=[numbers.get(item, NOBODY) for item in source.items])
+        if is_fitted is not None:
+            theirs |= {key for key in {*draws.groups} - {*draws.items} if is_fitted(key, None)}
         sources[name] = draws.where(~np.isin(draws.groups, list(theirs)) | np.isin(draws.items, list(fitted)))
     present = frozenset(item for item in fitted if item in numbers)
     until = int(now.seqs[-1]) + 1 if len(now.seqs) else 0
@@ -389,13 +388,13 @@ def _fitted(listed: Iterable[tuple[str, str, str | None]], is_fitted: IsFitted |
     return fitted
 
 
-def _mates(items: Collection[str], gallery: AnyGallery) -> tuple[set[str], set[str]]:
-    """Return the items of the groups of some items, and the keys of these groups."""
-    if not items:
-        return set(), set()
+def _mates(items: Collection[str], gallery: AnyGallery, is_fitted: IsFitted) -> tuple[set[str], set[str]]:
+    """Return the items of the groups of fitted items, which may be gone from the gallery, and the groups' keys."""
     group = groups_by_item(gallery)
-    theirs = {group.get(item, "") for item in items} - {""}
-    return {item for item, name in group.items() if name in theirs}, {_key("", name) for name in theirs}
+    theirs = {group.get(item, "") for item in items}
+    theirs |= {name for name in {*group.values()} - {""} if is_fitted(group_key("", name), None)}
+    theirs -= {""}
+    return {item for item, name in group.items() if name in theirs}, {group_key("", name) for name in theirs}
 
 
 @dataclass(frozen=True)
@@ -504,11 +503,10 @@ class Drawer:
 
     def _draws(self, ids: Texts, items: Texts, groups: Texts, seqs: Rows, queries: Queries) -> Draws:
         found = self.search.draws(queries, self.is_duplicate)
-
-        def items_of(name: str) -> Texts:
-            positions = [getattr(draw, name) for draw in found]
-            named = ["" if position == NOBODY else self.photos.photo(position)[1] for position in positions]
-            return np.array(named, dtype=str)
+        nearest = ["" if draw.nearest == NOBODY else self.photos.photo(draw.nearest)[1] for draw in found]
+        rivals, without = np.full((len(found), RIVALS), NOBODY), np.full((len(found), 1 + RIVALS), np.inf)
+        for row, draw in enumerate(found):
+            rivals[row, : len(draw.rivals)], without[row, : len(draw.without)] = draw.rivals, draw.without
 
         def distances(name: str) -> Floats:
             return np.array([getattr(draw, name) for draw in found], dtype=np.float64)
@@ -523,7 +521,7 @@ class Drawer:
             seqs=seqs,
             distances=distances("distance"),
             nearest=seqs_of("nearest"),
-            nearest_items=items_of("nearest"),
+            nearest_items=np.array(nearest, dtype=str),
             plain=distances("plain"),
             own=distances("own"),
             own_nearest=seqs_of("own_nearest"),
@@ -531,9 +529,8 @@ class Drawer:
             wrong=distances("wrong"),
             duplicates=seqs_of("duplicate"),
             groups=groups,
-            without=distances("without"),
-            rival_items=items_of("rival"),
-            without_rival=distances("without_rival"),
+            rivals=rivals,
+            without=without,
         )
 
     def is_duplicate(self, query: int, position: int) -> bool:
@@ -555,8 +552,8 @@ class Drawer:
 
 
 def groups_by_item(gallery: AnyGallery) -> dict[str, str]:
-    """Return the group of each item of a gallery, "" for one without a group."""
-    return {item: group_of(item, {GROUP: value}) for _, item, value in gallery.values(GROUP)}
+    """Return the group of each item of a gallery, that of its first photo; "" for one without a group."""
+    return {item: group_of(item, {GROUP: value}) for _, item, value in reversed(gallery.values(GROUP))}
 
 
 def groups_of(photos: AnyPhotos, numbers: NDArray[np.int32], others: Texts) -> Texts:
@@ -567,14 +564,11 @@ def groups_of(photos: AnyPhotos, numbers: NDArray[np.int32], others: Texts) -> T
     wanted = np.unique(numbers[numbers != NOBODY]).tolist()
     first = {number: own[0] for number, own in zip(wanted, photos.photos_of(wanted), strict=True) if len(own)}
     named = photos.photos_at(np.array(list(first.values()), dtype=np.int64))
-    known = {number: _key(item, group_of(item, about)) for number, (_, item, about) in zip(first, named, strict=True)}
+    known = {
+        number: group_key(item, group_of(item, about)) for number, (_, item, about) in zip(first, named, strict=True)
+    }
     each = zip(numbers.tolist(), others.tolist(), strict=True)
     return np.array([known.get(number, other) for number, other in each], dtype=str)
-
-
-def _key(item: str, group: str) -> str:
-    """Return what identifies the group of an item, or the item without one: no group has the key of an item."""
-    return f"group {hashlib.sha256(group.encode(errors='surrogatepass')).hexdigest()[:16]}" if group else item
 
 
 def _with_groups(draws: Draws, gallery: AnyGallery) -> Draws:

@@ -95,7 +95,7 @@ WORLDS = {
     "100": World(100),
     "400": World(400),
     "3000": World(3000, 2, 20_000),
-    "1000, in families of about three": World(1000, 2, 5000, 333, (0.2, 0.8), (0.2, 0.2)),
+    "2000, in families of about three": World(2000, 4, 5000, 667, (0.2, 0.8), (0.2, 0.2)),
 }
 
 

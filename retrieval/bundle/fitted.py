@@ -1,7 +1,8 @@
 """The items and photos that a model was fitted on, as hashes.
 
 Items that a model was fitted on do not show how close unknown items come (`retrieval.threshold.anchor`), so a bundle
-lists them. fitted.npz holds the first 8 bytes of the SHA-256 of each item id and of each photo's content hash.
+lists them. fitted.npz holds the first 8 bytes of the SHA-256 of each item id and of each photo's content hash. Among
+the item ids are the keys of the items' groups, because other items of these are variants of fitted ones.
 
 A model that was fitted on a whole catalogue comes with fold models (`train --all-items`), each fitted without the items
 of one fold. For these items the fold model stands for one that has not seen them. With fold models, `items` has the
@@ -27,6 +28,9 @@ def content_hash(data: bytes, bbox: object) -> str:
     return hashlib.sha256(data + repr(bbox).encode()).hexdigest()
 
 
+SEVERAL = 255  # the fold of an item or group that models of several folds were fitted without
+
+
 @dataclass(frozen=True)
 class Fitted:
     """The items and photos that a model was fitted on, as hashes."""
@@ -37,7 +41,7 @@ class Fitted:
 
     @classmethod
     def of(cls, item_ids: Iterable[str], contents: Iterable[str]) -> Fitted:
-        """Hash item ids and the content hashes of photos."""
+        """Hash item ids, with the keys of their groups (`index.snapshot.group_key`), and content hashes of photos."""
         return cls(_hashes(item_ids), _hashes(contents), np.zeros(0, np.uint8))
 
     def with_folds(self, parts: Sequence[Fitted]) -> Fitted:
@@ -54,7 +58,8 @@ class Fitted:
             for number in frozenset.intersection(*(other for other in seen if other is not own)) - own
         }
         items = np.union1d(self.items, np.array(list(fold_of), np.uint64))
-        return Fitted(items, self.photos, np.array([fold_of[number] for number in items.tolist()], np.uint8))
+        folds = [fold_of.get(number, SEVERAL) for number in items.tolist()]
+        return Fitted(items, self.photos, np.array(folds, np.uint8))
 
     def union(self, other: Fitted | None) -> Fitted:
         """Return the union of what two models were fitted on, which has no folds; or this one if there is no other."""
@@ -95,7 +100,8 @@ class Fitted:
 
     @cached_property
     def _folds(self) -> dict[int, int]:
-        return dict(zip(self.items.tolist(), self.folds.tolist(), strict=True)) if len(self.folds) else {}
+        known = zip(self.items.tolist(), self.folds.tolist(), strict=True) if len(self.folds) else ()
+        return {number: fold for number, fold in known if fold != SEVERAL}
 
     @cached_property
     def _photos(self) -> frozenset[int]:

@@ -1,34 +1,37 @@
 """Splits of a catalogue with new items: known items keep their part, new ones are divided by the rules of `splits`.
 
-An item that the model was fitted on never becomes a held-out item, and the model is never fitted on a held-out item.
+An item that the model was fitted on never becomes a held-out item. The model is never fitted on a held-out item, unless
+its group has fitted ones by now: then it is a variant of these.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from retrieval.errors import DataError
 
 from .photos import Photo
-from .splits import CALIBRATION_SHARE, PARTS, TEST_SHARE, VALIDATION_SHARE, Splits, take_groups
+from .splits import CALIBRATION_SHARE, PARTS, TEST_SHARE, VALIDATION_SHARE, Splits, partitions_of_groups, take_groups
 
 FIT, VALIDATION, CALIBRATION, TEST = PARTS
 PARTITION = {FIT: "train", VALIDATION: "train", CALIBRATION: "calibration", TEST: "test"}  # by part
 GIVEN = frozenset(("", "train", "validation", "calibration", "test"))
 
 
-def extend_splits(splits: Splits, photos: Sequence[Photo], *, seed: int) -> Splits:
+def extend_splits(
+    splits: Splits, photos: Sequence[Photo], *, seed: int, is_fitted: Callable[[str], bool] = lambda _: False
+) -> Splits:
     """Return the splits of a catalogue that contains items of earlier splits and new ones.
 
-    A new item joins the part of its group if the group has earlier items. Otherwise it joins the part that its
-    `partition` names, or a random part with the shares of `make_splits` if it names none. Items that the catalogue no
-    longer has are left out. So are items whose group has, by now, items in an earlier part in the order of `PARTS`: the
-    model has seen variants of them.
+    An item joins the part of its group if the group has earlier items: the first one in the order of `PARTS`. It is
+    fitted if `is_fitted` says so of the key of its group, whose other items may be gone. Other new items join the part
+    that their `partition` names, or that of their group, or else a random part with the shares of `make_splits`. Items
+    that the catalogue no longer has are left out.
 
-    Raises DataError if the partition of an item contradicts its part, or is unknown.
+    Raises DataError if the partition of an item contradicts its part, or is unknown, or if partitions divide a group.
     """
     part_of = {item: part for part in PARTS for item in getattr(splits, part)}
     given: dict[str, set[str]] = defaultdict(set)
@@ -36,14 +39,18 @@ def extend_splits(splits: Splits, photos: Sequence[Photo], *, seed: int) -> Spli
         given[photo.item_id].add(photo.partition)
     for item, partitions in given.items():
         _check_partition(item, partitions, part_of.get(item))
+    partition_of_group = partitions_of_groups(photos)
     group_of = {photo.item_id: photo.group or photo.item_id for photo in photos}
-    found = {item: part_of[item] for item in group_of if item in part_of}
-    part_of_group = _part_of_groups(found, group_of)
-    found = {item: part for item, part in found.items() if part == part_of_group[group_of[item]]}
-    fresh = {item for item in group_of if item not in part_of}
-    found |= {item: part_of_group[group_of[item]] for item in fresh if group_of[item] in part_of_group}
-    fresh -= set(found)
-    found |= _distribute(fresh, {item: max(given[item]) for item in fresh}, group_of, np.random.default_rng(seed))
+    known = {item: part_of[item] for item in group_of if item in part_of}
+    fitted = {photo.group for photo in photos if photo.group_key != photo.item_id and is_fitted(photo.group_key)}
+    part_of_group = _part_of_groups(known, group_of) | dict.fromkeys(fitted, FIT)
+    found = {item: part_of_group[group] for item, group in group_of.items() if group in part_of_group}
+    partition = {
+        item: max(given[item]) or partition_of_group.get(group, "")
+        for item, group in group_of.items()
+        if item not in found
+    }
+    found |= _distribute(set(partition), partition, group_of, np.random.default_rng(seed))
     return Splits(*(tuple(sorted(item for item, place in found.items() if place == part)) for part in PARTS))
 
 

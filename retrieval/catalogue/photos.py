@@ -9,6 +9,7 @@ from pathlib import Path
 from sys import intern
 from typing import Any, ClassVar
 
+from index.snapshot import GROUP, group_key, group_of
 from retrieval.errors import DataError, ImageUnreadable
 from retrieval.files import read_stretch
 from retrieval.images import MAX_BYTES
@@ -61,6 +62,11 @@ class Photo:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     span: tuple[int, int] | None = None  # offset and size of the photo in a file with other content
     reads_ahead: ClassVar[bool] = True  # whether it may be read long before it is decoded
+
+    @property
+    def group_key(self) -> str:
+        """What identifies the group of the item, as a gallery has it, or the item without one."""
+        return group_key(self.item_id, group_of(self.item_id, {GROUP: self.group}))
 
     def read(self) -> bytes:
         """Return the encoded photo, truncated just above the size limit; raise ImageUnreadable if it is missing."""

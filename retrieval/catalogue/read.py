@@ -58,13 +58,13 @@ def read_catalogue(
             f"{path} contains no photos", remedy=f"File names of photos end in {', '.join(sorted(SUFFIXES))}"
         )
     _refuse_repeated([photo.photo_id for photo in photos], path)
-    photos = _with_groups(photos)
+    photos = with_groups(photos)
     infer = Path(path).suffix.lower() in CSV
     set_kinds(photos, columns or {}, known=known or {}, infer=infer, place=path)
     return photos
 
 
-def _with_groups(photos: list[Photo]) -> list[Photo]:
+def with_groups(photos: list[Photo]) -> list[Photo]:
     """Return the photos with the group that only some photos of their item have."""
     groups: dict[str, set[str]] = {}
     for photo in photos:

@@ -1,7 +1,7 @@
 """Item-disjoint splits of a catalogue, and the evaluation protocol with its query and gallery photos.
 
 fit          items that the loss is trained on
-validation   a fifth of the training items, for choosing checkpoints
+validation   a fifth of the training items, for choosing checkpoints, if the catalogue names none
 calibration  items that set the threshold once, at export
 test         items for reporting
 If items have a `group` (a family of items), no group is in two splits.
@@ -13,6 +13,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -55,13 +56,15 @@ def make_splits(photos: Sequence[Photo], *, seed: int) -> Splits:
     given = _given_parts(photos)
     generator = np.random.default_rng(seed)
     if given:
-        train, calibration, test = given["train"], given["calibration"], given["test"]
+        calibration, test = given["calibration"], given["test"]
+        train = given["train"] | given["validation"]
     else:
         items = set(group_of)
         test = take_groups(items, group_of, TEST_SHARE * len(items), generator)
         calibration = take_groups(items - test, group_of, CALIBRATION_SHARE * len(items), generator)
         train = items - test - calibration
-    validation = take_groups(train, group_of, VALIDATION_SHARE * len(train), generator)
+    drawn = take_groups(train, group_of, VALIDATION_SHARE * len(train), generator)
+    validation = given["validation"] if given and given["validation"] else drawn
     parts = [train - validation, validation, calibration, test]
     if len(parts[0]) < 2 or len(validation) < 2:
         raise _too_few(train, group_of, given=given is not None)
@@ -98,18 +101,27 @@ def _given_parts(photos: Sequence[Photo]) -> dict[str, set[str]] | None:
             f"the partition column has {unknown or 'no train item'}",
             remedy="Use train, calibration and test for every photo, or leave the column out",
         )
-    groups = {name: {photo.group for photo in photos if photo.partition == name} - {""} for name in parts}
-    for first, second in (("train", "calibration"), ("train", "test"), ("calibration", "test")):
+    for first, second in combinations(("train", "validation", "calibration", "test"), 2):
         both = sorted(parts[first] & parts[second])
         if both:
             raise DataError(f"items are in both {first} and {second}: {listed(both)}")
-        divided = sorted(groups.get(first, set()) & groups.get(second, set()))
-        if divided:
-            raise DataError(
-                f"groups have items in both {first} and {second}: {listed(divided)}",
-                remedy="Give all items of a group one partition, or leave one of the two columns out",
-            )
+    partitions_of_groups(photos)
     return parts
+
+
+def partitions_of_groups(photos: Sequence[Photo]) -> dict[str, str]:
+    """Return the partition of each group for which one is named; raise DataError if a group has several."""
+    named: dict[str, set[str]] = defaultdict(set)
+    for photo in photos:
+        if photo.group and photo.partition:
+            named[photo.group].add(photo.partition)
+    divided = sorted(group for group, partitions in named.items() if len(partitions) > 1)
+    if divided:
+        raise DataError(
+            f"groups have items in several partitions: {listed(divided)}",
+            remedy="Give all items of a group one partition, or leave one of the two columns out",
+        )
+    return {group: partition for group, (partition,) in named.items()}
 
 
 def take_groups(items: set[str], group_of: dict[str, str], count: float, generator: np.random.Generator) -> set[str]:
@@ -223,6 +235,8 @@ def query_and_gallery(
     positions = [i for i, photo in enumerate(photos) if photo.item_id in chosen]
     queries = [i for i in positions if side(photos[i]) == protocol.query_source]
     gallery = [i for i in positions if side(photos[i]) == protocol.gallery_source]
+    if not chosen:
+        raise DataError(f"the run has no {name} items", remedy="Train a new run on a catalogue with more items")
     if not positions:
         raise DataError(
             f"the catalogue has no photo of the {len(chosen)} {name} items", remedy="Restore them, or train a new run"

@@ -10,7 +10,7 @@ out of the gallery in at most the target share of searches (`DrawnDistances.limi
 
 The target is *certified* if the upper 95 % Clopper-Pearson bound over the effective number of independent items keeps
 it (`DrawnDistances.design_effect`), and *estimated* if only the observed rate does. With few items, a certified
-threshold finds little, so targets are certified from 300 items on, or on request.
+threshold finds little, so targets are certified from 300 independent items on, or on request.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def anchor(
     shift, cap:
         Query shift of the own draws, if any, and upper limit of the threshold.
     certify:
-        Certify the target even with fewer than 300 items, or raise.
+        Certify the target even with fewer than 300 independent items, or raise.
     fitted:
         Items that the model was fitted on. Labelled queries for them tell the TPIR and set no threshold.
     least_items:
@@ -156,10 +156,9 @@ def _uncertified(drawn: DrawnDistances, target_fpir: float) -> CalibrationError:
             "threshold and certifies none",
             remedy="Leave --certify out, or use a model that was not fitted on these items",
         )
-    effective = drawn.items / drawn.design_effect(-math.inf)
     return CalibrationError(
         f"{drawn.items} items cannot certify an FPIR of {target_fpir:g}: "
-        f"they count as {effective:.0f} independent ones, and {items_needed(target_fpir)} are needed",
+        f"they count as {drawn.independent_items:.0f} independent ones, and {items_needed(target_fpir)} are needed",
         remedy="Add items, label more photos, accept more false matches with a larger --target-fpir, or leave "
         "--certify out",
     )
@@ -185,7 +184,7 @@ def _choose(
             f"{pairs} like one item under two ids, such as {' and '.join(twins[0])}: merge them, or give both one group"
         )
     for status in (CERTIFIED, ESTIMATED):
-        if status == CERTIFIED and not certify and drawn.items < CERTIFIED_FROM:
+        if status == CERTIFIED and not certify and drawn.independent_items < CERTIFIED_FROM:
             continue
         limit = drawn.limit(target, certified=status == CERTIFIED)
         if limit is None and certify:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from index.location import AnyGallery
 from index.search.leave_one_out import OWN, Draws, KeptDraws, suspected_twins
+from index.snapshot import group_number
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.search.result import REVIEW_P
 
@@ -21,7 +22,7 @@ PROBE = "probe"  # calibration queries of the bundle
 REFERENCE = "reference"  # gallery photos of the same items, to measure the query shift
 LABELLED = "labelled"  # users' photos with item ids of this gallery
 UNKNOWN = "unknown"  # users' photos that show no item of this gallery
-CERTIFIED_FROM = 300  # items from which a threshold is certified
+CERTIFIED_FROM = 300  # independent items from which a threshold is certified
 LEAST_ITEMS = 20  # fewer items set no threshold
 STEPS = 257  # numbers of accepted draws that are tried for an estimated threshold
 TOLERANCE = 1e-12  # of sums of weights
@@ -71,8 +72,8 @@ class DrawnDistances:
     distances: Floats  # (n,) ascending, inf where there is no other item
     weights: Floats  # (n,) sum to 1, with an equal sum for each item
     codes: NDArray[np.int64]  # (n,) number of the item of each draw, from 0
-    others: NDArray[np.int64]  # (n, 2) numbers of the nearest other item and of its rival, -1 if not among the items
-    without: Floats  # (n, 2) item distances if one of these two were missing
+    others: NDArray[np.int64]  # (n, k) numbers of the nearest other item and of its rivals, -1 if not among the items
+    without: Floats  # (n, k) item distances if one of these were missing
     items: int
     margin: float = 0.0  # by how much the distances may be too great, which bounds allow for
     cross_fitted: int = 0  # number of items drawn by fold models, with which nothing is certified
@@ -88,18 +89,17 @@ class DrawnDistances:
         calibration photos of the items `without`, which the model was fitted on, are left out too: they are too far
         from other items.
         """
-        shift, by, used = shift or Shift(), [np.zeros(0)], [Draws.none()]
+        shift, shifts, used = shift or Shift(), [np.zeros(0)], [Draws.none()]
         for name, draws in sources.items():
             chosen = np.isfinite(draws.distances) & (draws.duplicates < 0)
             if name in (LABELLED, PROBE):
                 chosen &= ~np.isin(draws.items, list(without))
             if name in (OWN, PROBE, LABELLED, UNKNOWN):
-                by.append(np.full(int(chosen.sum()), shift.applied if name == OWN else 0.0))
+                shifts.append(np.full(int(chosen.sum()), shift.applied if name == OWN else 0.0))
                 used.append(draws.where(chosen))
-        every, moved = Draws.joined(used), np.concatenate(by)
-        others = [_groups_of(items, every) for items in (every.nearest_items, every.rival_items)]
-        fewer = np.stack([every.without, every.without_rival], axis=1) + moved[:, None]
-        found = cls.of_items(every.distances + moved, every.groups, np.stack(others, axis=1), fewer)
+        every, moves = Draws.joined(used), np.concatenate(shifts)
+        others, fewer = _deciding_groups(every), every.without + moves[:, None]
+        found = cls.of_items(every.distances + moves, every.groups, others, fewer)
         own = sources.get(OWN, Draws.none())
         cross_fitted = len(set(own.items) & set(without))
         margin = shift.margin(found.shift_errors(shift.error)) if OWN in sources else 0.0
@@ -115,13 +115,13 @@ class DrawnDistances:
     ) -> DrawnDistances:
         """Return distances (n,) of draws with their items.
 
-        Where they are known, `others` are the nearest other items and their rivals (n, 2), and `without` are the
-        distances (n, 2) if one of these were missing.
+        Where they are known, `others` are the nearest other items and their rivals (n, k), and `without` are the
+        distances (n, k) if one of these were missing.
         """
         labels, codes, counts = np.unique(items, return_inverse=True, return_counts=True)
         order = np.argsort(distances, kind="stable")
         weights = 1 / counts[codes] / max(1, len(counts))
-        numbers = np.full((len(distances), 2), -1)
+        numbers = np.full((len(distances), 1), -1)
         if others is not None:
             places = np.searchsorted(labels, others) % max(1, len(labels))
             numbers = np.where(np.isin(others, labels), places, -1)
@@ -172,13 +172,18 @@ class DrawnDistances:
             return LEAST_EFFECT
         further = self.distances[accepted] if accepted < len(self.distances) else np.inf
         changes = (np.arange(len(self.distances)) < accepted)[:, None] * 1.0 - (self.without < further)
-        rows, columns = np.nonzero((changes != 0) & (self.others >= 0))
+        rows, columns = np.nonzero((changes != 0) & (self.others >= 0) & (self.others != self.codes[:, None]))
         pairs, place = np.unique(self.codes[rows] * self.items + self.others[rows, columns], return_inverse=True)
         sums = np.bincount(place, changes[rows, columns] * self.weights[rows] * self.items, minlength=len(pairs))
         first, second = np.divmod(pairs, self.items)
         _, there, back = np.intersect1d(pairs, second * self.items + first, return_indices=True)
         together = float((sums[there] * sums[back]).sum())
         return max(LEAST_EFFECT, (float((hits**2).sum()) + together) / float(hits.sum()))
+
+    @property
+    def independent_items(self) -> float:
+        """The number of independent items that the items count as, where few draws are accepted."""
+        return self.items / self.design_effect(-math.inf)
 
     def limit(self, target: float, *, certified: bool) -> float | None:
         """Return the greatest threshold that keeps a target FPIR, None if there are too few items for it.
@@ -305,11 +310,21 @@ class DrawnDistances:
         return min(1.0, (1 + self.items * self.fpir(distance)) / (1 + self.items))
 
 
-def _groups_of(items: NDArray[np.str_], draws: Draws) -> NDArray[np.str_]:
-    """Return the groups of items (n,) as draws name them, "" for an item that was not drawn."""
-    named, first = np.unique(draws.items, return_index=True)
-    places = np.searchsorted(named, items) % max(1, len(named))
-    return np.where(np.isin(items, named), draws.groups[first][places], "")
+def _deciding_groups(draws: Draws) -> NDArray[np.str_]:
+    """Return the groups (n, k) of the first item of each draw and of its rivals, "" for one that was not drawn."""
+    items, first = np.unique(draws.items, return_index=True)
+    groups = draws.groups[first]
+    numbers = np.array([group_number(group) for group in groups.tolist()], dtype=np.int64)
+    order = np.argsort(numbers)
+    nearest = _looked_up(draws.nearest_items[:, None], items, groups)
+    return np.hstack([nearest, _looked_up(draws.rivals, numbers[order], groups[order])])
+
+
+def _looked_up(wanted: NDArray[np.generic], known: NDArray[np.generic], values: NDArray[np.str_]) -> NDArray[np.str_]:
+    """Return the value of each wanted key, "" for one that is not among the known ones (m,), which are ascending."""
+    if not len(known):
+        return np.full(wanted.shape, "")
+    return np.where(np.isin(wanted, known), values[np.searchsorted(known, wanted) % len(known)], "")
 
 
 @dataclass(frozen=True)
@@ -339,7 +354,7 @@ class GalleryRates:
             own_kind = {OWN: kept.sources[name]}
             of_kind = DrawnDistances.of(own_kind, shift=Shift.of(point), without=kept.fitted)
             if of_kind.items >= LEAST_ITEMS:
-                certify = point.status == CERTIFIED and of_kind.items >= CERTIFIED_FROM
+                certify = point.status == CERTIFIED and of_kind.independent_items >= CERTIFIED_FROM
                 set_point = of_kind.point(point.target_fpir, certify=certify)
                 kinds[name] = replace(rates, drawn=of_kind), set_point
         return replace(rates, kinds=kinds)

@@ -26,6 +26,7 @@ from index.search.leave_one_out import (
     groups_by_item,
     make_draws,
 )
+from index.snapshot import group_key
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
@@ -92,7 +93,9 @@ class Proposal:
         if self.before is None:
             return f"The gallery got its first threshold, {self.point.threshold:.4f}."
         rates, old, new = GalleryRates.of(self.draws, self.before), self.before.threshold, self.point.threshold
-        found = "" if rates is None else f" of {rates.expected(old):.1%}"
+        certified = self.before.status == CERTIFIED
+        rate = None if rates is None else rates.fpir_upper(old) if certified else rates.expected(old)
+        found = "" if rate is None else f" of {'up to ' if certified else ''}{rate:.1%}"
         if new == old:
             return f"The threshold {old:.4f} is no longer certified: it is {self.point.status} for the items left."
         return (
@@ -197,7 +200,7 @@ def measure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tight
     promise, else a new one. Nothing is written: see `Proposal.write`.
     """
     made_of, stored, known = _made_of(gallery), gallery.kept(POINT), KeptDraws.read(gallery)
-    is_new = known is None or known.model != bundle.draws_id or known.changed(gallery) > 0
+    is_new = known is None or known.is_old or known.model != bundle.draws_id or known.changed(gallery) > 0
     draws = gallery_draws(bundle, gallery) if known is None or is_new else known
     before, why_not, action = stored_point(stored, bundle), "", "tighten the threshold"
     point = before
@@ -210,7 +213,7 @@ def measure(bundle: Bundle, gallery: AnyGallery, *, cap: float = math.inf, tight
             point, why_not = _point(gallery, draws, bundle.operating_point.target_fpir, cap=cap)
     else:
         stricter = _stricter(gallery, draws, before) if tighten else None
-        is_old = before.evidence.get("gallery_version") != draws.version
+        is_old = is_new or before.evidence.get("gallery_version") != draws.version
         point = _told_anew(gallery, draws, stricter or before) if stricter or is_old else before
     served = served_point(stored, bundle, gallery)
     return Proposal(
@@ -239,7 +242,7 @@ def changed_share(bundle: Bundle, gallery: AnyGallery) -> float:
     It is 1 without draws, and 0 if the draws belong to another bundle, which measures the gallery itself.
     """
     known = KeptDraws.read(gallery)
-    if known is None:
+    if known is None or known.is_old:
         return 1.0
     return min(1.0, known.changed(gallery) / max(1, known.photos)) if known.model == bundle.draws_id else 0.0
 
@@ -382,8 +385,9 @@ def _fold_draws(bundle: Bundle, gallery: AnyGallery, fitted: Collection[str]) ->
     named = groups_by_item(gallery)
     folds_of = defaultdict[str, set[int]](set)  # of the items of a group, or of an item without one
     for item, group in named.items():
-        if (fold := known.fold_of(item)) is not None:
-            folds_of[group or f" {item}"].add(fold)
+        for name in {item, group_key(item, group)}:
+            if (fold := known.fold_of(name)) is not None:
+                folds_of[group or f" {item}"].add(fold)
     fold_of = {item: folds_of[named.get(item, "") or f" {item}"] for item in fitted if item not in moved}
     return fold_draws(
         gallery,

@@ -72,7 +72,7 @@ def describe_rate(rates: GalleryRates, point: OperatingPoint) -> str:
     told = (
         f"An unknown item now returns a match in {expected:.1%} of searches (at most {upper:.1%} with 95 % confidence)."
     )
-    low = expected < LOW_FPIR * point.target_fpir
+    low = (upper if point.status == CERTIFIED else expected) < LOW_FPIR * point.target_fpir
     return f"{told} `retrieval calibrate` may set a threshold that finds more." if low else told
 
 

@@ -64,7 +64,7 @@ def test_draws_equal_those_of_a_local_gallery_through_any_history(
         for source in (OWN, "probe"):
             assert facts(made[0].sources[source]) == facts(made[1].sources[source])
         assert made[0].fitted == made[1].fitted
-        assert made[0].covers(milvus)
+        assert made[0].changed(milvus) == 0
     assert milvus.items == local.items
     assert milvus.item_numbers(["i0", "nothing"]).keys() == local.item_numbers(["i0", "nothing"]).keys()
     milvus.close()
@@ -101,7 +101,7 @@ def test_draws_do_not_cover_photos_of_a_change_that_was_not_finished(
     gallery.add(["a", "b"], ["x", "y"], unit(2))
     draws = made_from(gallery, NEAREST_PHOTO)
     gallery.keep({DRAWS: draws.pack()}, "measure")
-    assert draws.covers(gallery)
+    assert draws.changed(gallery) == 0
 
     def crash(*_: object) -> None:
         raise KeyboardInterrupt
@@ -112,8 +112,8 @@ def test_draws_do_not_cover_photos_of_a_change_that_was_not_finished(
             gallery.add(["c"], ["z"], unit(1, 5)) if change == "add" else gallery.remove(photo_ids=["b"])
     assert len(gallery.snapshot().seqs) == len(gallery)
     opened = MilvusGallery.open(address)
-    assert not draws.covers(opened)
+    assert draws.changed(opened)
     opened.add(["d"], ["z"], unit(1, 6))
     assert opened.snapshot().fingerprint == MilvusGallery.open(address).snapshot().fingerprint
-    assert not draws.covers(opened)
+    assert draws.changed(opened)
     opened.close()

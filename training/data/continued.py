@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.catalogue.photos import QUERIES, ROLES, Photo
-from retrieval.catalogue.read import read_catalogue
+from retrieval.catalogue.read import read_catalogue, with_groups
 from retrieval.catalogue.remote import RemotePhoto
 from retrieval.catalogue.splits import EvaluationProtocol, Splits, side
 from retrieval.errors import ImageRefused
@@ -52,7 +52,7 @@ def merge_catalogues(catalogues: Sequence[str], protocol: EvaluationProtocol) ->
             photo_id += " (2)"
         if photo.item_id:
             found[photo_id] = replace(photo, photo_id=photo_id)
-    return [*found.values()], {photo_id for photo_id, photo in found.items() if place_of(photo) in added}
+    return with_groups([*found.values()]), {photo_id for photo_id, photo in found.items() if place_of(photo) in added}
 
 
 def _as_query(photo: Photo, protocol: EvaluationProtocol) -> Photo:
@@ -70,7 +70,7 @@ def copies_across(photos: Sequence[Photo], splits: Splits, *, added: Collection[
     """Return the ids of added photos that are copies of photos on the other side, and of fitted ones that are held out.
 
     A copy has the same file content and bounding box, under any name. Of two added photos, the later one is returned.
-    `fitted` is what the earlier run was fitted on: photos of it may be under held-out items now.
+    `fitted` is what the earlier run was fitted on: photos of it, or variants, may be under held-out items now.
     """
     fit = set(splits.fit)
     sides: dict[str, set[bool]] = defaultdict(set)
@@ -81,11 +81,16 @@ def copies_across(photos: Sequence[Photo], splits: Splits, *, added: Collection[
         for photo, digest in zip(ordered, digests, strict=True):
             is_fit = photo.item_id in fit
             is_copy = photo.photo_id in added and (not is_fit) in sides[digest]
-            if is_copy or (not is_fit and fitted.contains(photo.item_id, digest)):
+            if is_copy or (not is_fit and is_fitted(photo, fitted, digest)):
                 found.add(photo.photo_id)
             else:
                 sides[digest].add(is_fit)
     return found
+
+
+def is_fitted(photo: Photo, fitted: Fitted, content: str) -> bool:
+    """Return whether a model was fitted on a photo with a content hash, on its item, or on its item's group."""
+    return fitted.contains(photo.item_id, content) or fitted.contains(photo.group_key, None)
 
 
 def photo_content(photo: Photo) -> str:

@@ -60,7 +60,8 @@ def fit_to_catalogue(
         pretrained = replace(pretrained, verifier=verifier)
     if projected:
         contents = (content_hash(photo.read(), photo.bbox) for photo in chosen)
-        pretrained = replace(pretrained, fitted=Fitted.of({photo.item_id for photo in chosen}, contents))
+        names = {name for photo in chosen for name in (photo.item_id, photo.group_key)}
+        pretrained = replace(pretrained, fitted=Fitted.of(names, contents))
     return pretrained, told
 
 

@@ -35,7 +35,7 @@ from retrieval.files import naming, write_file
 from retrieval.images import Preprocessing
 from training.backbones import rebuild_backbone
 from training.config import AUTO, SMALL, Settings
-from training.data.continued import merge_catalogues, photo_content
+from training.data.continued import is_fitted, merge_catalogues, photo_content
 from training.evaluation.mixed import Comparison, worse
 from training.model import EmbeddingModel
 
@@ -148,13 +148,14 @@ class Run:
     def without_fitted(self, photos: Sequence[Photo]) -> list[Photo]:
         """Return photos without those of held-out items that are in the list of what the run was fitted on.
 
-        They are copies, or the catalogue had them under another item when the run was trained.
+        They are copies, the catalogue had them under another item when the run was trained, or their item is of the
+        group of a fitted one by now.
         """
         fitted, fit = _listed(self.path), set(self.splits.fit)
         if fitted is None:
             return list(photos)
         held_out = [photo for photo in photos if photo.item_id not in fit]
-        known = {photo.photo_id for photo in held_out if fitted.contains(photo.item_id, photo_content(photo))}
+        known = {photo.photo_id for photo in held_out if is_fitted(photo, fitted, photo_content(photo))}
         return [photo for photo in photos if photo.photo_id not in known]
 
     @property
@@ -310,8 +311,10 @@ def _listed(path: Path) -> Fitted | None:
 
 
 def fitted_on(items: Collection[str], photos: Iterable[Photo]) -> Fitted:
-    """Return what a model is fitted on: the items, and the content of all of their photos."""
-    return Fitted.of(items, (content_hash(photo.read(), photo.bbox) for photo in photos if photo.item_id in items))
+    """Return what a model is fitted on: the items, their groups, and the content of all of their photos."""
+    fit = [photo for photo in photos if photo.item_id in items]
+    names = {*items, *(photo.group_key for photo in fit)}
+    return Fitted.of(names, (content_hash(photo.read(), photo.bbox) for photo in fit))
 
 
 def held_out_in(run: Run, photos: Iterable[Photo]) -> list[str]:

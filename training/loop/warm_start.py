@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,8 +57,10 @@ class Continuation:
         catalogues = list(dict.fromkeys([*start.catalogues, settings.catalogue]))
         protocol = start.protocol
         photos, added = merge_catalogues(catalogues, protocol)
-        parts = splits or extend_splits(start.splits, photos, seed=SPLIT_SEED)
-        copies = copies_across(photos, parts, added=added, fitted=start.fitted_on())
+        earlier = start.fitted_on()
+        is_fitted = partial(earlier.contains, content=None)
+        parts = splits or extend_splits(start.splits, photos, seed=SPLIT_SEED, is_fitted=is_fitted)
+        copies = copies_across(photos, parts, added=added, fitted=earlier)
         kept = [photo for photo in photos if photo.photo_id not in copies]
         unseen, fitted = set(start.held_out), set(start.splits.fit)
         trained = {place_of(photo) for photo in start.photos() if photo.photo_id not in unseen}
@@ -67,12 +70,11 @@ class Continuation:
     def document(self) -> dict[str, Any]:
         """Return the facts about the earlier run that the new run records."""
         before, now = self.start.splits.to_dict(), self.splits.to_dict()
-        known = {item for items in before.values() for item in items}
         return {
             "run": str(self.start.path.resolve()),
             "catalogues": list(self.catalogues),
             "left_out": sorted(self.left_out),
-            "new_items": {part: sum(item not in known for item in items) for part, items in now.items()},
+            "new_items": {part: len({*items} - {*before[part]}) for part, items in now.items()},
         }
 
     def model(self) -> EmbeddingModel:

@@ -28,12 +28,13 @@ from index.search.leave_one_out import (
     Windows,
     evenly_spaced,
     every_item_once,
+    groups_by_item,
     hashed,
     make_draws,
     sample,
     suspected_twins,
 )
-from index.snapshot import GROUP
+from index.snapshot import GROUP, group_key, group_number
 from tests.index.search.fake_verifier import FakeVerifier
 from tests.index.vectors import DIM, filled, unit
 from tests.world import shuffled
@@ -111,7 +112,7 @@ def test_a_draw_is_the_nearest_photo_of_another_item(tmp_path: Path) -> None:
         assert draws.wrong[row] == (np.inf if own.min() < others.min() else others.min())
 
 
-def test_a_draw_knows_its_distance_without_the_first_item_and_without_its_rival(tmp_path: Path) -> None:
+def test_a_draw_knows_its_distance_without_the_first_item_and_without_each_of_its_rivals(tmp_path: Path) -> None:
     """Each is that of a gallery from which the item was removed, with the other items of its group."""
     item_distance, groups = ItemDistance.default(), {4: "mugs", 7: "mugs", 2: "cups", 9: "cups", 1: "cups"}
     items = np.random.default_rng(5).permutation(np.arange(36) % 12)
@@ -126,26 +127,28 @@ def test_a_draw_knows_its_distance_without_the_first_item_and_without_its_rival(
             made.add(ids, [names[row] for row in rows], vectors[rows], metadata=[abouts[row] for row in rows])
             return Drawer(ItemSearch(made.snapshot(), item_distance)).own()
 
-    draws, rivals = drawn(np.ones(36, bool)), 0
-    group_of = {name: groups.get(item, name) for name, item in zip(names, items.tolist(), strict=True)}
-    for missing in sorted(set(group_of.values())):
-        left = np.array([group_of[name] != missing for name in names])
-        fewer = by_id(drawn(left), "distances")
-        for row, name in enumerate(draws.ids.tolist()):
-            if group_of[str(draws.nearest_items[row])] == missing:
-                assert draws.without[row] == pytest.approx(fewer[name], abs=1e-9)
-            elif group_of[str(draws.rival_items[row])] == missing:
-                rivals += 1
-                assert draws.without_rival[row] == pytest.approx(fewer[name], abs=1e-9)
-                assert draws.without_rival[row] < draws.distances[row]
-    assert rivals == len(draws) == 36
+    draws, compared = drawn(np.ones(36, bool)), 0
+    keys = [group_key(name, groups.get(item, "")) for name, item in zip(names, items.tolist(), strict=True)]
+    key_of = dict(zip(names, keys, strict=True))
+    for missing in sorted(set(keys)):
+        fewer = by_id(drawn(np.array([key != missing for key in keys])), "distances")
+        first = np.array([key_of[name] == missing for name in draws.nearest_items.tolist()])
+        rows, places = np.column_stack([first, draws.rivals == group_number(missing)]).nonzero()
+        for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+            compared += 1
+            assert draws.without[row, place] == pytest.approx(fewer[str(draws.ids[row])], abs=1e-9)
+            assert place == 0 or draws.without[row, place] <= draws.distances[row]
+        for row in set(range(len(draws))) - set(rows.tolist()):
+            if str(draws.ids[row]) in fewer:  # the rivals that come after the fifth one decide nothing
+                assert fewer[str(draws.ids[row])] == pytest.approx(draws.distances[row], abs=1e-9)
+    assert compared == 36 * 6
 
 
 def test_a_draw_that_finds_one_item_has_no_rival(tmp_path: Path) -> None:
     with shop(tmp_path / "g", {"a0": ("a", 0.0), "b0": ("b", 10.0)}) as gallery:
         draws = drawer(gallery).own()
-    assert set(draws.rival_items.tolist()) == {""}
-    assert set(draws.without.tolist()) == set(draws.without_rival.tolist()) == {np.inf}
+    assert np.isinf(draws.without).all()
+    assert (draws.rivals == NOBODY).all()
 
 
 def test_a_photo_of_another_item_that_is_as_near_as_the_own_one_comes_first(tmp_path: Path) -> None:
@@ -169,6 +172,31 @@ def test_items_of_the_group_of_a_fitted_one_are_not_drawn_but_found(tmp_path: Pa
         probes = Probes(unit(3, 5), ["x", "y", "z"], ["new mug", "new jar", "a"], groups=["mug", "jar", "mug"])
         asked = kept(gallery, is_fitted=lambda item, _: item == "a", probes={"probe": probes}).sources["probe"]
         assert set(asked.items) == {"new jar", "a"}  # those of fitted items are left out where a threshold is set
+
+
+def test_variants_of_fitted_items_that_are_gone_are_not_drawn(tmp_path: Path) -> None:
+    """A bundle knows the groups of the items that its model was fitted on."""
+    groups = {"c": "mug", "b": "jar"}
+    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e") as gallery:
+        items = ["c", "b", "d", "c", "e", "b"]
+        abouts = [{GROUP: groups[item]} if item in groups else {} for item in items]
+        gallery.add([f"p{row}" for row in range(6)], items, unit(6, 8), metadata=abouts)
+        seen = {group_key("", "mug"), group_key("", "cup"), "gone"}
+        probes = Probes(unit(3, 5), ["x", "y", "z"], ["new mug", "new cup", "new jar"], groups=["mug", "cup", "jar"])
+        made = kept(gallery, is_fitted=lambda name, _: name in seen, probes={"probe": probes})
+    assert made.fitted == {"c"}
+    assert set(made.sources[OWN].items) == {"b", "d", "e"}
+    assert set(made.sources["probe"].items) == {"new jar"}
+
+
+def test_the_group_of_an_item_is_that_of_its_first_photo(tmp_path: Path) -> None:
+    """Later photos may come from a table that names no groups, or others."""
+    photos = [("c", "mug"), ("a", "mug"), ("b", "jar"), ("c", ""), ("b", "mug"), ("d", ""), ("d", "mug")]
+    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e") as gallery:
+        for row, (item, group) in enumerate(photos):
+            gallery.add([f"p{9 - row}"], [item], unit(1, row), metadata=[{GROUP: group} if group else {}])
+        assert groups_by_item(gallery) == {"c": "mug", "a": "mug", "b": "jar", "d": ""}
+        assert kept(gallery, is_fitted=lambda item, _: item == "a").fitted == {"a", "c"}
 
 
 def test_items_that_the_model_was_fitted_on_are_not_drawn_but_found(tmp_path: Path) -> None:
@@ -434,7 +462,7 @@ def test_draws_are_kept_and_read(tmp_path: Path) -> None:
         assert KeptDraws.read(gallery) is None
         made = kept(gallery, probes=probes, is_fitted=lambda item, _: item == "c")
         assert (made.photos, made.until) == (5, 5)
-        assert made.covers(gallery)
+        assert made.changed(gallery) == 0
         gallery.keep({DRAWS: made.pack()}, "measure")
         read = KeptDraws.read(gallery)
         assert read is not None
@@ -447,7 +475,7 @@ def test_draws_are_kept_and_read(tmp_path: Path) -> None:
         assert set(read.sources[OWN].items) == {"a", "b", "d"}
         assert by_id(read.sources[OWN], "nearest_items")["d0"] == "c"  # fitted items are found
         gallery.remove(photo_ids=["a0"])
-        assert not read.covers(gallery)
+        assert read.changed(gallery)
         gallery._database._connection.execute("UPDATE kept SET content = 'x' WHERE name = ?", (DRAWS,))
         assert KeptDraws.read(gallery) is None
 
@@ -491,7 +519,7 @@ def test_an_update_is_of_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(reader, "item_numbers", removed_meanwhile)
         made = kept(reader, probes=probes)
         assert made.sources["probe"].nearest_items.tolist() == ["a"]
-        assert made.covers(reader)  # the version that was read is the one after the removal
+        assert made.changed(reader) == 0  # the version that was read is the one after the removal
 
 
 def test_what_was_read_of_one_version_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -509,7 +537,7 @@ def test_what_was_read_of_one_version_is_not_read_again(tmp_path: Path, monkeypa
         monkeypatch.setattr(reader, "item_numbers", removed_at_last)
         made = kept(reader, probes=probes)
         assert made.sources["probe"].nearest_items.tolist() == ["a"]  # b is left out of the search for it
-        assert made.covers(reader)
+        assert made.changed(reader) == 0
 
 
 def test_a_copy_by_its_pixels_is_passed_over_only_if_it_is_close(tmp_path: Path) -> None:
@@ -535,7 +563,7 @@ def test_changed_counts_added_and_removed_photos(tmp_path: Path) -> None:
         put(gallery, {"e0": ("e", 80.0)})
         assert gallery.snapshot().photos == made.photos
         assert made.changed(gallery) == 2
-        assert not made.covers(gallery)
+        assert made.changed(gallery)
         gallery.remove(photo_ids=["e0"])
         assert made.changed(gallery) == 1
 

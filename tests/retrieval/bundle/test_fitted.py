@@ -47,6 +47,14 @@ def test_a_photo_that_several_fold_models_were_not_fitted_on_has_no_fold() -> No
         assert all(read.contains("new", photo) for photo in "pqr")
 
 
+def test_a_group_of_which_items_are_in_several_folds_has_no_fold() -> None:
+    parts = [Fitted.of(["b", "c", "family"], []), Fitted.of(["a", "c", "family"], []), Fitted.of(["a", "b"], [])]
+    fitted = Fitted.of(["a", "b", "c", "family", "of none"], []).with_folds(parts)
+    for read in (fitted, Fitted.unpack(fitted.pack())):
+        assert [read.fold_of(name) for name in ("a", "b", "c", "family", "of none")] == [0, 1, 2, 2, None]
+        assert read.contains("of none", None)
+
+
 @pytest.mark.parametrize("name", ["items", "photos", "folds"])
 def test_arrays_of_another_shape_are_refused(name: str) -> None:
     fitted = Fitted.of(["a", "b"], ["p", "q"])

@@ -60,13 +60,30 @@ def test_a_group_that_was_fitted_on_is_never_held_out() -> None:
 
 
 @pytest.mark.parametrize("part", PARTS[1:])
-def test_an_item_that_became_a_variant_of_a_fitted_one_is_held_out_no_longer(part: str) -> None:
+def test_an_item_that_became_a_variant_of_a_fitted_one_joins_it(part: str) -> None:
     variant, others = getattr(SPLITS, part)[0], set(getattr(SPLITS, part)[1:])
     old = [replace(p, group="family") if p.item_id in {variant, SPLITS.fit[0]} else p for p in OLD]
     extended = extend_splits(SPLITS, old, seed=0)
-    assert variant not in {item for name in PARTS for item in getattr(extended, name)}
     assert set(getattr(extended, part)) == others
-    assert extended.fit == SPLITS.fit
+    assert set(extended.fit) == {*SPLITS.fit, variant}
+
+
+def test_new_variants_of_fitted_items_that_are_gone_are_fitted() -> None:
+    fresh = [replace(p, group=f"g{number % 4}") for number, p in enumerate(NEW)]
+    seen = {replace(fresh[0], item_id="gone").group_key, OLD[0].item_id}
+    extended = extend_splits(SPLITS, [*OLD, *fresh], seed=0, is_fitted=seen.__contains__)
+    assert {p.item_id for p in fresh if p.group == "g0"} <= set(extended.fit)
+    assert {p.item_id for p in fresh} & {*extended.validation, *extended.calibration, *extended.test}
+    assert extended.fit[: len(SPLITS.fit)] != extended.fit
+    assert set(SPLITS.test) <= set(extended.test)
+
+
+def test_new_items_of_one_group_join_one_part() -> None:
+    family = [replace(NEW[0], group="family", partition="test"), *(replace(p, group="family") for p in NEW[1:4])]
+    extended = extend_splits(SPLITS, [*OLD, *family], seed=0)
+    assert {"new-00", "new-01", "new-02", "new-03"} <= set(extended.test)
+    with pytest.raises(DataError, match="in several partitions: family"):
+        extend_splits(SPLITS, [*OLD, *family, replace(NEW[5], group="family", partition="calibration")], seed=0)
 
 
 def test_the_partition_of_a_new_item_decides() -> None:

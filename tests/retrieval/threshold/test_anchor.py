@@ -259,6 +259,16 @@ def test_thresholds_are_certified_from_300_items_on(items: int, status: str) -> 
     assert anchor({OWN: own}, 0.05, gallery_items=items).status == status
 
 
+@pytest.mark.parametrize(("items", "status"), [(560, ESTIMATED), (600, CERTIFIED)])
+def test_items_of_which_two_decide_each_other_are_certified_from_600_on(items: int, status: str) -> None:
+    """They count as half as many, and a certificate of fewer than 300 would find little."""
+    found = np.repeat(np.random.default_rng(0).random(items // 2), 2)
+    own = draws(found, np.arange(items), nearest=np.arange(items) ^ 1)
+    assert drawn_from(own).independent_items == pytest.approx(items / 2)
+    assert anchor({OWN: own}, 0.05, gallery_items=items).status == status
+    assert anchor({OWN: own}, 0.05, gallery_items=items, certify=True).status == CERTIFIED
+
+
 @pytest.mark.parametrize(("items", "photos"), [(19, "catalogue photos"), (20, "labelled queries")])
 def test_labelled_queries_of_20_items_or_more_tell_the_tpir(items: int, photos: str) -> None:
     own = draws(np.linspace(0.5, 1, 40), np.arange(40), own=np.full(40, 0.1))
@@ -473,10 +483,19 @@ def test_a_point_that_misses_its_target_is_replaced_by_one_of_its_status_that_ke
     assert tightened(lowest, source) is None  # there is no stricter one
 
 
-@pytest.mark.parametrize(("items", "told"), [(5, "its FPIR no longer"), (40, r"its FPIR of \d+\.\d% no longer")])
-def test_a_proposal_says_that_a_threshold_was_tightened_with_its_rate_if_there_is_one(items: int, told: str) -> None:
+@pytest.mark.parametrize(
+    ("items", "status", "told"),
+    [
+        (5, ESTIMATED, "its FPIR no longer"),
+        (40, ESTIMATED, r"its FPIR of 7\d\.\d% no longer"),
+        (40, CERTIFIED, r"its FPIR of up to 8\d\.\d% no longer"),
+    ],
+)
+def test_a_proposal_says_that_a_threshold_was_tightened_with_its_rate_if_there_is_one(
+    items: int, status: str, told: str
+) -> None:
     source = draws(np.linspace(0.1, 0.5, items), np.arange(items))
-    before, point = OperatingPoint(0.4, ESTIMATED, 0.1, {}), OperatingPoint(0.2, ESTIMATED, 0.1, {})
+    before, point = OperatingPoint(0.4, status, 0.1, {}), OperatingPoint(0.2, status, 0.1, {})
     kept = KeptDraws("m", {OWN: source}, frozenset())
     summary = Proposal(SimpleNamespace(), kept, before, before, point).summary()  # type: ignore[arg-type]
     assert re.search(f"tightened from 0.4000 to 0.2000, because {told} kept the target of 10.0%", summary)

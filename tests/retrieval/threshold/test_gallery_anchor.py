@@ -152,8 +152,8 @@ def test_calibration_items_that_have_another_id_in_the_gallery_are_not_searched_
 def test_items_of_one_group_of_a_gallery_count_as_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouped: int, independent: int, status: str
 ) -> None:
-    """A threshold is certified from 38 items here, and needs 20 at least."""
-    monkeypatch.setattr("retrieval.threshold.anchor.CERTIFIED_FROM", 38)
+    """A threshold is certified from 28 independent items here, and needs 20 items at least."""
+    monkeypatch.setattr("retrieval.threshold.anchor.CERTIFIED_FROM", 28)
     bundle = bundle_of(tmp_path)
     photos = read_catalogue(write_folder(tmp_path / "photos", items=range(40)))
     group_of = {f"item-{number:02d}": f"variants {number // 3}" for number in range(grouped)}
@@ -178,11 +178,21 @@ def test_draws_that_version_0_2_0_kept_have_the_groups_of_the_gallery(tmp_path: 
         assert kept is not None
         now, arrays = KeptDraws.read(gallery), load_arrays(kept)
         file = io.BytesIO()
-        np.savez(file, **{name: values for name, values in arrays.items() if not name.endswith("/groups")})
+        later = ("/groups", "/rivals", "/without")
+        np.savez(file, **{name: values for name, values in arrays.items() if not name.endswith(later)})
         gallery.keep({DRAWS: file.getvalue()}, "as before")
         then = KeptDraws.read(gallery)
-    assert now is not None
-    assert then is not None
+        assert now is not None
+        assert then is not None
+        gallery.keep({DRAWS: then.pack()}, "as in a copy")
+        copied = KeptDraws.read(gallery)
+        assert copied is not None
+        assert (now.is_old, then.is_old, copied.is_old) == (False, True, True)
+        assert changed_share(bundle, gallery) == 1.0
+        measured = remeasure(bundle, gallery)
+        assert measured.is_new
+        assert measured.draws.sources[OWN].without.tolist() == now.sources[OWN].without.tolist()
+        assert changed_share(bundle, gallery) == 0.0
     assert set(now.sources) == set(then.sources) > {OWN}
     for source, draws in now.sources.items():
         assert (len(set(draws.items)) - len(set(draws.groups)) == 1) == bool(len(draws))

@@ -49,6 +49,14 @@ def test_given_partitions_are_kept() -> None:
     assert Splits.from_dict(splits.to_dict()) == splits
 
 
+def test_given_validation_items_are_the_validation_items() -> None:
+    photos = [photo(f"t{n}", partition="train") for n in range(10)]
+    photos += [photo(f"v{n}", partition="validation") for n in range(3)]
+    splits = make_splits(photos, seed=0)
+    assert splits.validation == ("v0", "v1", "v2")
+    assert splits.fit == tuple(sorted(f"t{n}" for n in range(10)))
+
+
 def test_an_item_in_two_partitions_is_refused() -> None:
     photos = [photo(f"t{n}", partition="train") for n in range(10)] + [photo("t3", partition="test", n=1)]
     with pytest.raises(DataError, match="t3"):
@@ -59,7 +67,7 @@ def test_a_group_in_two_partitions_is_refused() -> None:
     photos = [photo(f"t{n}", partition="train", group="mugs" if n == 3 else "") for n in range(10)]
     tested = [photo(f"e{n}", partition="test") for n in range(3)]
     assert make_splits([*photos, *tested], seed=0).test == ("e0", "e1", "e2")
-    with pytest.raises(DataError, match="in both train and test: mugs"):
+    with pytest.raises(DataError, match="in several partitions: mugs"):
         make_splits([*photos, *tested, photo("e3", partition="test", group="mugs")], seed=0)
 
 

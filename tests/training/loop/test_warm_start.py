@@ -259,6 +259,21 @@ def test_photos_of_the_earlier_run_under_a_held_out_item_are_left_out(earlier: R
     assert all(second.fitted_on().contains("", content) for content in contents)
 
 
+def test_variants_of_fitted_items_are_left_out_of_what_is_held_out(earlier: Run, tmp_path: Path) -> None:
+    """A table may name the group of an item anew when the model is trained already."""
+    place = shutil.copytree(Path(earlier.settings.catalogue).parent, tmp_path / "catalogue") / "photos.csv"
+    run = train(tiny_settings(place, **PROXIES), tmp_path / "first")
+    fit, test, other = run.splits.fit[0], *run.splits.test[:2]
+    items = {photo.item_id for photo in run.photos()}
+    assert {fit, test, other} <= items
+    group_of = {photo.item_id: photo.group for photo in run.photos()}
+    place.write_text(place.read_text().replace(f",{test},{group_of[test]},", f",{test},{group_of[fit]},"))
+    assert {photo.item_id for photo in run.photos()} == items - {test}
+    second = begun(run, place, tmp_path / "second")
+    assert test in second.splits.fit
+    assert other in second.splits.test
+
+
 def test_a_run_that_dies_in_its_first_epoch_begins_again_the_same(earlier: Run, later: Run, tmp_path: Path) -> None:
     settings = later.settings
     with dying_in_epoch(0):
