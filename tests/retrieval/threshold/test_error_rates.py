@@ -13,7 +13,7 @@ from index.gallery import Gallery
 from index.search.leave_one_out import NOBODY, OWN, PHOTOS, Draws, KeptDraws
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.threshold import gallery_points
-from retrieval.threshold.error_rates import TOLERANCE, DrawnDistances, GalleryRates
+from retrieval.threshold.error_rates import TOLERANCE, DrawnDistances, GalleryRates, Shift
 from retrieval.threshold.gallery_points import as_served
 
 
@@ -84,14 +84,16 @@ def test_items_that_make_each_other_ambiguous_count_as_fewer() -> None:
 
 
 def test_the_design_effect_is_the_sum_over_all_pairs_of_items() -> None:
+    effects = []
     for seed in range(30):
         generator = np.random.default_rng(seed)
-        items, photos = 40, 200
+        items, photos = 40, 60
         own, distances = generator.integers(0, items, photos), generator.random(photos).round(3)
-        others = (own[:, None] + generator.integers(1, 4, (photos, 2))) % (items + 2)  # some are not drawn
+        family = own - own % 3  # the others of a family of three decide; some are not drawn
+        others = np.stack([family + (own % 3 + 1) % 3, family + (own % 3 + 2) % 3], axis=1)
         without = np.where(generator.random((photos, 2)) < 0.2, np.inf, generator.random((photos, 2)).round(3))
         drawn = DrawnDistances.of_items(distances, own, others, without)
-        limit, labels = float(generator.uniform(0.5, 0.9)), np.unique(own)
+        limit, labels = np.nextafter(np.sort(distances)[int(generator.integers(40, 50))], 0), np.unique(own)
         matched = (distances <= limit)[:, None]
         change = np.zeros((items + 2, items + 2))
         for column in (0, 1):
@@ -101,6 +103,20 @@ def test_the_design_effect_is_the_sum_over_all_pairs_of_items() -> None:
         apart = change[np.ix_(labels, labels)]
         expected = (np.sum(rates**2) + np.sum(apart * apart.T)) / rates.sum()
         assert drawn.design_effect(limit) == pytest.approx(max(1, expected))
+        effects.append(expected)
+    assert sum(effect > 1 for effect in effects) > 10
+
+
+def test_a_query_shift_moves_the_distances_without_other_items_too() -> None:
+    nobody, names = np.full(40, NOBODY), np.arange(40).astype(str)
+    distances, apart = np.linspace(0.5, 1, 40), np.linspace(0.1, 0.3, 40)
+    own = Draws(names, names, nobody, distances, nobody, names[::-1], distances, apart, nobody, apart, apart, nobody)
+    without = distances[:, None] + np.linspace(-0.2, 0.3, 6)
+    sources = {OWN: replace(own, without=without)}
+    as_it_is, moved = DrawnDistances.of(sources), DrawnDistances.of(sources, shift=Shift(-0.1, 0.01, 30))
+    assert moved.distances == pytest.approx(as_it_is.distances - 0.1)
+    assert moved.without == pytest.approx(as_it_is.without - 0.1)
+    assert as_it_is.without == pytest.approx(without)
 
 
 def test_lone_items_count_in_full_and_several_draws_count_by_their_spread() -> None:
