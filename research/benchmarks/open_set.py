@@ -184,12 +184,14 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/head_start"), help="Folder for computed features.")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", help="Measure this set alone.")
     arguments = parser.parse_args()
+    names = [name for name in SETS if arguments.only in (None, name)]
     torch.set_num_threads(1)
     sets = Sets(Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")), arguments.output)
-    results: dict[str, dict[str, list[list[float]]]] = {name: {} for name in SETS}
+    results: dict[str, dict[str, list[list[float]]]] = {name: {} for name in names}
     times: dict[str, list[float]] = {loss: [] for loss in LOSSES}
-    for name in SETS:
+    for name in names:
         features = sets.of(name)
         for seed in range(arguments.seeds):
             division = Division.draw(features, seed=seed)
@@ -200,13 +202,13 @@ def main() -> None:
                 times[loss].append(spent)
             print(name, seed, flush=True)
     with Recorder("open_set", arguments) as record:
-        for name in SETS:
+        for name in names:
             record.table(name, ("loss", *METRICS))
             for loss, values in results[name].items():
                 record.add(loss, *cells(np.array(values), np.array(results[name][BASE])))
         record.table("all sets", ("loss", *METRICS, "a step, ms"))
         for loss in (PRETRAINED, *LOSSES):
-            found, base = (np.concatenate([results[name][which] for name in SETS]) for which in (loss, BASE))
+            found, base = (np.concatenate([results[name][which] for name in names]) for which in (loss, BASE))
             record.add(loss, *cells(found, base), f"{np.median(times[loss]):.1f}" if any(times.get(loss, ())) else NONE)
 
 

@@ -61,7 +61,7 @@ BENCHMARKS = (
     Benchmark("verification"),
     Benchmark("head_start", fast="--output OUTPUT --repetitions 1 --only cars"),
     Benchmark("library_heads", fast="--output OUTPUT --repetitions 1 --only cars"),
-    Benchmark("open_set", fast="--output OUTPUT --seeds 1"),
+    Benchmark("open_set", fast="--output OUTPUT --seeds 1 --only cars"),
     Benchmark("cross_fitting", fast="--output OUTPUT --divisions 1"),
     Benchmark("demo", "--output OUTPUT --seeds 6 7 8 9 10", "--output OUTPUT --seeds 6"),
     Benchmark("paper_claims", fast="--output OUTPUT --seeds 1"),
