@@ -91,6 +91,7 @@ def _distribute(
     test |= drawn
     calibration |= take_groups(free - drawn, group_of, CALIBRATION_SHARE * count, generator)
     train = items - test - calibration
-    validation = take_groups(train, group_of, VALIDATION_SHARE * len(train), generator)
+    named = {item for item in items if partition[item] == "validation"}
+    validation = named | take_groups(train - named, group_of, VALIDATION_SHARE * len(train) - len(named), generator)
     parts = {FIT: train - validation, VALIDATION: validation, CALIBRATION: calibration, TEST: test}
     return {item: part for part, members in parts.items() for item in members}

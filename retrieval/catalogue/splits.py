@@ -56,8 +56,7 @@ def make_splits(photos: Sequence[Photo], *, seed: int) -> Splits:
     given = _given_parts(photos)
     generator = np.random.default_rng(seed)
     if given:
-        calibration, test = given["calibration"], given["test"]
-        train = given["train"] | given["validation"]
+        train, calibration, test = given["train"] | given["validation"], given["calibration"], given["test"]
     else:
         items = set(group_of)
         test = take_groups(items, group_of, TEST_SHARE * len(items), generator)

@@ -56,7 +56,7 @@ OPTIONS = (
     click.option(
         "--certify",
         is_flag=True,
-        help="Certify the target even with fewer than 300 independent items, or fail; the threshold is then stricter.",
+        help="Certify the target even with fewer than 300 independent items, or fail. The threshold is then stricter.",
     ),
     click.option("--dry-run", is_flag=True, help="Print what would change, and leave the gallery as it is."),
     click.option(

@@ -78,6 +78,13 @@ def test_new_variants_of_fitted_items_that_are_gone_are_fitted() -> None:
     assert set(SPLITS.test) <= set(extended.test)
 
 
+def test_new_items_that_are_named_for_validation_choose_checkpoints() -> None:
+    new = [replace(p, partition="validation" if number in (3, 1) else "train") for number, p in enumerate(NEW)]
+    extended = extend_splits(SPLITS, [*OLD, *new], seed=0)
+    assert {"new-01", "new-03"} <= set(extended.validation)
+    assert sizes(extended)[1] - sizes(SPLITS)[1] == round(0.2 * len(NEW))
+
+
 def test_new_items_of_one_group_join_one_part() -> None:
     family = [replace(NEW[0], group="family", partition="test"), *(replace(p, group="family") for p in NEW[1:4])]
     extended = extend_splits(SPLITS, [*OLD, *family], seed=0)
