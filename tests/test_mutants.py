@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from research.results.code import module_hash
-from tools.mutant_runs import Ran
+from tools.mutant_runs import Ran, write_module
 from tools.mutants import FAULTS, ROOT, complaints, make_faults, read_faults, read_modules, wanted
 
 SOURCE = b'''
@@ -124,6 +125,16 @@ def test_a_record_of_other_code_or_with_too_few_faults_is_named() -> None:
     assert of_module(survivors={"a: 1 -> 2": ""}) == [f"{module}: survived without a reason: a: 1 -> 2"]
     assert of_module(survivors={str(n): "it is a limit" for n in range(2)})[0].startswith("only")
     assert wanted([None] * 21, 0.1) == 3  # type: ignore[list-item]
+
+
+def test_a_module_written_again_in_one_second_with_equal_size_is_not_run_from_old_bytecode(tmp_path: Path) -> None:
+    file = tmp_path / "limits.py"
+    for number in (8, 9):
+        write_module(file, f"print({number})".encode())
+        os.utime(file, (1e9, 1e9))
+        run = [sys.executable, "-c", "import limits"]
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        assert subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, check=True).stdout == b"%d\n" % number
 
 
 @pytest.mark.end_to_end

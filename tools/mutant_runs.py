@@ -114,6 +114,12 @@ def copy_tree(target: Path) -> Path:
     return target
 
 
+def write_module(file: Path, source: bytes) -> None:
+    """Write a module, and remove its bytecode: Python would run that of another text of the same size and second."""
+    file.write_bytes(source)
+    Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
+
+
 def import_packages() -> None:
     """Import large packages, so that the forks have them. None of them starts a thread."""
     for name in IMPORTED:

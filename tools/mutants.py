@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from research.results.code import module_hash
-from tools.mutant_runs import KILLED, MARKS, ROOT, Ran, copy_tree, first_run, import_packages, run_tests
+from tools.mutant_runs import KILLED, MARKS, ROOT, Ran, copy_tree, first_run, import_packages, run_tests, write_module
 
 FAULTS = ROOT / "tests" / "mutants" / "faults.toml"
 MODULES = FAULTS.with_name("modules.toml")
@@ -229,10 +229,10 @@ class Runs:
         changed = fault.apply(source)
         compile(changed, fault.module, "exec")
         try:
-            file.write_bytes(changed)
+            write_module(file, changed)
             return run_tests(self.tree, self.ran, tests)
         finally:
-            file.write_bytes(source)
+            write_module(file, source)
 
 
 def try_modules(modules: Sequence[str], *, share: float | None, again: bool, seconds: float) -> int:
