@@ -22,14 +22,14 @@ GIVEN = frozenset(("", "train", "validation", "calibration", "test"))
 
 
 def extend_splits(
-    splits: Splits, photos: Sequence[Photo], *, seed: int, is_fitted: Callable[[str], bool] = lambda _: False
+    splits: Splits, photos: Sequence[Photo], *, seed: int, is_fitted: Callable[[Photo], bool] = lambda _: False
 ) -> Splits:
     """Return the splits of a catalogue that contains items of earlier splits and new ones.
 
     An item joins the part of its group if the group has earlier items: the first one in the order of `PARTS`. It is
-    fitted if `is_fitted` says so of the key of its group, whose other items may be gone. Other new items join the part
-    that their `partition` names, or that of their group, or else a random part with the shares of `make_splits`. Items
-    that the catalogue no longer has are left out.
+    fitted if `is_fitted` says so of a photo of its group: of a fitted item that is gone or has another name now. Other
+    new items join the part that their `partition` names, or that of their group, or else a random part with the shares
+    of `make_splits`. Items that the catalogue no longer has are left out.
 
     Raises DataError if the partition of an item contradicts its part, or is unknown, or if partitions divide a group.
     """
@@ -42,7 +42,7 @@ def extend_splits(
     partition_of_group = partitions_of_groups(photos)
     group_of = {photo.item_id: photo.group or photo.item_id for photo in photos}
     known = {item: part_of[item] for item in group_of if item in part_of}
-    fitted = {photo.group for photo in photos if photo.group_key != photo.item_id and is_fitted(photo.group_key)}
+    fitted = {group_of[photo.item_id] for photo in photos if is_fitted(photo)}
     part_of_group = _part_of_groups(known, group_of) | dict.fromkeys(fitted, FIT)
     found = {item: part_of_group[group] for item, group in group_of.items() if group in part_of_group}
     partition = {

@@ -65,13 +65,16 @@ def read_catalogue(
 
 
 def with_groups(photos: list[Photo]) -> list[Photo]:
-    """Return the photos with the group that only some photos of their item have."""
-    groups: dict[str, set[str]] = {}
+    """Return the photos with the group of their item: the first that one of its photos names."""
+    groups: dict[str, str] = {}
     for photo in photos:
         if photo.group and photo.item_id:
-            groups.setdefault(photo.item_id, set()).add(photo.group)
-    lacking = {photo.item_id for photo in photos if not photo.group and len(groups.get(photo.item_id, ())) == 1}
-    return [replace(photo, group=min(groups[photo.item_id])) if photo.item_id in lacking else photo for photo in photos]
+            groups.setdefault(photo.item_id, photo.group)
+    named = [groups.get(photo.item_id, photo.group) for photo in photos]
+    return [
+        photo if photo.group == group else replace(photo, group=group)
+        for photo, group in zip(photos, named, strict=True)
+    ]
 
 
 def is_table(path: str | Path) -> bool:

@@ -151,9 +151,11 @@ class _Pair:
 def _check_lists(
     queries: Vectors, asked: NDArray[np.generic], gallery: Vectors, kept: NDArray[np.generic], exclude_self: bool
 ) -> None:
-    """Raise InvalidParameter if vectors and labels do not match."""
+    """Raise InvalidParameter if vectors and labels do not match, or vectors are not finite."""
     if queries.shape[0] != len(asked) or gallery.shape[0] != len(kept):
         raise InvalidParameter("labels", "have one value a vector", (queries.shape, gallery.shape))
+    if not (np.isfinite(queries).all() and np.isfinite(gallery).all()):
+        raise InvalidParameter("vectors", "be finite", "NaN or infinity")
     if exclude_self and len(asked) != len(kept):
         raise InvalidParameter("exclude_self", "be used where queries and gallery are one list", exclude_self)
 

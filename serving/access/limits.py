@@ -125,7 +125,7 @@ class BodyLimit:
 
 
 def _too_large(limit: int) -> ImageTooLarge:
-    return ImageTooLarge(f"the request has more than {limit:,} bytes", remedy="Send a smaller image")
+    return ImageTooLarge(f"the request has more than {limit:,} bytes", remedy="Send a smaller image, or less at once")
 
 
 class HeadLimitProtocol(HttpToolsProtocol):

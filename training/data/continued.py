@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -66,26 +66,37 @@ def place_of(photo: Photo) -> Place:
     return file, photo.span, photo.bbox
 
 
-def copies_across(photos: Sequence[Photo], splits: Splits, *, added: Collection[str], fitted: Fitted) -> set[str]:
+def copies_across(
+    photos: Sequence[Photo],
+    splits: Splits,
+    contents: Mapping[str, str],
+    *,
+    added: Collection[str],
+    fitted: Fitted,
+) -> set[str]:
     """Return the ids of added photos that are copies of photos on the other side, and of fitted ones that are held out.
 
-    A copy has the same file content and bounding box, under any name. Of two added photos, the later one is returned.
-    `fitted` is what the earlier run was fitted on: photos of it, or variants, may be under held-out items now.
+    A copy has the same content in `contents`, under any name. Of two added photos, the later one is returned. `fitted`
+    is what the earlier run was fitted on: photos of it, or variants, may be under held-out items now.
     """
     fit = set(splits.fit)
     sides: dict[str, set[bool]] = defaultdict(set)
     found = set()
-    ordered = sorted(photos, key=lambda photo: photo.photo_id in added)
-    with ThreadPoolExecutor(cores()) as pool:
-        digests = pool.map(photo_content, ordered)
-        for photo, digest in zip(ordered, digests, strict=True):
-            is_fit = photo.item_id in fit
-            is_copy = photo.photo_id in added and (not is_fit) in sides[digest]
-            if is_copy or (not is_fit and is_fitted(photo, fitted, digest)):
-                found.add(photo.photo_id)
-            else:
-                sides[digest].add(is_fit)
+    for photo in sorted(photos, key=lambda photo: photo.photo_id in added):
+        digest, is_fit = contents[photo.photo_id], photo.item_id in fit
+        is_copy = photo.photo_id in added and (not is_fit) in sides[digest]
+        if is_copy or (not is_fit and is_fitted(photo, fitted, digest)):
+            found.add(photo.photo_id)
+        else:
+            sides[digest].add(is_fit)
     return found
+
+
+def photo_contents(photos: Sequence[Photo]) -> dict[str, str]:
+    """Return the hash of the file content and bounding box of each photo, by its id."""
+    with ThreadPoolExecutor(cores()) as pool:
+        digests = pool.map(photo_content, photos)
+        return {photo.photo_id: digest for photo, digest in zip(photos, digests, strict=True)}
 
 
 def is_fitted(photo: Photo, fitted: Fitted, content: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,12 @@ from torch import Tensor, nn
 
 from retrieval.catalogue.extended_splits import extend_splits
 from retrieval.catalogue.read import Photo
-from retrieval.catalogue.splits import EvaluationProtocol, Splits, photos_in_protocol
+from retrieval.catalogue.splits import PARTS, EvaluationProtocol, Splits, photos_in_protocol
 from retrieval.errors import InvalidParameter
 from retrieval.images import Preprocessing
 from training.backbones import load_backbone, published_preprocessing
 from training.config import SMALL, SPLIT_SEED, Settings
-from training.data.continued import copies_across, merge_catalogues, place_of
+from training.data.continued import copies_across, merge_catalogues, photo_contents, place_of
 from training.data.reader import PhotoReader
 from training.evaluation.embedding import embed_photos
 from training.evaluation.evaluate import item_labels
@@ -58,9 +57,14 @@ class Continuation:
         protocol = start.protocol
         photos, added = merge_catalogues(catalogues, protocol)
         earlier = start.fitted_on()
-        is_fitted = partial(earlier.contains, content=None)
+        contents = photo_contents(photos)
+        known = {item for part in PARTS for item in getattr(start.splits, part)}
+
+        def is_fitted(photo: Photo) -> bool:
+            return earlier.contains(photo.group_key, None if photo.item_id in known else contents[photo.photo_id])
+
         parts = splits or extend_splits(start.splits, photos, seed=SPLIT_SEED, is_fitted=is_fitted)
-        copies = copies_across(photos, parts, added=added, fitted=earlier)
+        copies = copies_across(photos, parts, contents, added=added, fitted=earlier)
         kept = [photo for photo in photos if photo.photo_id not in copies]
         unseen, fitted = set(start.held_out), set(start.splits.fit)
         trained = {place_of(photo) for photo in start.photos() if photo.photo_id not in unseen}

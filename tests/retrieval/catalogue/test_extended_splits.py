@@ -71,7 +71,7 @@ def test_an_item_that_became_a_variant_of_a_fitted_one_joins_it(part: str) -> No
 def test_new_variants_of_fitted_items_that_are_gone_are_fitted() -> None:
     fresh = [replace(p, group=f"g{number % 4}") for number, p in enumerate(NEW)]
     seen = {replace(fresh[0], item_id="gone").group_key, OLD[0].item_id}
-    extended = extend_splits(SPLITS, [*OLD, *fresh], seed=0, is_fitted=seen.__contains__)
+    extended = extend_splits(SPLITS, [*OLD, *fresh], seed=0, is_fitted=lambda photo: photo.group_key in seen)
     assert {p.item_id for p in fresh if p.group == "g0"} <= set(extended.fit)
     assert {p.item_id for p in fresh} & {*extended.validation, *extended.calibration, *extended.test}
     assert extended.fit[: len(SPLITS.fit)] != extended.fit

@@ -215,8 +215,8 @@ def test_all_photos_of_an_item_have_its_group(tmp_path: Path) -> None:
     """As in a spreadsheet with a cell for the group of several lines, which belongs to the first of them."""
     (tmp_path / "c.csv").write_text("path,item_id,group\nb.jpg,y,\na.jpg,x,g\nc.jpg,x,\nd.jpg,y,h\ne.jpg,z,\n")
     assert [photo.group for photo in read_catalogue(tmp_path / "c.csv")] == ["h", "g", "g", "h", ""]
-    (tmp_path / "c.csv").write_text("path,item_id,group\na.jpg,x,g\nc.jpg,x,h\nd.jpg,x,\n")
-    assert [photo.group for photo in read_catalogue(tmp_path / "c.csv")] == ["g", "h", ""]  # unclear
+    (tmp_path / "c.csv").write_text("path,item_id,group\na.jpg,x,\nc.jpg,x,h\nd.jpg,x,g\ne.jpg,y,g\n")
+    assert [photo.group for photo in read_catalogue(tmp_path / "c.csv")] == ["h", "h", "h", "g"]  # the first
 
 
 def test_what_is_no_shard_is_refused(tmp_path: Path) -> None:

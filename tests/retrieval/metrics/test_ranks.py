@@ -45,6 +45,16 @@ def test_a_query_without_a_mate_is_left_out() -> None:
         recall_at_k(QUERY, [7], GALLERY, LABELS)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("place", [0, 1])
+def test_vectors_that_are_not_finite_are_refused(place: int, value: float) -> None:
+    lists = [np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32)]
+    lists[place][2, 1] = value
+    for metric in (recall_at_k, map_at_r, r_precision, mean_average_precision):
+        with pytest.raises(InvalidParameter, match="vectors must be finite, got 'NaN or infinity'"):
+            metric(lists[0], [0, 1, 2], lists[1], [0, 1, 2])
+
+
 def test_exclude_self_leaves_the_own_photo_out() -> None:
     assert recall_at_k(GALLERY, LABELS, GALLERY, LABELS)[1] == 1.0
     assert recall_at_k(GALLERY, LABELS, GALLERY, LABELS, exclude_self=True)[1] == 0.0

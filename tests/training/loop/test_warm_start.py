@@ -220,11 +220,15 @@ def test_photos_that_a_catalogue_no_longer_has_stay_known_as_fitted(earlier: Run
 
 
 def relabelled(place: Path, old: str, new: str, *, photos: int) -> list[str]:
-    """Put the first photos of one item under another in a catalogue; return their names."""
-    lines = place.read_text().splitlines()
-    moved = [line for line in lines if f",{old}," in line][:photos]
-    place.write_text("\n".join(line.replace(old, new) if line in moved else line for line in lines) + "\n")
-    return sorted(line.split(",")[0] for line in moved)
+    """Put the first photos of one item under another, and in its group, in a catalogue; return their names."""
+    header, *rows = csv.reader(place.read_text().splitlines())
+    group = next((row[2] for row in rows if row[1] == new), new)
+    moved = [row for row in rows if row[1] == old][:photos]
+    for row in moved:
+        row[1:3] = new, group
+    with place.open("w", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    return sorted(row[0] for row in moved)
 
 
 def test_a_resumed_run_keeps_the_list_of_photos_that_it_was_fitted_on(earlier: Run, tmp_path: Path) -> None:
@@ -257,6 +261,16 @@ def test_photos_of_the_earlier_run_under_a_held_out_item_are_left_out(earlier: R
     assert "Left out 3 photos: copies of" in describe_start(second)
     contents = [content_hash((place.parent / name).read_bytes(), None) for name in fitted]
     assert all(second.fitted_on().contains("", content) for content in contents)
+
+
+def test_fitted_items_that_have_another_name_now_are_not_held_out(earlier: Run, tmp_path: Path) -> None:
+    place = shutil.copytree(Path(earlier.settings.catalogue).parent, tmp_path / "catalogue") / "photos.csv"
+    first = train(tiny_settings(place, **PROXIES), tmp_path / "first")
+    for number, item in enumerate(first.splits.fit):
+        relabelled(place, item, f"renamed-{number}", photos=99)
+    splits = begun(first, place, tmp_path / "second").splits
+    assert {f"renamed-{number}" for number in range(len(first.splits.fit))} <= set(splits.fit)
+    assert (splits.test, splits.calibration) == (first.splits.test, first.splits.calibration)
 
 
 def test_variants_of_fitted_items_are_left_out_of_what_is_held_out(earlier: Run, tmp_path: Path) -> None:
