@@ -27,14 +27,14 @@ from research.results import RESULTS, read_record
 from research.results.code import MEASURED, ROOT, code_of
 
 UNFINISHED = 75  # EX_TEMPFAIL: the benchmark stopped at its time limit
-FEW = 6  # photos of an item, role and source that a fast run has
+FEW = 5  # photos of an item, role and source that a fast run has
 
 
 class Benchmark(NamedTuple):
     """The name of a benchmark, and its arguments when everything is measured, when little is, and on a GPU.
 
-    OUTPUT is the folder for what it computes, BUNDLE a pretrained model, GALLERY the photos of grocery as a gallery,
-    and PHOTO and PHOTOS some of them. Without arguments for a GPU, it is not run there.
+    OUTPUT is the folder for what it computes, FEATURES that of head_start, BUNDLE a pretrained model, GALLERY the
+    photos of grocery as a gallery, and PHOTO and PHOTOS some of them. Without arguments for a GPU, it is not run there.
     """
 
     name: str
@@ -49,7 +49,7 @@ BENCHMARKS = (
     Benchmark("losses", "", "--only smooth_ap --only recall_at_k", "--device cuda"),
     Benchmark(
         "gallery",
-        fast="--output OUTPUT --photos 20000 --milvus 2000",
+        fast="--output OUTPUT --photos 10000 --milvus 1000",
         gpu="--output OUTPUT --photos 100000 --milvus 2000",
     ),
     Benchmark("indexing", INDEXING, "BUNDLE --rounds 1 --photos 64 --large 4", INDEXING),
@@ -60,8 +60,8 @@ BENCHMARKS = (
     Benchmark("promise", fast="--output OUTPUT --worlds 2 --repetitions 1 --grown 1 --labelled 1"),
     Benchmark("verification"),
     Benchmark("head_start", fast="--output OUTPUT --repetitions 1 --only cars"),
-    Benchmark("library_heads", fast="--output OUTPUT --repetitions 1 --only cars"),
-    Benchmark("open_set", fast="--output OUTPUT --seeds 1 --only cars"),
+    Benchmark("library_heads", "--output FEATURES", "--output FEATURES --repetitions 1 --only cars"),
+    Benchmark("open_set", "--output FEATURES", "--output FEATURES --seeds 1 --only cars"),
     Benchmark("cross_fitting", fast="--output OUTPUT --divisions 1"),
     Benchmark("demo", "--output OUTPUT --seeds 6 7 8 9 10", "--output OUTPUT --seeds 6"),
     Benchmark("paper_claims", fast="--output OUTPUT --seeds 1"),
@@ -87,9 +87,10 @@ def run(benchmark: Benchmark, folder: Path, how: str) -> bool:
     needed = inputs(folder, data, "cuda" if how == "gpu" else "cpu") if "BUNDLE" in words else {}
     if how == "fast":
         data = few_photos(data, folder / "data")
+    needed = {"FEATURES": [str(folder / code_of("head_start") / "head_start")], "OUTPUT": [str(output)], **needed}
     command = [sys.executable, "-m", f"research.benchmarks.{benchmark.name}"]
     for word in words:
-        command += [str(output)] if word == "OUTPUT" else needed.get(word, [word])
+        command += needed.get(word, [word])
     if how != "whole":
         command += ["--results", str(output / "record.json")]
     print(f"{benchmark.name}: {shlex.join(command[1:])}", flush=True)
