@@ -80,7 +80,7 @@ class RetrievalClient:
     key:
         API key, as printed by `retrieval keys add`.
     timeout:
-        Time limit of a call in seconds, including retries and pauses.
+        Time limit of a call in seconds, including retries and pauses. A response that has begun may take longer.
     retries:
         Number of further attempts after a broken connection, status 503 (busy) or 429 (too many requests). `feedback`,
         `calibrate` and `reload` are retried only if no connection could be opened. If the response to a removal is

@@ -28,6 +28,7 @@ from retrieval.threshold.error_rates import (
     DrawnDistances,
     GalleryRates,
     Shift,
+    setting_draws,
 )
 from retrieval.threshold.proposal import Proposal
 from retrieval.threshold.rule import linked
@@ -81,7 +82,8 @@ class GalleryReport:
 
     def with_draws(self, kept: KeptDraws, snapshot: AnyPhotos) -> GalleryReport:
         """Return the report with draws, which are of exactly the photos of the snapshot."""
-        return replace(self, snapshot=snapshot, draws=kept.sources, rates=GalleryRates.of(kept, self.point))
+        draws, rates = setting_draws(kept.sources, fitted=kept.fitted), GalleryRates.of(kept, self.point)
+        return replace(self, snapshot=snapshot, draws=draws, rates=rates)
 
 
 def render_gallery_report(report: GalleryReport, *, live: Mapping[str, Any] | None = None) -> str:

@@ -2,11 +2,11 @@
 
 A draw is a search of this gallery for an item that is not in it (`index.search.leave_one_out`). Own draws exclude items
 that the model was fitted on. All draws are one sample: own ones, moved by the query shift where labelled photos show
-one, calibration photos of the bundle, and labelled photos. The share of draws within a threshold, with items weighted
-equally, estimates its FPIR in this gallery; items of one group count as one. The estimate assumes that unknown items
-resemble the drawn items, so that their distances are exchangeable. A threshold that accepts a share of a small number
-of draws accepts a larger share of new items on average. An estimated threshold therefore accepts items that are left
-out of the gallery in at most the target share of searches (`DrawnDistances.limit`).
+one, labelled photos, and calibration photos of the bundle (`setting_draws`). The share of draws within a threshold,
+with items weighted equally, estimates its FPIR in this gallery; items of one group count as one. The estimate assumes
+that unknown items resemble the drawn items, so that their distances are exchangeable. A threshold that accepts a share
+of a small number of draws accepts a larger share of new items on average. An estimated threshold therefore accepts
+items that are left out of the gallery in at most the target share of searches (`DrawnDistances.limit`).
 
 The target is *certified* if the upper 95 % Clopper-Pearson bound over the effective number of independent items keeps
 it (`DrawnDistances.design_effect`), and *estimated* if only the observed rate does. With few items, a certified
@@ -42,6 +42,7 @@ from .error_rates import (
     DrawnDistances,
     Floats,
     Shift,
+    setting_draws,
 )
 
 SOURCES = (OWN, PROBE, LABELLED, UNKNOWN)  # of the draws that set a threshold
@@ -97,7 +98,8 @@ def anchor(
     mated = _Mated.of(draws, gallery_items=gallery_items, least_items=least_items)
     twins = suspected_twins(draws.get(OWN, Draws.none()))
     threshold, status = _choose(drawn, target_fpir, mated, cap, certify=certify, twins=twins)
-    evidence = _evidence(draws, drawn, mated, threshold, target_fpir, gallery_items=gallery_items, shift=shift)
+    used = setting_draws(draws, fitted=fitted)
+    evidence = _evidence(used, drawn, mated, threshold, target_fpir, gallery_items=gallery_items, shift=shift)
     return OperatingPoint(threshold, status, target_fpir, evidence)
 
 
@@ -113,7 +115,8 @@ def evidence_at(
     """Return what draws show of a threshold, and of the gallery; the arguments are those of `anchor`."""
     drawn = DrawnDistances.of(draws, shift=shift, without=fitted)
     mated = _Mated.of(draws, gallery_items=gallery_items, least_items=LEAST_ITEMS)
-    return _evidence(draws, drawn, mated, threshold, target_fpir, gallery_items=gallery_items, shift=shift)
+    used = setting_draws(draws, fitted=fitted)
+    return _evidence(used, drawn, mated, threshold, target_fpir, gallery_items=gallery_items, shift=shift)
 
 
 def _evidence(

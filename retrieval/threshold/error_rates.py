@@ -87,10 +87,10 @@ class DrawnDistances:
         Draws that found no other item, as in a gallery of one item, are left out. So are draws with a copy of the photo
         in another item: the nearest other item is probably the same item under a second id. Labelled queries and
         calibration photos of the items `without`, which the model was fitted on, are left out too: they are too far
-        from other items.
+        from other items. `setting_draws` says which calibration photos count.
         """
         shift, shifts, used = shift or Shift(), [np.zeros(0)], [Draws.none()]
-        for name, draws in sources.items():
+        for name, draws in setting_draws(sources, fitted=without).items():
             chosen = np.isfinite(draws.distances) & (draws.duplicates < 0)
             if name in (LABELLED, PROBE):
                 chosen &= ~np.isin(draws.items, list(without))
@@ -308,6 +308,22 @@ class DrawnDistances:
     def p_value(self, distance: float) -> float:
         """Return the rate at which an unknown item comes at least as close as `distance`, at least 1 / (1 + items)."""
         return min(1.0, (1 + self.items * self.fpir(distance)) / (1 + self.items))
+
+
+def setting_draws(sources: Mapping[str, Draws], *, fitted: Collection[str]) -> dict[str, Draws]:
+    """Return the draws of a gallery by source, with those of calibration items that say something of the gallery.
+
+    Of the calibration items that the gallery does not have, as many count as it has `fitted` items. They stand for
+    these, which cannot be drawn. More may count where fewer than LEAST_ITEMS own items are drawn, up to that number.
+    The others would outvote own items, and the gallery may be of another kind than the catalogue of the training.
+    """
+    if not {OWN, PROBE} <= sources.keys():
+        return dict(sources)
+    own, draws = np.unique(sources[OWN].groups), sources[PROBE]
+    is_here = np.isin(draws.groups, own) | np.isfinite(draws.own)
+    others = sorted(set(draws.groups[~is_here].tolist()), key=group_number)
+    chosen = others[: max(len(fitted), LEAST_ITEMS - len(own))]
+    return {**sources, PROBE: draws.where(is_here | np.isin(draws.groups, chosen))}
 
 
 def _deciding_groups(draws: Draws) -> NDArray[np.str_]:

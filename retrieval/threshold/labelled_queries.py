@@ -38,20 +38,23 @@ Floats = NDArray[np.float64]
 def embed_queries(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) -> tuple[Probes, list[tuple[str, str]]]:
     """Return the vectors of the usable labelled photos, and the id and reason of each refused photo.
 
-    A photo that is in the gallery is refused, because it would find itself. Raises DataError if no photo can be used,
-    or most show items that are not in the gallery.
+    A photo that is in the gallery is refused, because it would find itself, and so are copies of a photo. Raises
+    DataError if no photo can be used, or most show items that are not in the gallery.
     """
     indexed = {digest for *_, digest in gallery.values(CONTENT)}
     embedder = bundle.embedder()
     batches = [embed_batch(embedder, photos[start : start + BATCH], {}) for start in range(0, len(photos), BATCH)]
     refused = [(photo_id, error.message) for batch in batches for photo_id, error in batch.refused]
     whole = Batch.of(batches)
-    kept = [place for place, digest in enumerate(whole.hashes) if digest not in indexed]
-    refused += [
-        (photo.photo_id, "the photo is in the gallery, so it would find itself")
-        for photo, digest in zip(whole.photos, whole.hashes, strict=True)
-        if digest in indexed
-    ]
+    kept, first = list[int](), dict[str, str]()
+    for place, (photo, digest) in enumerate(zip(whole.photos, whole.hashes, strict=True)):
+        if digest in indexed:
+            refused.append((photo.photo_id, "the photo is in the gallery, so it would find itself"))
+        elif digest in first:
+            refused.append((photo.photo_id, f"it is the same photo as {first[digest]}"))
+        else:
+            kept.append(place)
+            first[digest] = photo.photo_id
     if whole.vectors is None or not kept:
         raise DataError(
             f"none of the labelled photos can be used: {listed([': '.join(each) for each in refused], between='; ')}",
@@ -147,7 +150,10 @@ def gallery_shift(sources: Mapping[str, Draws]) -> Shift:
     """Return the query shift, from labelled queries if there are enough, else from the bundle's calibration photos."""
     for users, catalogue in ((LABELLED, OWN), (PROBE, REFERENCE)):
         if users in sources and catalogue in sources:
-            shift = measure_shift(_searches(sources[users]), _searches(sources[catalogue]))
+            shown, own = sources[users], sources[catalogue]
+            if users == PROBE:  # photos without a role are on both sides, and show no shift
+                shown = shown.where(~np.isin(shown.ids, own.ids))
+            shift = measure_shift(_searches(shown), _searches(own))
             if shift.items >= LEAST_ITEMS:
                 return shift
     return Shift()

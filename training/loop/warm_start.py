@@ -18,7 +18,7 @@ from retrieval.errors import InvalidParameter
 from retrieval.images import Preprocessing
 from training.backbones import load_backbone, published_preprocessing
 from training.config import SMALL, SPLIT_SEED, Settings
-from training.data.continued import copies_across, merge_catalogues, photo_contents, place_of
+from training.data.continued import copies_across, is_fitted, merge_catalogues, photo_contents, place_of
 from training.data.reader import PhotoReader
 from training.evaluation.embedding import embed_photos
 from training.evaluation.evaluate import item_labels
@@ -60,10 +60,12 @@ class Continuation:
         contents = photo_contents(photos)
         known = {item for part in PARTS for item in getattr(start.splits, part)}
 
-        def is_fitted(photo: Photo) -> bool:
-            return earlier.contains(photo.group_key, None if photo.item_id in known else contents[photo.photo_id])
+        def was_fitted(photo: Photo) -> bool:
+            if photo.item_id in known:
+                return earlier.contains(photo.group_key, None)
+            return is_fitted(photo, earlier, contents[photo.photo_id])
 
-        parts = splits or extend_splits(start.splits, photos, seed=SPLIT_SEED, is_fitted=is_fitted)
+        parts = splits or extend_splits(start.splits, photos, seed=SPLIT_SEED, is_fitted=was_fitted)
         copies = copies_across(photos, parts, contents, added=added, fitted=earlier)
         kept = [photo for photo in photos if photo.photo_id not in copies]
         unseen, fitted = set(start.held_out), set(start.splits.fit)

@@ -199,12 +199,14 @@ def test_all_sources_but_the_reference_are_one_sample() -> None:
         name: draws(generator.random(count), np.arange(start, start + count))
         for name, start, count in ((OWN, 0, 30), (LABELLED, 20, 30), (PROBE, 100, 10), (UNKNOWN, 200, 5))
     }
-    drawn = DrawnDistances.of({**sources, REFERENCE: draws(generator.random(30), np.arange(300, 330))})
+    fitted = [f"fitted {number}" for number in range(10)]
+    reference = draws(generator.random(30), np.arange(300, 330))
+    drawn = DrawnDistances.of({**sources, REFERENCE: reference}, without=fitted)
     every = np.concatenate([source.distances for source in sources.values()])
     assert drawn.distances == pytest.approx(np.sort(every))
     assert drawn.items == 65  # of 75 draws: ten items have an own and a labelled one
     assert drawn.weights.sum() == pytest.approx(1)
-    rates = GalleryRates.of(KeptDraws("m", sources, frozenset()), OperatingPoint.uncalibrated(0.05))
+    rates = GalleryRates.of(KeptDraws("m", sources, frozenset(fitted)), OperatingPoint.uncalibrated(0.05))
     assert rates is not None
     assert rates.drawn.items == 65
     few = KeptDraws("m", {PROBE: sources[PROBE], UNKNOWN: sources[UNKNOWN]}, frozenset())
@@ -215,7 +217,7 @@ def test_all_sources_but_the_reference_are_one_sample() -> None:
 def test_photos_of_one_source_that_come_closer_lower_the_threshold_by_their_share(certified: bool) -> None:
     near, far = np.linspace(0.3, 1, 400), np.linspace(0.5, 1.2, 400)
     alone, mixed = (
-        DrawnDistances.of({OWN: draws(far, np.arange(400)), PROBE: draws(other, 1000 + np.arange(400))})
+        DrawnDistances.of({OWN: draws(far, np.arange(400)), UNKNOWN: draws(other, 1000 + np.arange(400))})
         for other in (far, near)
     )
     first, second = (drawn.limit(0.1, certified=certified) for drawn in (alone, mixed))
@@ -317,8 +319,34 @@ def test_asked_to_certify_a_point_is_certified_or_refused() -> None:
     with pytest.raises(CalibrationError, match=r"25 items cannot certify an FPIR of 0\.05"):
         anchor({OWN: few}, 0.05, gallery_items=25, certify=True)
     more = draws(np.random.default_rng(0).uniform(0.3, 1.3, 75), 100 + np.arange(75))
-    point = anchor({OWN: few, PROBE: more}, 0.05, gallery_items=25, certify=True)
+    point = anchor({OWN: few, UNKNOWN: more}, 0.05, gallery_items=25, certify=True)
     assert (point.status, point.evidence["items_drawn"]) == (CERTIFIED, 100)
+
+
+@pytest.mark.parametrize(
+    ("own", "fitted", "counted"), [(60, 0, 0), (60, 25, 25), (60, 900, 90), (12, 0, 8), (12, 9, 9)]
+)
+def test_calibration_items_that_a_gallery_lacks_count_up_to_the_number_of_its_fitted_items(
+    own: int, fitted: int, counted: int
+) -> None:
+    """They do not outvote own items, of which the training catalogue may have had none."""
+    generator = np.random.default_rng(0)
+    here = draws(generator.uniform(0.2, 1, own), generator.permutation(own))
+    away = draws(generator.uniform(0.8, 1, 180), 1000 + generator.permutation(np.repeat(np.arange(90), 2)))
+    both = {OWN: here, PROBE: away}
+    names = [f"fitted {number}" for number in range(fitted)]
+    drawn = DrawnDistances.of(both, without=names)
+    assert (drawn.items, len(drawn.distances)) == (own + counted, own + 2 * counted)
+    evidence = anchor(both, 0.3, gallery_items=own, fitted=names, least_items=12).evidence
+    assert evidence["sources"] == {OWN: own} | ({PROBE: counted} if counted else {})
+
+
+def test_calibration_items_that_a_gallery_has_count_whether_their_own_photos_are_drawn_or_not() -> None:
+    generator = np.random.default_rng(0)
+    here = draws(generator.random(40), np.arange(40))
+    known = draws(generator.random(60), np.arange(60), own=np.where(np.arange(60) < 50, 0.1, np.inf))
+    assert DrawnDistances.of({OWN: here, PROBE: known}).items == 50
+    assert DrawnDistances.of({PROBE: known}).items == 60  # a bundle's threshold
 
 
 def test_a_shift_is_kept_for_own_draws_that_come_later() -> None:
@@ -549,9 +577,11 @@ def test_the_shift_of_own_draws_moves_threshold_and_p_values() -> None:
     generator = np.random.default_rng(0)
     items = np.repeat(np.arange(50), 2)
     users, photos = generator.normal(1.3, 0.1, 100), generator.normal(1.0, 0.1, 100)
-    sources = {OWN: draws(photos, items), PROBE: draws(users, items), REFERENCE: draws(photos, items)}
+    shown = draws(photos, items)
+    sources = {OWN: shown, PROBE: draws(users, items), REFERENCE: replace(shown, ids=np.char.add("shown ", shown.ids))}
     shift = gallery_shift(sources)
     assert shift.applied == pytest.approx(0.3, abs=0.06)
+    assert gallery_shift({**sources, REFERENCE: shown}).items == 0  # the same photos have no roles
     point = anchor(sources, 0.1, gallery_items=50, shift=shift)
     unmoved = anchor(sources, 0.1, gallery_items=50)
     assert point.threshold > unmoved.threshold + 0.2

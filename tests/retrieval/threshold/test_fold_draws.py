@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -65,20 +65,26 @@ def fold_models(folder: Path) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def fitted(fold_of: Mapping[str, int], photos: Mapping[str, str] | None = None) -> bytes:
-    """Return the list of items that two fold models were fitted on, and of photos, given with their items."""
+def fitted(fold_of: Mapping[str, int], photos: Mapping[str, str] | None = None, both: Collection[str] = ()) -> bytes:
+    """Return the list of items that two fold models were fitted on, and of photos, given with their items.
+
+    `both` fold models were fitted on some photos.
+    """
     given = photos or {}
     every, *parts = (
-        Fitted.of([item for item in fold_of if fold_of[item] != fold], [p for p in given if fold_of[given[p]] != fold])
+        Fitted.of(
+            [item for item in fold_of if fold_of[item] != fold],
+            [photo for photo in given if photo in both or fold_of[given[photo]] != fold],
+        )
         for fold in (2, 0, 1)
     )
     return every.with_folds(parts).pack()
 
 
-def bundle_of(folder: Path, photos: Mapping[str, str] | None = None) -> Bundle:
+def bundle_of(folder: Path, photos: Mapping[str, str] | None = None, both: Collection[str] = ()) -> Bundle:
     """Return a bundle that was cross-fitted on twenty items, and on photos, given with their items."""
     folder.mkdir(parents=True, exist_ok=True)
-    return make_bundle(folder, point=TARGET, files={FITTED: fitted(FOLD_OF, photos), FOLDS: fold_models(folder)})
+    return make_bundle(folder, point=TARGET, files={FITTED: fitted(FOLD_OF, photos, both), FOLDS: fold_models(folder)})
 
 
 def fill(bundle: Bundle, folder: Path, photos: Path) -> IndexReport:
@@ -206,6 +212,17 @@ def test_items_whose_photos_were_fitted_in_several_folds_are_not_drawn(tmp_path:
     assert drawn == set(ITEMS) - {same[1], *other}
     assert other[0] in rivals
     assert other[0] in draws.fitted
+
+
+def test_items_of_which_every_fold_model_has_seen_a_photo_are_not_drawn(tmp_path: Path, photos: Path) -> None:
+    """Such as a product that was there under two ids, of which one was removed after the training."""
+    listed = read_catalogue(photos)
+    contents = {content_hash(p.read(), None): p.item_id for p in listed if p.item_id in FOLD_OF}
+    twice = [content for content, item in contents.items() if item in ("item-02", "item-05")][1::2]
+    index_catalogue(bundle_of(tmp_path, contents, twice), listed, tmp_path / "g", progress=False)
+    with Gallery.open(tmp_path / "g") as gallery:
+        drawn = set(gallery_draws(Bundle.open(tmp_path / "bundle"), gallery).sources[OWN].items)
+    assert drawn == set(ITEMS) - {contents[content] for content in twice}
 
 
 def test_items_whose_group_was_fitted_in_several_folds_are_not_drawn(tmp_path: Path, photos: Path) -> None:

@@ -519,15 +519,20 @@ def test_labelled_queries_are_measured_kept_and_used_again(tmp_path: Path) -> No
         assert rates.fpir(point.threshold) == point.evidence["fpir"]
 
 
-def test_labelled_photos_that_are_in_the_gallery_are_left_out(tmp_path: Path) -> None:
+def test_labelled_photos_that_are_in_the_gallery_and_copies_are_left_out(tmp_path: Path) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     queries = write_folder(tmp_path / "queries", items=range(30), photos=range(11, 12))
     own = next((tmp_path / "photos-0-30" / "item-03").iterdir())
     shutil.copy(own, queries / "item-03" / "copy.jpg")
+    again = next((queries / "item-07").iterdir())
+    shutil.copy(again, queries / "item-07" / "~again.jpg")
     with Gallery.open(tmp_path / "g") as gallery:
         proposal = propose(bundle, gallery, photos=read_catalogue(queries))
-        assert proposal.refused == [("item-03/copy.jpg", "the photo is in the gallery, so it would find itself")]
+        assert proposal.refused == [
+            ("item-03/copy.jpg", "the photo is in the gallery, so it would find itself"),
+            ("item-07/~again.jpg", f"it is the same photo as item-07/{again.name}"),
+        ]
         assert proposal.labelled is not None
         assert len(proposal.labelled.ids) == 30
         with pytest.raises(DataError, match=r"none of the labelled photos can be used.* it would find itself"):

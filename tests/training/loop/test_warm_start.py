@@ -273,6 +273,26 @@ def test_fitted_items_that_have_another_name_now_are_not_held_out(earlier: Run, 
     assert (splits.test, splits.calibration) == (first.splits.test, first.splits.calibration)
 
 
+def test_a_fitted_item_that_was_gone_is_fitted_again_with_its_new_variants(earlier: Run, tmp_path: Path) -> None:
+    """Tables may name other groups by then, and none for it."""
+    place = shutil.copytree(Path(earlier.settings.catalogue).parent, tmp_path / "catalogue") / "photos.csv"
+    table = place.read_text()
+    first = train(tiny_settings(place, **PROXIES), tmp_path / "first")
+    gone, with_variant = first.splits.fit[0], first.splits.fit[-1]
+    place.write_text("\n".join(line for line in table.splitlines() if gone not in line and with_variant not in line))
+    second = begun(first, place, tmp_path / "second")
+    for name in (BEST, LAST):
+        second.save(name, first.load(name)[0])
+    for number in range(6):
+        draw(number, 90).save(tmp_path / f"{number}.png")
+    items = [f"{gone},", f"{gone},", f"{with_variant},new", f"{with_variant},new", "variant,new", "variant,new"]
+    rows = "\n".join(f"{number}.png,{item}" for number, item in enumerate(items))
+    (tmp_path / "back.csv").write_text(f"path,item_id,group\n{rows}\n")
+    third = begun(second, tmp_path / "back.csv", tmp_path / "third")
+    assert {gone, with_variant, "variant"} <= set(third.splits.fit)
+    assert len([photo for photo in third.photos() if photo.path.parent == tmp_path]) == 6
+
+
 def test_variants_of_fitted_items_are_left_out_of_what_is_held_out(earlier: Run, tmp_path: Path) -> None:
     """A table may name the group of an item anew when the model is trained already."""
     place = shutil.copytree(Path(earlier.settings.catalogue).parent, tmp_path / "catalogue") / "photos.csv"
