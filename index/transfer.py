@@ -7,7 +7,7 @@ import csv
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,13 +157,21 @@ def _cell(value: Any) -> str:
     return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def import_photos(path: Path, place: Path | str, *, feature_format: FeatureFormat | None = None) -> Imported:
+def import_photos(
+    path: Path,
+    place: Path | str,
+    *,
+    feature_format: FeatureFormat | None = None,
+    check: Callable[[Mapping[str, bytes]], object] = lambda _: None,
+) -> Imported:
     """Add the photos of an exported file to the gallery at a path or an address, creating it if needed.
 
     A new gallery gets the exported contents, such as the operating point; draws only if it is a local one. An existing
-    gallery keeps its own. Photos whose features do not have the `feature_format` are refused. A failed import leaves
-    nothing behind: a file is first imported into a new gallery, which takes the place of one that does not exist.
+    gallery keeps its own. Photos whose features do not have the `feature_format` are refused. `check` may raise if the
+    contents, by name, cannot be used. A failed import leaves nothing behind: a file is first imported into a new
+    gallery, which takes the place of one that does not exist.
     """
+    check(_facts(path)[1])
     columns: Mapping[str, str] = {}
     new = None if is_address(place) or exists(place) else Path(place)
     if exists(place):

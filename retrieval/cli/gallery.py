@@ -249,7 +249,9 @@ def import_(source: Path, path: Path | str) -> None:
     from retrieval.threshold.gallery_points import read_points
     from retrieval.verification.features import PackedFeatures
 
-    done = import_photos(source, path, feature_format=PackedFeatures())
+    done = import_photos(
+        source, path, feature_format=PackedFeatures(), check=lambda contents: read_points(contents.get(POINT))
+    )
     with _open(path, read_only=True) as opened:
         points = read_points(opened.kept(POINT))
     again = command("calibrate", "BUNDLE", path)

@@ -106,13 +106,16 @@ def _bundle(path: Path) -> str:
 
 
 def _gallery(path: Path | str) -> str:
+    from index.database import POINT
     from index.location import open_gallery
     from retrieval.errors import GalleryCorrupt
+    from retrieval.threshold.gallery_points import read_points
 
     with open_gallery(path, read_only=True) as gallery:
         problems = gallery.verify()
         if problems:
             raise GalleryCorrupt("; ".join(problems), remedy="Restore it from a copy, or index the photos again")
+        read_points(gallery.kept(POINT))
         return f"intact, {photos_of_items(len(gallery), gallery.items)}"
 
 

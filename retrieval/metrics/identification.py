@@ -115,6 +115,8 @@ def search_scores(
         raise InvalidParameter("labels and gallery_groups", "have one value a vector", lengths)
     if not len(kept):
         raise InvalidParameter("gallery", "hold at least one photo", gallery.shape)
+    if not (np.isfinite(queries).all() and np.isfinite(gallery).all()):
+        raise InvalidParameter("vectors", "be finite", "NaN or infinity")
     if (query_ids is None) != (gallery_ids is None):
         raise InvalidParameter("query_ids and gallery_ids", "be given together", (query_ids, gallery_ids))
     items, codes = np.unique(kept, return_inverse=True)

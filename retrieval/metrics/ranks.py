@@ -204,6 +204,7 @@ def ranked(
     for rows in blocks(queries, gallery):
         scores = scorer(rows)
         if exclude_self:
+            scores = scores.copy()
             own = np.arange(len(scores))
             scores[own, own + rows.start] = -np.inf
         yield rows, first(scores, depth)

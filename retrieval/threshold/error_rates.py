@@ -195,6 +195,8 @@ class DrawnDistances:
         """
         if certified:
             return None if self.cross_fitted else self._certified_limit(target)
+        if target + TOLERANCE < self.smallest_target:
+            return None
         weights = np.cumsum(self.weights)
         last = int(np.searchsorted(weights, target + TOLERANCE, side="right"))
         counts = np.unique(np.linspace(0, last + 1, STEPS).astype(int)).clip(0, len(weights))
@@ -214,8 +216,11 @@ class DrawnDistances:
 
     @property
     def smallest_target(self) -> float:
-        """The smallest FPIR that these draws support: that of a threshold just below all of them."""
-        return float(self.left_out(np.zeros(1))[0])
+        """The smallest FPIR that these draws support: that of a threshold just below all of them.
+
+        It is at least the smallest p-value. A smaller one would tell of the few searches of a single item.
+        """
+        return max(float(self.left_out(np.zeros(1))[0]), 1 / (1 + self.items))
 
     def point(self, target: float, *, certify: bool) -> OperatingPoint:
         """Return the point with the greatest threshold for a target, certified if it can be and `certify` asks for it.

@@ -138,12 +138,15 @@ class Run:
 
     def photos(self) -> list[Photo]:
         """Read the run's catalogue, and those of the runs that it continues, `without_fitted`."""
+        return self.without_fitted(self._listed_photos())
+
+    def _listed_photos(self) -> list[Photo]:
         noted = self.warm_start
         if not noted:
-            return self.without_fitted(read_catalogue(self.settings.catalogue))
+            return read_catalogue(self.settings.catalogue)
         left_out = frozenset(noted["left_out"])
         photos, _ = merge_catalogues(noted["catalogues"], self.protocol)
-        return self.without_fitted([photo for photo in photos if photo.photo_id not in left_out])
+        return [photo for photo in photos if photo.photo_id not in left_out]
 
     def without_fitted(self, photos: Sequence[Photo]) -> list[Photo]:
         """Return photos without those of held-out items that are in the list of what the run was fitted on.
@@ -154,8 +157,13 @@ class Run:
         fitted, fit = _listed(self.path), set(self.splits.fit)
         if fitted is None:
             return list(photos)
-        held_out = [photo for photo in photos if photo.item_id not in fit]
-        known = {photo.photo_id for photo in held_out if is_fitted(photo, fitted, photo_content(photo))}
+        groups = {photo.group_key for photo in photos if photo.item_id in fit}
+        known = {
+            photo.photo_id
+            for photo in photos
+            if photo.item_id not in fit
+            and (photo.group_key in groups or is_fitted(photo, fitted, photo_content(photo)))
+        }
         return [photo for photo in photos if photo.photo_id not in known]
 
     @property
@@ -208,9 +216,13 @@ class Run:
             )
 
     def fitted_on(self) -> Fitted:
-        """Return the training items of the run and of those that it continues, and the content of all their photos."""
-        items, found = set(self.splits.fit), _listed(self.path)
-        found = fitted_on(items, self.photos()) if found is None else found
+        """Return the training items of the run and of those that it continues, and the content of all their photos.
+
+        The groups of the items are those that they had then, and those that the catalogue names now.
+        """
+        items, photos, found = set(self.splits.fit), self._listed_photos(), _listed(self.path)
+        groups = Fitted.of((photo.group_key for photo in photos if photo.item_id in items), ())
+        found = fitted_on(items, photos) if found is None else groups.union(found)
         return found.with_folds([run.fitted_on() for run in self.folds])
 
     @property

@@ -17,6 +17,7 @@ from retrieval.catalogue.read import Photo
 from retrieval.cli.main import group, main
 from retrieval.errors import DataError, GalleryCorrupt, GalleryError, InvalidParameter
 from retrieval.indexing.pipeline import columns_of
+from retrieval.inspect.doctor import examine
 from retrieval.retriever import Retriever
 
 from ...gallery_contents import contents
@@ -160,12 +161,15 @@ def test_export_and_import_keep_everything(shop: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\x00", b'{"points": [{}]}', b"[" * 100_000], ids=len)
-def test_an_imported_threshold_that_cannot_be_read_is_named(shop: Path, content: bytes) -> None:
+def test_a_threshold_that_cannot_be_read_is_named_and_not_imported(shop: Path, content: bytes) -> None:
     with Gallery.open(shop / "g") as gallery:
         gallery.keep({POINT: content}, "damage")
     call("gallery", "export", shop / "g", shop / "g.parquet")
     with pytest.raises(GalleryCorrupt, match=r"operating points cannot be read.*Index its photos again"):
         call("gallery", "import", shop / "g.parquet", shop / "copy")
+    assert not (shop / "copy").exists()
+    bad = [finding.text for finding in examine(None, shop / "g") if not finding.good]
+    assert [text for text in bad if "operating points cannot be read" in text]
 
 
 def test_a_csv_export_is_a_table_for_spreadsheets(shop: Path) -> None:

@@ -66,6 +66,14 @@ def test_items_of_one_group_do_not_match_each_other() -> None:
         search_scores(queries, asked, gallery, kept, gallery_groups=groups[:-1])
 
 
+@pytest.mark.parametrize("place", [0, 2])
+def test_vectors_that_are_not_finite_are_refused(place: int) -> None:
+    arrays = list(world())
+    arrays[place][3, 2] = np.nan
+    with pytest.raises(InvalidParameter, match="vectors must be finite"):
+        search_scores(*arrays)
+
+
 def test_a_photo_never_finds_itself() -> None:
     _, _, photos, labels = world()
     ids = np.arange(60)

@@ -60,6 +60,10 @@ def test_exclude_self_leaves_the_own_photo_out() -> None:
     assert recall_at_k(GALLERY, LABELS, GALLERY, LABELS, exclude_self=True)[1] == 0.0
     with pytest.raises(InvalidParameter, match="one list"):
         recall_at_k(QUERY, [0], GALLERY, LABELS, exclude_self=True)
+    scores = GALLERY @ GALLERY.T
+    kept = scores.copy()
+    assert recall_at_k(GALLERY, LABELS, GALLERY, LABELS, exclude_self=True, scores=scores.__getitem__)[1] == 0.0
+    np.testing.assert_array_equal(scores, kept)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -349,6 +349,22 @@ def test_calibration_items_that_a_gallery_has_count_whether_their_own_photos_are
     assert DrawnDistances.of({PROBE: known}).items == 60  # a bundle's threshold
 
 
+def test_a_target_below_the_smallest_p_value_is_refused_however_few_photos_of_an_item_come_close() -> None:
+    """The share that would be accepted hangs on the photos of one item, and is small only where a threshold is set."""
+    generator = np.random.default_rng(0)
+    items = generator.permutation(np.repeat(np.arange(25), 4))
+    distances = generator.uniform(0.8, 1, 100)
+    distances[np.flatnonzero(items == 7)[0]] = 0.2
+    few = draws(distances, items)
+    assert drawn_from(few).left_out(np.zeros(1))[0] == pytest.approx(0.25 / 26)
+    assert drawn_from(few).smallest_target == pytest.approx(1 / 26) == drawn_from(few).p_value(0)
+    with pytest.raises(CalibrationError, match=r"the draws of 25 items support no FPIR below 0\.03846.*fpir 0\.039"):
+        anchor({OWN: few}, 0.03, gallery_items=25)
+    assert anchor({OWN: few}, 0.039, gallery_items=25).threshold > 0.2
+    assert not GalleryRates(drawn_from(few)).shared(OperatingPoint(0.9, ESTIMATED, 0.1, {}), 3).decides
+    assert GalleryRates(drawn_from(few)).shared(OperatingPoint(0.9, ESTIMATED, 0.1, {}), 2).decides
+
+
 def test_a_shift_is_kept_for_own_draws_that_come_later() -> None:
     generator = np.random.default_rng(0)
     own, probes = draws(generator.uniform(0.5, 1, 40), np.arange(40)), draws(generator.random(40), np.arange(40))

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from click.testing import CliRunner
 
 from retrieval.bundle.fitted import content_hash
+from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.splits import photos_in_protocol
 from retrieval.cli.main import group
 from retrieval.errors import InvalidParameter, RunError
@@ -306,6 +307,16 @@ def test_variants_of_fitted_items_are_left_out_of_what_is_held_out(earlier: Run,
     second = begun(run, place, tmp_path / "second")
     assert test in second.splits.fit
     assert other in second.splits.test
+    place.write_text(place.read_text().replace(f",{other},{group_of[other]},", f",{other},new,"))
+    named = place.read_text().replace(
+        f",{run.splits.fit[1]},{group_of[run.splits.fit[1]]},", f",{run.splits.fit[1]},new,"
+    )
+    assert other in {photo.item_id for photo in run.photos()}
+    place.write_text(named)
+    assert other not in {photo.item_id for photo in run.photos()}
+    key = next(photo.group_key for photo in read_catalogue(place) if photo.item_id == other)
+    assert run.fitted_on().contains(key, None)
+    assert run.fitted_on().contains(fit, None)
 
 
 def test_a_run_that_dies_in_its_first_epoch_begins_again_the_same(earlier: Run, later: Run, tmp_path: Path) -> None:
