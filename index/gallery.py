@@ -546,6 +546,8 @@ class Gallery:
         purge:
             Rewrite every segment with a removed photo, not only those with many.
         """
+        if not 0 <= min_recall <= 1:
+            raise InvalidParameter("min_recall", "be between 0 and 1", min_recall)
         actor = self._actor(actor)
         with write_errors(self.path), self._rebuilding:
             with self._guard:

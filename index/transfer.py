@@ -250,8 +250,9 @@ def _facts(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     import pyarrow.parquet as pq
 
     remedy = "Export a gallery to a new parquet file"
-    if not path.exists():
-        raise DataError(f"{path} does not exist", remedy="Name a file that `retrieval gallery export` wrote")
+    if not path.is_file():
+        told = "is no file" if path.exists() else "does not exist"
+        raise DataError(f"{path} {told}", remedy="Name a file that `retrieval gallery export` wrote")
     if path.suffix.lower() == TABLE:
         raise DataError(f"{path} is a table without vectors and cannot be imported", remedy=remedy)
     try:

@@ -74,6 +74,10 @@ class FeedbackRecorder:
     """
 
     def __init__(self, path: Path, photos: Path | None = None) -> None:
+        if path.is_dir():
+            raise InvalidParameter(
+                "feedback", "be a file", str(path), remedy=f"Name a new one: {path / 'feedback.jsonl'}"
+            )
         self._path, self._photos = path, photos
         self._guard, self._added = Lock(), 0
         self._table = table = path.with_name(f"{path.name}.answers.sqlite")

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 PLAN = "RETRIEVAL_SERVE_PLAN"  # variable with the plan of a server, for its worker processes
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # variable of prometheus_client
+MEMORY = Path("/dev/shm")  # noqa: S108 - for metrics: processes that map files of a disk are killed when it is full
 BACKLOG = 512
 GRACE_S = 16  # time for running requests after SIGTERM: a body may take 15 s to arrive
 EXIT_S = 20  # then the process exits even if threads hang
@@ -130,7 +131,7 @@ def _serve_by_workers(plan: ServePlan, host: str, port: int) -> None:
         plan.announce(retriever)
     listeners = bind(host, port)
     os.environ[PLAN] = TypeAdapter(ServePlan).dump_json(plan).decode()
-    with working_folder() as folder:
+    with working_folder(MEMORY / "retrieval" if os.access(MEMORY, os.W_OK) else None) as folder:
         os.environ[METRICS_FOLDER] = str(folder)
         _announce_address(plan, host, listeners)
         log_to_stderr(as_json=plan.json_log)

@@ -167,7 +167,7 @@ class Memory(click.ParamType[int]):
         """Convert to bytes."""
         if isinstance(value, int):
             return value
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?b)?\s*", str(value), re.IGNORECASE)
+        match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d+)?)\s*([kmgt]i?b)?\s*", str(value), re.IGNORECASE)
         unit = (match[2] or "").lower() if match else None
         if match is None or unit not in UNITS:
             self.fail(f"{value!r} is not an amount of memory such as 2GiB or 500MB", param, ctx)

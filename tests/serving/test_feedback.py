@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from retrieval.errors import RetrievalError
+from retrieval.errors import InvalidParameter, RetrievalError
 from retrieval.feedback import read_feedback
 from retrieval.retriever import Retriever
 from serving import feedback
@@ -152,6 +152,11 @@ def test_a_table_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "feedback.jsonl.answers.sqlite").write_bytes(b"no table" * 1000)
     with pytest.raises(RetrievalError, match=r"feedback\.jsonl\.answers\.sqlite.* file is not a database"):
         feedback.FeedbackRecorder(file)
+
+
+def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameter, match=r"feedback must be a file.*feedback\.jsonl"):
+        feedback.FeedbackRecorder(tmp_path)
 
 
 def test_a_file_in_place_of_the_folder_for_photos_is_named(tmp_path: Path) -> None:

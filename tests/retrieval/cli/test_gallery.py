@@ -126,6 +126,9 @@ def test_an_approximate_index_says_what_it_loses(shop: Path) -> None:
     told = call("gallery", "rebuild", shop / "g", "--bundle", shop / "bundle", "--kind", "ivf", "--max-memory", "2GiB")
     assert "recall 1.0000 (at least 0." in told.output
     assert "recall 1.0000" in call("gallery", "info", shop / "g").output
+    with pytest.raises(InvalidParameter, match="min_recall must be between 0 and 1, got nan"):
+        call("gallery", "rebuild", shop / "g", "--min-recall", "nan")
+    assert "is not an amount of memory" in call("gallery", "rebuild", shop / "g", "--max-memory", "9" * 400).output
 
 
 def test_verify_fails_loudly(shop: Path) -> None:

@@ -110,7 +110,7 @@ def test_items_of_one_group_are_no_false_matches_of_each_other(copy: Run, run: R
 
 def test_calibration_items_of_one_group_show_no_errors(run: Run, tmp_path: Path) -> None:
     """No search among them returns a wrong item, so that nothing would be too far."""
-    one = changed_run(run, tmp_path, group_of=lambda item: item if item in run.splits.fit else "all")
+    one = changed_run(run, tmp_path, group_of=lambda row: row["item_id"] if row["item_id"] in run.splits.fit else "all")
     with pytest.raises(DataError, match="all of one group"):
         explain_run(one, progress=False)
 
