@@ -14,7 +14,7 @@ from .conftest import ROOT
 
 MOST = {
     "statements": 16_593,
-    "lines": 36_788,
+    "lines": 36_789,
     "modules": 235,
     "options": 152,
     "settings": 44,

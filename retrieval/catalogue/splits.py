@@ -238,7 +238,8 @@ def query_and_gallery(
         raise DataError(f"the run has no {name} items", remedy="Train a new run on a catalogue with more items")
     if not positions:
         raise DataError(
-            f"the catalogue has no photo of the {len(chosen)} {name} items", remedy="Restore them, or train a new run"
+            f"the catalogue has no photo of the {len(chosen)} {name} items, apart from variants of fitted items",
+            remedy="Restore them, or train a new run",
         )
     if not queries or not gallery:
         raise DataError(
