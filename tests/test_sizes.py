@@ -13,8 +13,8 @@ from tools.walks import rooms, sizes, walks
 from .conftest import ROOT
 
 MOST = {
-    "statements": 16_593,
-    "lines": 36_789,
+    "statements": 16_598,
+    "lines": 36_802,
     "modules": 235,
     "options": 152,
     "settings": 44,
@@ -22,7 +22,7 @@ MOST = {
     "most_methods": 28,
 }
 WALKS = {"a search in process": 20, "a search over HTTP": 30, "a new row": 46, "draws to threshold": 20}
-LINES_OF_TESTS, LINES_OF_RESEARCH = 35_869, 11_228
+LINES_OF_TESTS, LINES_OF_RESEARCH = 35_878, 11_228
 IMPORTED = 80  # modules of ours that `import retrieval.retriever` brings
 
 

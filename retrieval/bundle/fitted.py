@@ -80,6 +80,10 @@ class Fitted:
         """Return the fold whose model was fitted without an item, or a photo, None if there is none."""
         return self._folds.get(_hash(item_or_content))
 
+    def seen_by_all(self, content: str) -> bool:
+        """Return whether every fold model was fitted on a photo. Bundles of version 0.2.0 do not tell: False."""
+        return self._tells_photos and _hash(content) in self._photos and _hash(content) not in self._folds
+
     def pack(self) -> bytes:
         """Serialize as npz."""
         file = io.BytesIO()
@@ -102,6 +106,10 @@ class Fitted:
     def _folds(self) -> dict[int, int]:
         known = zip(self.items.tolist(), self.folds.tolist(), strict=True) if len(self.folds) else ()
         return {number: fold for number, fold in known if fold != SEVERAL}
+
+    @cached_property
+    def _tells_photos(self) -> bool:
+        return not self._photos.isdisjoint(self._folds)
 
     @cached_property
     def _photos(self) -> frozenset[int]:

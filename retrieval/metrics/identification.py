@@ -20,6 +20,7 @@ from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from index.search.item_search import NOBODY, ItemSearch, Queries
 from index.snapshot import GROUP
 from retrieval.errors import InvalidParameter
+from retrieval.metrics.ranks import check_finite
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,7 @@ def search_scores(
         raise InvalidParameter("labels and gallery_groups", "have one value a vector", lengths)
     if not len(kept):
         raise InvalidParameter("gallery", "hold at least one photo", gallery.shape)
-    if not (np.isfinite(queries).all() and np.isfinite(gallery).all()):
-        raise InvalidParameter("vectors", "be finite", "NaN or infinity")
+    check_finite(queries, gallery)
     if (query_ids is None) != (gallery_ids is None):
         raise InvalidParameter("query_ids and gallery_ids", "be given together", (query_ids, gallery_ids))
     items, codes = np.unique(kept, return_inverse=True)

@@ -154,10 +154,15 @@ def _check_lists(
     """Raise InvalidParameter if vectors and labels do not match, or vectors are not finite."""
     if queries.shape[0] != len(asked) or gallery.shape[0] != len(kept):
         raise InvalidParameter("labels", "have one value a vector", (queries.shape, gallery.shape))
-    if not (np.isfinite(queries).all() and np.isfinite(gallery).all()):
-        raise InvalidParameter("vectors", "be finite", "NaN or infinity")
+    check_finite(queries, gallery)
     if exclude_self and len(asked) != len(kept):
         raise InvalidParameter("exclude_self", "be used where queries and gallery are one list", exclude_self)
+
+
+def check_finite(*vectors: NDArray[np.floating]) -> None:
+    """Raise InvalidParameter if vectors hold NaN or infinity."""
+    if not all(np.isfinite(each).all() for each in vectors):
+        raise InvalidParameter("vectors", "be finite", "NaN or infinity")
 
 
 def _mean_of(rows: Sequence[NDArray[np.float64]], queries: int) -> NDArray[np.float64]:

@@ -380,7 +380,7 @@ def _fold_draws(bundle: Bundle, gallery: AnyGallery, fitted: Collection[str]) ->
     moved = {
         item
         for _, item, content in gallery.values(CONTENT)
-        if content and known.contains("", content) and known.fold_of(content) != known.fold_of(item)
+        if content and (known.seen_by_all(content) or known.fold_of(content) not in (None, known.fold_of(item)))
     }  # items with photos of another fold or of several, such as merged ones: every model was fitted on some of them
     named = groups_by_item(gallery)
     folds_of = defaultdict[str, set[int]](set)  # of the items of a group, or of an item without one

@@ -16,7 +16,7 @@ from index.errors import GalleryCorrupt
 from index.gallery import Gallery
 from index.search.distance import plain_distance
 from index.search.exact_search import MANY, sweep
-from index.snapshot import Proposed, Snapshot
+from index.snapshot import Proposed, Snapshot, group_number
 
 from .vectors import DIM, filled, unit
 
@@ -228,3 +228,8 @@ def test_many_queries_are_compared_in_threads_and_few_in_that_of_the_caller(
 
     sweep(unit(queries, 22), 1, read, np.arange(COUNT))
     assert [reader is not threading.current_thread() for reader in readers] == [in_threads]
+
+
+def test_the_number_of_a_group_is_the_first_eight_bytes_of_its_hash_with_a_sign() -> None:
+    """Draws keep these numbers as int64."""
+    assert (group_number("a"), group_number("b")) == (-3848465438864589366, 4477677635727087946)

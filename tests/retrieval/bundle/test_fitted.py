@@ -45,6 +45,10 @@ def test_a_photo_that_several_fold_models_were_not_fitted_on_has_no_fold() -> No
     for read in (fitted, Fitted.unpack(fitted.pack())):
         assert [read.fold_of(name) for name in "abcpqr"] == [0, 1, 2, None, 1, 2]
         assert all(read.contains("new", photo) for photo in "pqr")
+        assert [read.seen_by_all(photo) for photo in "pqrs"] == [True, False, False, False]
+        alone = ~np.isin(read.items, read.photos)
+        older = replace(read, items=read.items[alone], folds=read.folds[alone])  # as of version 0.2.0
+        assert not older.seen_by_all("p")
 
 
 def test_a_group_of_which_items_are_in_several_folds_has_no_fold() -> None:
