@@ -22,7 +22,7 @@ MOST = {
     "most_methods": 28,
 }
 WALKS = {"a search in process": 20, "a search over HTTP": 30, "a new row": 46, "draws to threshold": 20}
-LINES_OF_TESTS, LINES_OF_RESEARCH = 35_882, 11_228
+LINES_OF_TESTS, LINES_OF_RESEARCH = 35_887, 11_228
 IMPORTED = 80  # modules of ours that `import retrieval.retriever` brings
 
 

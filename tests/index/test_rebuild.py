@@ -12,7 +12,7 @@ from index import gallery as gallery_module
 from index import maintenance
 from index.ann.kinds import choose_kind
 from index.database import Segment
-from index.errors import GalleryError
+from index.errors import GalleryError, InvalidParameter
 from index.files import load_array, remove_unused, sha256
 from index.gallery import Gallery
 
@@ -203,3 +203,12 @@ def test_a_rebuild_is_due_when_more_than_a_fifth_of_the_photos_are_outside_the_i
         gallery.add(["last"], ["last"], unit(1, 10))
         assert gallery.rebuild_if_due() is not None
         assert gallery.snapshot().scanned_photos == 0
+
+
+@pytest.mark.parametrize("least", [-0.1, 1.1, np.nan])
+def test_a_recall_below_which_an_index_is_refused_lies_between_0_and_1(tmp_path: Path, least: float) -> None:
+    with filled(tmp_path / "g") as gallery:
+        with pytest.raises(InvalidParameter, match="min_recall must be between 0 and 1"):
+            gallery.rebuild(min_recall=least)
+        for allowed in (0, 1):
+            assert gallery.rebuild(min_recall=allowed).recall is None  # a flat index is exact
