@@ -83,7 +83,7 @@ bench: $(VENV)/.installed  ## measure again what is older than its code; needs R
 	$(BIN)/python -m research.benchmarks.suite
 	$(MAKE) tables
 
-bench-fast: $(VENV)/.installed  ## see that every benchmark still runs: about 30 minutes; no record changes
+bench-fast: $(VENV)/.installed  ## see that every benchmark still runs: about 35 minutes; no record changes
 	$(BIN)/python -m research.benchmarks.suite --fast -o runs/bench-fast
 
 $(VENV)-gpu/.installed: pyproject.toml constraints-gpu.txt
