@@ -171,7 +171,6 @@ def import_photos(
     contents, by name, cannot be used. A failed import leaves nothing behind: a file is first imported into a new
     gallery, which takes the place of one that does not exist.
     """
-    check(_facts(path)[1])
     columns: Mapping[str, str] = {}
     new = None if is_address(place) or exists(place) else Path(place)
     if exists(place):
@@ -180,19 +179,24 @@ def import_photos(
     if new is not None and new.exists() and any(new.iterdir()):
         raise GalleryError(f"{new} exists and is not empty", remedy="Choose another directory")
     with _valid(path), working_folder(new) as folder:
-        done = _imported(path, folder / "gallery", feature_format, columns)
+        done = _imported(path, folder / "gallery", feature_format, columns, check)
         if new is not None:
             with write_errors(new):
                 (folder / "gallery").replace(new)
                 sync_folder(new.parent)
             return done
-    return _imported(path, place, feature_format, columns)
+    return _imported(path, place, feature_format, columns, check)
 
 
 def _imported(
-    path: Path, place: Path | str, feature_format: FeatureFormat | None, columns: Mapping[str, str]
+    path: Path,
+    place: Path | str,
+    feature_format: FeatureFormat | None,
+    columns: Mapping[str, str],
+    check: Callable[[Mapping[str, bytes]], object],
 ) -> Imported:
     facts, kept = _facts(path)
+    check(kept)
     key, is_new = facts[FEATURES_KEY], not exists(place)
     folds: list[bytes | None] = []
     with open_or_create(place, dim=facts["dim"], embedding_id=facts["embedding_id"], features_key=key) as gallery:
@@ -251,7 +255,7 @@ def _facts(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
 
     remedy = "Export a gallery to a new parquet file"
     if not path.is_file():
-        told = "is no file" if path.exists() else "does not exist"
+        told = "is not a file" if path.exists() else "does not exist"
         raise DataError(f"{path} {told}", remedy="Name a file that `retrieval gallery export` wrote")
     if path.suffix.lower() == TABLE:
         raise DataError(f"{path} is a table without vectors and cannot be imported", remedy=remedy)

@@ -14,7 +14,7 @@ from .conftest import ROOT
 
 MOST = {
     "statements": 16_598,
-    "lines": 36_802,
+    "lines": 36_806,
     "modules": 235,
     "options": 152,
     "settings": 44,

@@ -316,7 +316,7 @@ class DrawnDistances:
 
 
 def setting_draws(sources: Mapping[str, Draws], *, fitted: Collection[str]) -> dict[str, Draws]:
-    """Return the draws of a gallery by source, with those of calibration items that say something of the gallery.
+    """Return the draws of a gallery by source, with those of calibration items that say something about it.
 
     Of the calibration items that the gallery does not have, as many count as it has `fitted` items. They stand for
     these, which cannot be drawn. More may count where fewer than LEAST_ITEMS own items are drawn, up to that number.
