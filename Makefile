@@ -5,7 +5,6 @@ BIN := $(VENV)/bin
 SERVE ?= 1
 DEMO ?= demo
 WORKERS ?= 2
-DATA = $(or $(RETRIEVAL_TEST_DATA),../shared)
 export GRADIO_ANALYTICS_ENABLED := 0
 export NO_MKDOCS_2_WARNING := 1
 
@@ -37,7 +36,7 @@ picture: $(VENV)/.installed  ## draw the README's picture again, from the answer
 	$(BIN)/python -m tools.picture $(DEMO) docs/answers.jpg
 
 TESTS := test test-fast test-all research-test
-$(TESTS): export OMP_NUM_THREADS ?= 1  # one thread a worker: more fight over the cores
+$(TESTS): export OMP_NUM_THREADS ?= 1  # one thread per worker; more would oversubscribe the cores
 $(TESTS): export PYTHONDONTWRITEBYTECODE =  # commands that tests start need not compile the modules again
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
