@@ -3,7 +3,7 @@
 # holds torch: what serves needs no training code at run time. Bundles, galleries and keys are mounted, as
 # deploy/docker-compose.yml and deploy/kubernetes do; the root file system may be read-only, with a tmpfs at /tmp.
 #   docker run -p 127.0.0.1:7860:7860 --user "$(id -u):$(id -g)" --read-only --tmpfs /tmp \
-#       -v ./bundles:/bundles:ro -v ./galleries:/galleries -v ./keys:/keys:ro retrieval:0.2.0
+#       -v ./bundles:/bundles:ro -v ./galleries:/galleries -v ./keys:/keys:ro retrieval:0.3.0.dev0
 
 FROM python:3.11.9-slim-bookworm AS source
 ENV PATH=/venv/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1

@@ -1,6 +1,7 @@
 """Check that a version can be released: `python -m tools.release`, or `make release-check`. A tag v1.2.3 needs it.
 
-The version's name is the same everywhere, its changes are dated, and its files are kept for later versions to open.
+The version's name is the same everywhere, its changes are dated, and its files are kept for later versions to open. A
+version in development (1.2.3.dev0) lists its changes as unreleased and is not released.
 The GPU extras resolve to pinned packages alone, and every library that their wheels need is in one of these wheels or
 comes with the driver. That takes pip, readelf and 3 GB of downloads, which are deleted again.
 """
@@ -31,7 +32,7 @@ NAMED = {  # files that name the version
     "deploy/kubernetes/index.yaml": r"image: retrieval:(\S+)",
     "deploy/kubernetes/loader.yaml": r"image: retrieval:(\S+)",
     "deploy/kubernetes/kustomization.yaml": r"newTag: (\S+)",
-    "Dockerfile": r"retrieval:(\d+\.\d+\.\d+)",
+    "Dockerfile": r"retrieval:(\d+\.\d+[\w.]+)",
 }
 
 
@@ -39,11 +40,15 @@ def tree_problems(root: Path = ROOT, tag: str = "") -> list[str]:
     """Return what keeps the version of a checkout from being released, in sentences."""
     version = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
     problems = [] if tag in ("", f"v{version}") else [f"The tag {tag} is not v{version}."]
-    changes = (root / "CHANGELOG.md").read_text()
+    changes, in_development = (root / "CHANGELOG.md").read_text(), ".dev" in version
+    title = "Unreleased" if in_development else rf"{re.escape(version)} - \d{{4}}-\d\d-\d\d"
     first = re.search(r"^## .*?(?=^## |\Z)", changes, re.MULTILINE | re.DOTALL)
-    if first is None or not re.match(rf"## {re.escape(version)} - \d{{4}}-\d\d-\d\d\n\n### Upgrade\n", first[0]):
-        problems.append(f"CHANGELOG.md does not begin with {version}, its date and a section Upgrade.")
-    if not (root / f"tests/releases/{version}.tar.xz").exists():
+    if first is None or not re.match(rf"## {title}\n\n### Upgrade\n", first[0]):
+        wanted = "Unreleased" if in_development else f"{version}, its date"
+        problems.append(f"CHANGELOG.md does not begin with {wanted} and a section Upgrade.")
+    if in_development:
+        problems.append(f"{version} is in development: set the version to release.")
+    elif not (root / f"tests/releases/{version}.tar.xz").exists():
         problems.append(f"tests/releases has no {version}.tar.xz: python -m tests.releases.make makes it.")
     for name, pattern in NAMED.items():
         if set(re.findall(pattern, (root / name).read_text())) != {version}:
