@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrieval.cli.options import setting
 from retrieval.errors import InvalidParameter
 from retrieval.process import cores
 from retrieval.search.result import REVIEW_P
+from retrieval.settings import setting
 
 GROUPS = ADDRESS, ACCESS, CAPACITY, PAGE = "Address", "Access", "Capacity", "Page and feedback"
 

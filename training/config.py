@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from retrieval.catalogue.check import ITEMS_PER_BATCH, PHOTOS_PER_ITEM
-from retrieval.cli.options import setting
 from retrieval.errors import InvalidParameter
+from retrieval.settings import setting
 
 SPLIT_SEED = 0  # of the class-disjoint splits, the same for every run
 AUTO = "auto"  # value of a setting that is chosen by the model, the data or the machine

@@ -7,7 +7,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import fields
 from functools import wraps
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -213,24 +213,6 @@ class GroupedCommand(click.Command):
                 formatter.write_dl([records.pop(name) for name in names])
         with formatter.section("Other"):
             formatter.write_dl(list(records.values()))
-
-
-def setting(default: Any, group: str, text: str, *, option: str = "", shown: str = "") -> Any:
-    """Declare a field of a settings dataclass: its default, and the heading and sentence under which `--help` shows it.
-
-    Parameters
-    ----------
-    default:
-        A plain value, or a function that returns one.
-    option:
-        Name of the option, if it is not the name of the field.
-    shown:
-        The default in words, for a default that would not explain itself.
-    """
-    metadata = {"group": group, "help": text, "option": option, "shown": shown}
-    if callable(default):
-        return field(default_factory=default, metadata=metadata)
-    return field(default=default, metadata=metadata)
 
 
 def settings_options(settings: type) -> Callable[[Command], Command]:
