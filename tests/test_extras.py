@@ -224,7 +224,7 @@ def test_train_alone(install: Callable[..., Path], tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(CONFIG)
     retrieval = train / "retrieval"
     assert "smooth_ap" in does([retrieval, "losses"], tmp_path)
-    words = ["--config", "config.toml", "--loss", "triplet"]  # a loss of pytorch-metric-learning
+    words = ["--config", "config.toml", "--loss", "multi_similarity"]  # a loss of pytorch-metric-learning
     does([retrieval, "train", photos, *words, "-o", "run"], tmp_path)
     does([retrieval, "evaluate", "run"], tmp_path)
     export = [retrieval, "export", "run", "-o", "bundle", "--allow-estimate", "--target-fpir", "0.3"]

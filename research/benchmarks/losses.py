@@ -97,7 +97,7 @@ def steps(device: torch.device) -> dict[str, Callable[[int], Step]]:
     found: dict[str, Callable[[int], Step]] = {}
     for name in LOSSES:
         found[name] = ours(name, **({"samples": 5} if name == "vmf_nca" else {}))
-    found["contextual, min"] = ours("contextual", conjunction="min")
+    found["contextual, min"] = ours("contextual_ablated", conjunction="min")
     found["literal tcm"] = lambda _: literal_tcm
     found["literal smooth_ap"] = lambda _: literal_smooth_ap
     found["literal recall_at_k"] = lambda _: literal_recall_at_k

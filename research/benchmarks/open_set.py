@@ -24,14 +24,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from index.search.item_distance import ItemDistance
+from research.losses import OpenSet
+from research.losses.open_set import draw_folds, label_vectors
 from retrieval.metrics.consistency import search_opis
 from retrieval.metrics.identification import search_scores
 from training.data.samplers import ItemSampler
 from training.loop.head_start import start_head
 from training.loop.optimizer import learning_rate_factor
-from training.losses import OpenSet, Regularized, make_loss
+from training.losses import Regularized, make_loss
 from training.losses.base import one_label_each
-from training.losses.open_set import draw_folds, label_vectors
 
 from .head_start import PRETRAINED, SEARCHED, Features, Sets
 from .heads import open_set_metrics

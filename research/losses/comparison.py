@@ -1,21 +1,18 @@
-"""Comparison losses for the papers' tables; average-precision losses are in `comparison_rankings`.
+"""Comparison losses of pairs and triplets; average-precision losses are in `comparison_rankings`.
 
-Symbols: n = batch size, d = embedding size, C = classes, s = cosines (n, n), D = squared distances (n, n).
+Symbols: n = batch size, d = embedding size, s = cosines (n, n), B = classes of the batch.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from retrieval.errors import InvalidParameter
-from training.losses.base import Loss, check_labels, library
-from training.losses.contextual import Contextual, expand_query, neighbourhoods, shared_neighbours
-from training.losses.proxies import Proxies
+from training.losses.base import Loss, check_cosine_distance, check_not_negative, check_one_of, library, one_label_each
 
 TINY = 1e-6
 
@@ -128,80 +125,44 @@ class Margin(Loss):
         return value
 
 
-class EuclideanNCA(Proxies):
-    """ProxyNCA++ on unnormalised embeddings and proxies: d = ‖ν_p - ν_z‖² (arXiv 2207.03784, Section 3.3).
+class Triplet(Loss):
+    """Triplet margin (Schroff et al., CVPR 2015) on unit vectors, averaged over the triplets that violate it.
 
-    Proxies are initialised with length `norm`. Cost O(n C d).
+    `mining` takes "all" triplets, "semihard" or "hard" ones. Cost O(n² d), and O(n³) memory for triplets.
     """
 
-    def __init__(self, classes: int, dim: int, *, temperature: float = 32.0, norm: float = 10.0) -> None:
-        super().__init__(classes, dim)
-        for name, value in (("temperature", temperature), ("norm", norm)):
-            if not value > 0:
-                raise InvalidParameter(name, "be positive", value)
-        self.temperature = temperature
-        self.initial_norm = norm
-        with torch.no_grad():
-            self.proxies.copy_(norm * F.normalize(self.proxies, dim=1))
+    def __init__(self, *, margin: float = 0.05, mining: str = "semihard") -> None:
+        super().__init__()
+        check_not_negative(margin=margin)
+        check_one_of("mining", mining, ("all", "semihard", "hard"))
+        self.inner = library("losses").TripletMarginLoss(margin=margin)
+        self.miner = library("miners").TripletMarginMiner(margin=margin, type_of_triplets=mining)
 
     def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the scalar loss of raw embeddings (n, d) with labels (n,) in 0 … C-1."""
-        check_labels(labels, len(self.proxies))
-        nearness = 2 * embeddings @ self.proxies.T - self.proxies.square().sum(
-            dim=1
-        )  # ‖ν_z‖² - d, equivalent to -d in a softmax
-        return F.cross_entropy(nearness / self.temperature, labels)
+        """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
+        value: Tensor = self.inner(embeddings, labels, self.miner(embeddings, labels))
+        return value
 
 
-class Corrected(torch.autograd.Function):
-    """Squared distances whose gradient is zeroed where it contradicts the labels (arXiv 2210.01908, Eq. 10)."""
+class ClassAveragedContrastive(Loss):
+    """Contrastive loss averaged over pairs of classes (Furusawa, ICLR 2024, Eq. 6); margins are cosine distances.
 
-    @staticmethod
-    def forward(ctx: Any, squared: Tensor, alike: Tensor) -> Tensor:
-        """Return the squared distances (n, n); `alike` is 1 for pairs with equal labels."""
-        ctx.save_for_backward(alike)
-        return squared.clone()
+    (1/2B) Σ_c mean_{i,j of c} [d - m_P]₊ + (1/2B) Σ_{c≠c'} mean_{i of c, j of c'} [m_N - d]₊, with d = 1 - s. A
+    photo paired with itself counts as a positive pair, as printed. Cost O(n² d), memory O(n²).
+    """
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient without the components that push mates apart or pull others together."""
-        (alike,) = ctx.saved_tensors
-        return torch.where(alike.bool(), gradient.clamp(min=0), gradient.clamp(max=0)), None
-
-
-class _AsPrinted(Contextual):
-    """The contextual loss as printed in Eq. 28, as a base for ablations of its steps."""
-
-    def __init__(self, *, neighbours: int = 4, margin: float = 0.05, slope: float = 10.0) -> None:
-        super().__init__(neighbours=neighbours, margin=margin, slope=slope)
-
-    def compare(self, squared: Tensor, *, detached: bool) -> Tensor:
-        """Return w (n, n) of Eq. 23 to 27 for D; `detached` stops the gradient of the count of mutual neighbours."""
-        inside = neighbourhoods(squared, k=self.neighbours, margin=self.margin, step=self._step)
-        shared = shared_neighbours(inside, complement=True, stop_gradient=True, product=True)
-        close = neighbourhoods(squared, k=self.neighbours // 2, margin=self.margin, step=self._step)
-        if not detached:
-            return expand_query(shared, close, product=True)
-        mutual = close * close.T
-        mean = mutual @ shared / mutual.sum(dim=1, keepdim=True).detach().clamp(min=1)
-        return (mean + mean.T) / 2
-
-
-class ContextualCorrected(_AsPrinted):
-    """The contextual loss without gradients that contradict the labels (Table 1). Cost O(n³), memory O(n²)."""
+    def __init__(self, *, positive_margin: float = 0.02, negative_margin: float = 0.3) -> None:
+        super().__init__()
+        check_cosine_distance(positive_margin=positive_margin, negative_margin=negative_margin)
+        self.positive_margin = positive_margin
+        self.negative_margin = negative_margin
 
     def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         unit = F.normalize(embeddings, dim=1)
-        alike = (labels[:, None] == labels[None]).to(unit.dtype)
-        squared: Tensor = Corrected.apply((2 - 2 * unit @ unit.T).relu(), alike)  # type: ignore[no-untyped-call]
-        error = (alike - self.compare(squared, detached=False)).square()
-        return (error.sum() - error.diagonal().sum()) / error.numel()
-
-
-class ContextualDetached(_AsPrinted):
-    """The contextual loss with a constant neighbour count in Eq. 27 (Figure 17). Cost O(n³), memory O(n²)."""
-
-    def similarity(self, unit: Tensor) -> Tensor:
-        """Return the contextual similarity w (n, n) of unit embeddings (n, d)."""
-        return self.compare((2 - 2 * unit @ unit.T).relu(), detached=True)
+        distance = 1 - unit @ unit.T
+        groups, sizes = one_label_each(labels)
+        share = 1 / sizes.to(unit.dtype)[groups]  # a photo's weight in its class
+        same = groups[:, None] == groups[None]
+        cost = torch.where(same, (distance - self.positive_margin).relu(), (self.negative_margin - distance).relu())
+        return (share @ cost @ share) / (2 * len(sizes))

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from research.losses import ContextualAblated
 from training.losses import Contextual, Contrastive
 
 POINTS, ANGLES = 64, 91
@@ -61,7 +62,7 @@ def _train(noise: float) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
-    loss = Contextual(neighbours=PER_LABEL, intersect=False, expand=False)
+    loss = ContextualAblated(neighbours=PER_LABEL, intersect=False, expand=False)
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
     for _ in range(STEPS):
         points, labels = _circles(noise, PER_LABEL, generator)

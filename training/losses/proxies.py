@@ -11,8 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from retrieval.errors import InvalidParameter
-
 from .base import Loss, check_labels, check_positive, check_shape
 
 
@@ -34,20 +32,6 @@ def _log_one_plus_sum(exponents: Tensor, mask: Tensor) -> Tensor:
     return torch.logsumexp(torch.cat([masked.new_zeros(1, masked.shape[1]), masked]), dim=0)
 
 
-def arcface_logits(cosines: Tensor, labels: Tensor, *, margin: float) -> Tensor:
-    """Return cosines (n, C) with cos(θ + margin) in place of the own class's (Deng et al., CVPR 2019).
-
-    Where θ + margin exceeds π, cos θ - margin sin(margin) keeps the loss monotone. The addition theorem avoids arccos,
-    whose gradient is infinite at a cosine of ±1.
-    """
-    own = cosines.gather(1, labels[:, None])
-    sine = (1 - own * own).clamp(min=1e-12).sqrt()
-    shifted = own * math.cos(margin) - sine * math.sin(margin)
-    turned = own - margin * math.sin(margin)
-    target = torch.where(own > math.cos(math.pi - margin), shifted, turned)
-    return cosines.scatter(1, labels[:, None], target)
-
-
 class Proxies(Loss):
     """Base class with one proxy per class (C, d), normalised when used."""
 
@@ -63,29 +47,6 @@ class Proxies(Loss):
         return F.normalize(embeddings, dim=1) @ F.normalize(self.proxies, dim=1).T
 
 
-class ProxyNCA(Proxies):
-    """ProxyNCA++ (Teh et al., ECCV 2020): cross-entropy of -scale times squared distances. Cost O(n C d).
-
-    The denominator has all proxies. `classic=True` leaves a photo's own proxy out (ProxyNCA, Movshovitz-Attias et al.,
-    ICCV 2017), so that the loss can be negative. The temperature of the cosine is 1 / (2 scale).
-    """
-
-    def __init__(self, classes: int, dim: int, *, scale: float = 9.0, classic: bool = False) -> None:
-        super().__init__(classes, dim)
-        check_positive(scale=scale)
-        self.scale = scale
-        self.classic = classic
-
-    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the scalar loss of raw embeddings (n, d) with labels (n,) in 0 … C-1."""
-        logits = 2 * self.scale * self.cosines(embeddings, labels)
-        if not self.classic or logits.shape[1] == 1:  # with one class there is no other proxy to compare with
-            return F.cross_entropy(logits, labels)
-        own = logits.gather(1, labels[:, None])
-        others = logits.masked_fill(F.one_hot(labels, logits.shape[1]).bool(), -math.inf)
-        return (torch.logsumexp(others, dim=1) - own[:, 0]).mean()
-
-
 class ProxyAnchor(Proxies):
     """Proxy Anchor (Kim et al., CVPR 2020). Cost O(n C d)."""
 
@@ -98,20 +59,3 @@ class ProxyAnchor(Proxies):
     def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,) in 0 … C-1."""
         return proxy_anchor(self.cosines(embeddings, labels), labels, alpha=self.alpha, margin=self.margin)
-
-
-class ArcFace(Proxies):
-    """ArcFace (Deng et al., CVPR 2019); the margin is in radians. Cost O(n C d)."""
-
-    def __init__(self, classes: int, dim: int, *, scale: float = 64.0, margin: float = 0.5) -> None:
-        super().__init__(classes, dim)
-        check_positive(scale=scale)
-        if not 0 <= margin < math.pi:
-            raise InvalidParameter("margin", "lie in [0, π) radians", margin)
-        self.scale = scale
-        self.margin = margin
-
-    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the scalar loss of raw embeddings (n, d) with labels (n,) in 0 … C-1."""
-        logits = arcface_logits(self.cosines(embeddings, labels), labels, margin=self.margin)
-        return F.cross_entropy(self.scale * logits, labels)

@@ -17,11 +17,10 @@ from retrieval.text import text_table
 
 from .base import check_not_negative
 from .contextual import Contextual, ContextualSum, SimilarityRegularizer
-from .contrastive import ClassAveragedContrastive, Contrastive
+from .contrastive import Contrastive
 from .mean_field import ClassWiseMultiSimilarity, MeanFieldClassWiseMultiSimilarity, MeanFieldContrastive
-from .open_set import OpenSet
-from .proxies import ArcFace, ProxyAnchor, ProxyNCA
-from .pytorch_metric_learning import CosFace, MultiSimilarity, NormalizedSoftmax, Triplet
+from .multi_similarity import MultiSimilarity
+from .proxies import ProxyAnchor
 from .ranking import RecallAtK, SmoothAP
 from .tcm import ThresholdConsistentMargin
 from .vmf_nca import VonMisesFisherNCA
@@ -43,32 +42,25 @@ class Entry:
 
 
 PLUG_IN = "research.losses"  # a checkout has it, the wheel does not
-COMPARISON_NOTE = "The losses that exist only for comparison with the papers are in research/losses of a checkout"
+COMPARISON_NOTE = "Losses for comparison with papers, such as arcface and triplet, are in research/losses of a checkout"
 TCM_PAPER, CONTEXTUAL_PAPER = "arXiv 2307.04047", "arXiv 2210.01908"
 MEAN_FIELD_PAPER, VMF_PAPER = "Furusawa, ICLR 2024", "arXiv 2207.03784"
 
 LOSSES: dict[str, Entry] = {
-    "arcface": Entry(ArcFace, "Deng et al., CVPR 2019", "n C d", False),
-    "class_averaged_contrastive": Entry(ClassAveragedContrastive, MEAN_FIELD_PAPER + ", Eq. 6", "n² d", True),
     "class_wise_multi_similarity": Entry(ClassWiseMultiSimilarity, MEAN_FIELD_PAPER + ", Eq. 9", "n² d", True),
     "contextual": Entry(Contextual, CONTEXTUAL_PAPER + ", Eq. 28", "n³", True),
     "contextual_sum": Entry(ContextualSum, CONTEXTUAL_PAPER + ", Eq. 6", "n³", True),
     "contrastive": Entry(Contrastive, CONTEXTUAL_PAPER + ", Eq. 29", "n² d", True),
-    "cosface": Entry(CosFace, "Wang et al., CVPR 2018", "n C d", False),
     "mean_field_class_wise_multi_similarity": Entry(
         MeanFieldClassWiseMultiSimilarity, MEAN_FIELD_PAPER + ", Eq. 10", "n C d", False
     ),
     "mean_field_contrastive": Entry(MeanFieldContrastive, MEAN_FIELD_PAPER + ", Eq. 8", "n C d", False),
     "multi_similarity": Entry(MultiSimilarity, "Wang et al., CVPR 2019", "n² d", True),
-    "normalized_softmax": Entry(NormalizedSoftmax, "Zhai and Wu, BMVC 2019", "n C d", False),
-    "open_set": Entry(OpenSet, "Su et al., ECCV 2024", "n² d", True),
     "proxy_anchor": Entry(ProxyAnchor, "Kim et al., CVPR 2020", "n C d", False),
-    "proxy_nca": Entry(ProxyNCA, "Teh et al., ECCV 2020", "n C d", False),
     "recall_at_k": Entry(RecallAtK, "Patel et al., CVPR 2022", "n² (d + m)", True),
     "similarity_regularizer": Entry(SimilarityRegularizer, CONTEXTUAL_PAPER + ", Eq. 7", "n d", False),
     "smooth_ap": Entry(SmoothAP, "Brown et al., ECCV 2020", "n² (d + m)", True),
     "tcm": Entry(ThresholdConsistentMargin, TCM_PAPER + ", Eq. 5", "n² d", True),
-    "triplet": Entry(Triplet, "Schroff et al., CVPR 2015", "n² d", True),
     "vmf_nca": Entry(VonMisesFisherNCA, VMF_PAPER + ", Eq. 6", "N n C d", False),
 }
 

@@ -10,7 +10,7 @@ import torch
 
 import research.benchmarks as package
 from research.benchmarks.open_set import Variant
-from training.losses import OpenSet
+from research.losses import OpenSet
 
 MODULES = sorted(path.stem for path in Path(package.__path__[0]).glob("*.py") if path.stem != "__init__")
 

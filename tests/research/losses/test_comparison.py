@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from pytorch_metric_learning import losses
 
-from research.losses import ContextualCorrected, ContextualDetached, EuclideanNCA, FastAP, Margin, NTXent
+from research.losses import (
+    ArcFace,
+    ClassAveragedContrastive,
+    ContextualAblated,
+    ContextualCorrected,
+    ContextualDetached,
+    CosFace,
+    EuclideanNCA,
+    FastAP,
+    Margin,
+    NormalizedSoftmax,
+    NTXent,
+    ProxyNCA,
+    Triplet,
+    contextual,
+)
 from retrieval.errors import InvalidParameter
 from training.losses import Contextual, make_loss
 
-from ...training.losses.golden import batch, cosines_of, gradient_of
+from ...training.losses.golden import F64, batch, cosines_of, gradient_of, small_batch
 from ...training.losses.slow_contextual import slow_contextual, squared_distances
 
 
@@ -93,10 +111,68 @@ def test_margin_by_hand() -> None:
     assert wide == pytest.approx((4 - chord(40) - chord(110)) / 2)
 
 
+def test_ablations_of_the_contextual_loss_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(1)
+    vectors = torch.randn(16, 6, generator=generator, dtype=F64, requires_grad=True)
+    labels = torch.arange(4).repeat_interleave(4)
+    assert ContextualAblated()(vectors, labels).item() == Contextual()(vectors, labels).item()
+    plain = torch.autograd.grad(Contextual()(vectors, labels), vectors)[0]
+    ablations: list[dict[str, Any]] = [{"intersect": False}, {"expand": False}, {"intersect": False, "expand": False}]
+    ablations += [{"complement": False}, {"stop_gradient": False}, {"conjunction": "min"}, {"step": "sigmoid"}]
+    for arguments in ablations:
+        ablated = torch.autograd.grad(ContextualAblated(**arguments)(vectors, labels), vectors)[0]
+        assert ablated.isfinite().all(), arguments
+        assert ablated.abs().max() > 0, arguments
+        assert not torch.allclose(plain, ablated), arguments
+    # on 0 and 1 min and product agree, but W̃ itself is a share: min(share, 1) = share · 1 where inside
+    by_min, by_product = (
+        ContextualAblated(conjunction=name, expand=False)(vectors, labels) for name in ("min", "product")
+    )
+    assert by_min.item() == pytest.approx(by_product.item())
+    whole = ContextualAblated(conjunction="min")(vectors, labels).item()
+    monkeypatch.setattr(contextual, "ROWS", 300)
+    assert ContextualAblated(conjunction="min")(vectors, labels).item() == pytest.approx(whole, rel=1e-12)
+
+
+def test_triplet_cosface_and_normalized_softmax_are_their_formulas() -> None:
+    """Anchor and positive at cosine 0.6, a negative at cosine 0.8 to the anchor and 0 to the positive."""
+    vectors = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, -0.6]], dtype=F64)
+    value = Triplet(margin=0.2, mining="all")(vectors, torch.tensor([0, 0, 1]))
+    violation = (2 - 2 * 0.6) ** 0.5 - (2 - 2 * 0.8) ** 0.5 + 0.2  # the other triplet keeps its margin
+    assert value.item() == pytest.approx(violation, abs=1e-12)
+    vectors, labels = small_batch()
+    unit = F.normalize(vectors, dim=1)
+    cosface, softmax = CosFace(4, 6, scale=8.0, margin=0.3).double(), NormalizedSoftmax(4, 6).double()
+    shifted = 8 * (unit @ F.normalize(cosface.inner.W, dim=0) - 0.3 * F.one_hot(labels, 4))
+    assert cosface(vectors, labels).item() == pytest.approx(F.cross_entropy(shifted, labels).item(), rel=1e-6)
+    cosines = unit @ F.normalize(softmax.inner.W, dim=0)
+    assert softmax(vectors, labels).item() == pytest.approx(F.cross_entropy(cosines / 0.05, labels).item(), rel=1e-6)
+
+
+def test_class_averaged_contrastive_equals_loops() -> None:
+    vectors, labels = small_batch()
+    unit = F.normalize(vectors, dim=1)
+    classes = sorted(set(labels.tolist()))
+    total = 0.0
+    for first in classes:
+        for second in classes:
+            d = (1 - unit[labels == first] @ unit[labels == second].T).numpy()
+            total += np.maximum(d - 0.02 if first == second else 0.3 - d, 0).mean() / 2
+    assert ClassAveragedContrastive()(vectors, labels).item() == pytest.approx(total / len(classes), rel=1e-12)
+
+
+def test_labels_without_a_proxy_are_refused() -> None:
+    for kind in (ProxyNCA, ArcFace, CosFace, NormalizedSoftmax):
+        with pytest.raises(InvalidParameter, match="between 0 and 3"):
+            kind(4, 6)(torch.randn(2, 6), torch.tensor([0, 4]))
+
+
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
         ("blackbox_ap", {"strength": 0.0}),
+        ("contextual_ablated", {"conjunction": "or"}),
+        ("contextual_ablated", {"step": "hard"}),
         ("contextual_detached", {"neighbours": 0}),
         ("fast_ap", {"bins": 0}),
         ("margin", {"margin": -0.1}),
@@ -111,6 +187,6 @@ def test_margin_by_hand() -> None:
         ("softbin_ap", {"bins": 1}),
     ],
 )
-def test_broken_rules_are_refused(name: str, arguments: dict[str, float]) -> None:
+def test_broken_rules_are_refused(name: str, arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidParameter):
         make_loss(name, classes=3, dim=4, arguments=arguments)

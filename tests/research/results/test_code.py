@@ -41,7 +41,7 @@ def test_the_options_of_the_suite_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    "changed", ["training/losses/open_set.py", "index/search/item_distance.py", "research/benchmarks/head_start.py"]
+    "changed", ["research/losses/open_set.py", "index/search/item_distance.py", "research/benchmarks/head_start.py"]
 )
 def test_code_differs_after_a_change_of_what_is_measured_or_imported(copy: Path, changed: str) -> None:
     before = code_of("open_set", copy)
@@ -53,7 +53,7 @@ def test_code_differs_after_a_change_of_what_is_measured_or_imported(copy: Path,
 def test_code_stays_after_a_change_of_comments_or_of_what_writes_tables(copy: Path) -> None:
     before = code_of("open_set", copy)
     for changed, text in (
-        ("training/losses/open_set.py", "# a comment"),
+        ("research/losses/open_set.py", "# a comment"),
         ("retrieval/threshold/wording.py", "ADDED = 1"),
         ("research/results/render.py", "ADDED = 1"),
         ("research/benchmarks/grocery.py", "ADDED = 1"),

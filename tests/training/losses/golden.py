@@ -15,7 +15,7 @@ F64, F32 = torch.float64, torch.float32
 TOLERANCE = {F64: (1e-9, 1e-8), F32: (3e-7, 5e-5)}  # loss, and gradient as a share of its largest entry
 VMF_TOLERANCE = {F64: (1e-9, 1e-8), F32: (5e-5, 1e-3)}
 
-ONE_OF_EACH_KIND = {"arcface", "multi_similarity", "proxy_anchor", "recall_at_k", "vmf_nca"}
+ONE_OF_EACH_KIND = {"multi_similarity", "proxy_anchor", "recall_at_k", "vmf_nca"}
 
 Case = dict[str, np.ndarray]
 

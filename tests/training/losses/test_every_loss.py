@@ -20,7 +20,7 @@ from .golden import F32, F64, small_batch, some_fast
 SMOOTH = {"smooth_ap": {"temperature": 0.1}, "recall_at_k": {"similarity_temperature": 0.1}}  # for finite differences
 # a constant slope for a step, a gradient that is cut and a difference of ranks are no derivatives: test_losses_by_hand
 # and test_comparison compare them with loops; the vMF samples are fixed in test_vmf
-SURROGATE = {"contextual", "contextual_sum", "contextual_corrected", "contextual_detached", "blackbox_ap"}
+SURROGATE = {"blackbox_ap", *(name for name in LOSSES if name.startswith("contextual"))}
 DRAWN = {"margin", "open_set"}  # which photos it takes for what is drawn, or depends on the order of the batch
 WITH_NORMS = {"vmf_nca", "nca_l2"}  # a norm is a certainty to the one, part of a distance to the other
 ALONE = {name for name, entry in LOSSES.items() if not entry.has_proxies}

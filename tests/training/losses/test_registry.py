@@ -34,7 +34,8 @@ def test_every_loss_of_the_package_has_a_name() -> None:
 
 def test_unknown_names_and_arguments_list_the_valid_ones() -> None:
     with pytest.raises(
-        InvalidParameter, match=r"arcface, .*vmf_nca, .*softbin_ap, got 'triplett'\. Did you mean triplet\?"
+        InvalidParameter,
+        match=r"class_wise_multi_similarity, .*vmf_nca, .*triplet, got 'triplett'\. Did you mean triplet\?",
     ):
         make_loss("triplett", classes=3, dim=4, arguments={})
     with pytest.raises(InvalidParameter, match="temperature, count_query"):
@@ -62,7 +63,7 @@ def test_any_loss_regularizes_another_with_its_weight(regularizer: str) -> None:
     vectors, labels = small_batch()
     torch.manual_seed(0)
     arguments = {"distance": "el_vmf"} if regularizer == "vmf_nca" else {}
-    base = make_loss("proxy_nca", classes=4, dim=6, arguments={}).double()
+    base = make_loss("proxy_anchor", classes=4, dim=6, arguments={}).double()
     extra = make_loss(regularizer, classes=4, dim=6, arguments=arguments).double()
     torch.manual_seed(1)  # for a loss that draws what it compares
     total = Regularized(base, extra, 0.5)(vectors, labels)
@@ -103,7 +104,7 @@ def test_without_a_checkout_the_comparison_losses_are_missing_and_said_to_be(mon
     with pytest.raises(InvalidParameter, match=r"got 'roadmap'.* are in research/losses of a checkout$"):
         make_loss("roadmap", classes=3, dim=4, arguments={})
     shown = CliRunner().invoke(group, ["losses"]).output
-    assert "triplet" in shown
+    assert "multi_similarity" in shown
     assert "research/losses of a checkout." in shown
     assert "roadmap" not in shown
 

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from retrieval.errors import InvalidParameter
-
-from .base import Loss, check_not_negative, check_positive, one_label_each
+from training.losses.base import Loss, check_not_negative, check_positive, one_label_each
 
 NEAREST = 1e-6  # squared distance; below it, a distance in float32 is rounding and has no gradient
 

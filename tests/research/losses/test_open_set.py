@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from research.losses import OpenSet
+from research.losses.open_set import draw_folds, open_set
 from retrieval.errors import InvalidParameter
-from training.losses import OpenSet
-from training.losses.open_set import draw_folds, open_set
 
-from .golden import F64
+from ...training.losses.golden import F64
 
 SCALES = {"similarity_scale": 9.0, "rank_scale": 1.5, "threshold_scale": 9.0}
 
