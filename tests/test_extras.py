@@ -32,7 +32,7 @@ VERBS = {
     "demo": ("train", "-o NEW"),
     "losses": ("train", ""),
     "train": ("train", "PHOTOS --config CONFIG -o NEW"),
-    "tune": ("train", "PHOTOS --config CONFIG -o NEW --search learning_rate=1e-4..1e-2:log"),
+    "tune": ("train", "PHOTOS --config CONFIG -o NEW"),
     "evaluate": ("train", "RUN"),
     "explain": ("train", "RUN"),
     "export": ("train", "RUN -o NEW"),

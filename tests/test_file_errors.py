@@ -38,7 +38,7 @@ WRITERS = [
 TRAINING = [
     "demo -o OUT",
     "train PHOTOS --config CONFIG -o OUT",
-    "tune PHOTOS --config CONFIG -o OUT --search learning_rate=1e-4..1e-2:log --trials 2 --folds 2",
+    "tune PHOTOS --config CONFIG -o OUT --trials 2 --folds 2",
     "export RUN -o OUT --allow-estimate --target-fpir 0.3",
     "explain RUN -o OUT",
     "research run vmf-figure-2 --data PHOTOS -o OUT --smoke-test",

@@ -229,7 +229,7 @@ def gather_settings(
     The arguments of a loss are kept only with the same loss.
     """
     values = dict(base or {})
-    for layer in (_toml(config) if config else {}, given):
+    for layer in (read_toml(config) if config else {}, given):
         for kind in ("loss", "regularizer"):
             if layer.get(kind, values.get(kind)) != values.get(kind):
                 values[f"{kind}_arguments"] = {}
@@ -294,7 +294,8 @@ def open_run(path: Path) -> Run:
     return Run.open(path)
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file; raise DataError if it is missing or invalid."""
     try:
         return tomllib.loads(path.read_text())
     except FileNotFoundError as error:

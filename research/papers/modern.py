@@ -16,7 +16,7 @@ import numpy as np
 from retrieval.catalogue.splits import Splits
 from training.config import Settings
 from training.data.folds import Fold, item_folds
-from training.tune.study import Plan, resume_study, start_study
+from training.tune.study import Plan, run_study
 
 from .configuration import Configuration, Variant
 from .metrics import Embedded, find_metric
@@ -72,10 +72,9 @@ def _tuned(
     labelled = photo_sets.get(dataset, "classes")
     splits = Splits(fit=labelled.train, validation=labelled.test, calibration=(), test=labelled.test)
     job = photo_sets.prepare(dataset, labelled, splits, settings, 0, about="classes")
-    search = {name: f"{low!r}..{high!r}:log" for name, (low, high) in variant.space.items()}
-    trials = SMALL_TRIALS if options.smoke_test else TRIALS
-    plan = Plan(job.settings, search, "r@1", tuple(folds), trials, prune=False)
+    space = {name: {"low": low, "high": high, "log": True} for name, (low, high) in variant.space.items()}
+    plan = Plan(job.settings, space, "r@1", tuple(folds), prune=False)
     key = json.dumps(plan.to_dict(), sort_keys=True)
     path = options.output / "studies" / hashlib.sha256(key.encode()).hexdigest()[:16]
-    done = resume_study(path) if (path / "study.json").exists() else start_study(plan, path)
-    return done.settings
+    trials = SMALL_TRIALS if options.smoke_test else TRIALS
+    return run_study(path, None if (path / "study.db").exists() else plan, trials=trials).settings

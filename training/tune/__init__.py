@@ -1,6 +1,5 @@
-"""Hyperparameter search on class-disjoint folds of the training items (`retrieval tune`), on Optuna.
+"""Hyperparameter search on item-disjoint folds of the training items (`retrieval tune`), on Optuna.
 
-search_space   names that can be searched, and their values
-study          the study: plan, Optuna's storage, processes, outcome
-trial          one trial: training on each fold
+study        plan, objective and outcome of a study
+space        names that can be searched, and their values; space.toml is the default
 """

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from retrieval.cli.options import CATALOGUE, NEW_FOLDER
 from retrieval.errors import command, counted
 from retrieval.files import write_file
-from training.cli import gather_settings, parse_settings
-
-if TYPE_CHECKING:
-    from .study import Outcome
+from training.cli import gather_settings, parse_settings, read_toml
 
 
 @click.command()
 @click.argument("catalogue", type=CATALOGUE, required=False)
 @click.option("-o", "--output", required=True, type=NEW_FOLDER, help="Directory to write the study to.")
 @click.option(
-    "--search",
-    multiple=True,
-    metavar="NAME=SPEC",
-    help="Setting to search, and its values: LOW..HIGH[:log][:step=N] or A,B,… Can be repeated.",
+    "--space",
+    type=click.Path(path_type=Path),
+    help="TOML file with the settings to search and their values.  [default: training/tune/space.toml]",
 )
 @click.option("--trials", type=int, help="Number of trials.  [default: 50]")
 @click.option("--folds", default=4, show_default=True, help="Number of folds, which share no item.")
@@ -34,7 +29,6 @@ if TYPE_CHECKING:
     show_default=True,
     help="What to optimise in the mixed gallery: tpir (mean around the target FPIR), r@1 or opis.",
 )
-@click.option("--share", default=1.0, show_default=True, help="Share of the training items to use.")
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
@@ -55,11 +49,10 @@ if TYPE_CHECKING:
 def tune(
     catalogue: Path | str | None,
     output: Path,
-    search: Sequence[str],
+    space: Path | None,
     trials: int | None,
     folds: int,
     objective: str,
-    share: float,
     config: Path | None,
     given: Sequence[str],
     resume: bool,
@@ -70,44 +63,35 @@ def tune(
     evaluated on the items left out. Calibration and test items are never read. The first trial has the given settings,
     the others are drawn by TPE, and bad ones are stopped early.
 
-    --search takes any setting (learning_rate=1e-5..1e-3:log, loss=smooth_ap,proxy_anchor) and any argument of the loss
-    or of the regularizer (loss.alpha=16..64).
-    For the margins of the regularizer tcm, --share 0.1 is usual, but leave at least ten items per fold.
+    --space has a line for each setting to search, and for each argument of the loss or the regularizer, in quotes: a
+    list of values, or a range. Without it, losses and learning rates are searched.
 
     \b
     Example:
-      retrieval tune photos.csv --set backbone=efficientnet-lite0 -o studies/shop \\
-          --search learning_rate=1e-5..1e-3:log --search loss=smooth_ap,proxy_anchor --trials 30
+      retrieval tune photos.csv --set backbone=efficientnet-lite0 --trials 30 -o studies/shop
+    \b
+    A search space:
+      loss = ["smooth_ap", "proxy_anchor"]
+      learning_rate = { low = 1e-5, high = 1e-3, log = true }
+      "loss.alpha" = { low = 16, high = 64 }
     """
-    from .search_space import parse_searches
-    from .study import TRIALS, make_plan, resume_study, start_study
+    from .study import make_plan, run_study
 
     if resume:
-        outcome = resume_study(output, trials=trials)
+        outcome = run_study(output, trials=trials)
     else:
         settings = gather_settings(catalogue=catalogue, config=config, given=parse_settings(given))
-        plan = make_plan(
-            settings,
-            parse_searches(search),
-            objective=objective,
-            folds=folds,
-            share=share,
-            trials=TRIALS if trials is None else trials,
-        )
+        plan = make_plan(settings, None if space is None else read_toml(space), objective=objective, folds=folds)
         items = sum(len(validation) for _, validation in plan.folds)
-        names = ", ".join(f"{name} in {values}" for name, values in plan.search.items())
         click.echo(
-            f"Searching {names} on {counted(items, 'training item', 'training items')} in {counted(folds, 'fold')}."
+            f"Searching {', '.join(plan.space)} on {counted(items, 'training item', 'training items')} in "
+            f"{counted(folds, 'fold')}."
         )
-        outcome = start_study(plan, output)
-    _print_outcome(outcome, output)
-
-
-def _print_outcome(outcome: Outcome, output: Path) -> None:
+        outcome = run_study(output, plan, trials=trials)
     click.echo(f"\n{outcome.summary()}\n`optuna-dashboard sqlite:///{output / 'study.db'}` shows all trials.")
     if not outcome.complete:
         click.echo(f"Their logs are in {output / 'trials'}.")
         return
-    config = output / "best.toml"
-    write_file(config, outcome.to_toml())
-    click.echo(f"Wrote {config}.\nNext: {command('train', '-o', f'runs/{output.resolve().name}', '--config', config)}")
+    best = output / "best.toml"
+    write_file(best, outcome.to_toml())
+    click.echo(f"Wrote {best}.\nNext: {command('train', '-o', f'runs/{output.resolve().name}', '--config', best)}")

@@ -1,20 +1,24 @@
-"""A tuning study: its plan, and its trials in Optuna's storage, from which any number of processes takes them.
+"""A tuning study: trials of settings, each trained on every fold, in a storage that several processes may share.
 
 study/
-  study.json    settings, search space, objective, folds and number of trials
-  study.db      the trials, in Optuna's SQLite format: `optuna-dashboard sqlite:///study/study.db` shows them
+  study.db      the plan and the trials, in Optuna's SQLite format, which `optuna-dashboard` shows
   trials/0007/  one trial: its log, and the metrics of every epoch of each fold
+  features/     of a frozen backbone, for each fold
   best.toml     the best settings, for `retrieval train --config`
 
-A running trial sends heartbeats. When they stop, its process was killed, and Optuna lets its values wait again.
+A running trial sends heartbeats. When they stop, its process was killed, and Optuna tries its values again.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import os
+import shutil
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,56 +26,56 @@ from typing import Any, Literal
 
 import numpy as np
 import optuna
+from optuna.pruners import MedianPruner, NopPruner
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
-from optuna.trial import FrozenTrial, TrialState
+from optuna.study import MaxTrialsCallback
+from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import OperationalError
 
 from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.splits import make_evaluation_protocol
-from retrieval.errors import InvalidParameter, RunError, command, counted
-from retrieval.files import write_file
+from retrieval.errors import InvalidParameter, RunError, TrainingDiverged, command, counted
 from training.config import SPLIT_SEED, Settings
-from training.data.folds import Fold, fold_splits, item_folds, share_of_items, training_items
+from training.data.folds import Fold, fold_splits, item_folds, training_items
+from training.data.sources import FEATURES
 from training.evaluation.evaluate import make_evaluation_split
 from training.loop.recipe import check_recipe
+from training.loop.train import train
 
-from .search_space import SearchSpace, apply
-from .trial import ENDED, GIVEN, REFUSED, run_trial
+from .space import Space, check_space, default_space, draw_settings, given_values
 
-NAME = "tune"
 TRIALS = 50
 OBJECTIVES: Mapping[str, tuple[str, Literal["minimize", "maximize"]]] = {  # name of the metric, direction
     "tpir": ("mean TPIR", "maximize"),
     "r@1": ("R@1", "maximize"),
     "opis": ("unfitted OPIS", "minimize"),
 }
+PREFIX = "validation "  # of these metrics in a run
+HEAD = {  # settings on which the features of a frozen backbone do not depend; nor do they on arguments of losses
+    *("dim", "loss", "regularizer", "epochs", "items_per_batch", "photos_per_item", "sampler", "weight_decay"),
+    *("learning_rate", "head_learning_rate", "proxy_learning_rate"),
+}
+NAME, PLAN, NUMBER, STOPPED = "tune", "plan", "trials", "stopped"  # of the study, and of what it and a trial keep
+ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
+STOPS = (optuna.TrialPruned, InvalidParameter, TrainingDiverged, RuntimeError, MemoryError, FloatingPointError)
 HEARTBEAT, GRACE = 5, 30  # seconds between heartbeats, and without one until a trial counts as killed
 ATTEMPTS = 3  # how often a trial is started if its process is killed
-REFUSALS = 200  # draws of values that do not go together, after which the search ends
-FAILURES = (RuntimeError, MemoryError, FloatingPointError)  # fail one trial, not the study
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Definition of a study, as stored in study.json."""
+    """What a study searches, and how a trial is measured."""
 
     settings: Settings
-    search: Mapping[str, str]  # values by name (`search_space`)
+    space: Space
     objective: str  # one of OBJECTIVES
     folds: tuple[Fold, ...]
-    trials: int = TRIALS
     prune: bool = True  # stop trials that do worse than most
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise InvalidParameter("objective", f"be one of {', '.join(OBJECTIVES)}", self.objective)
-        if self.trials < 1:
-            raise InvalidParameter("trials", "be at least 1", self.trials)
-
-    @property
-    def space(self) -> SearchSpace:
-        """Checked search space."""
-        return SearchSpace.of(self.search, self.settings)
+        check_space(self.settings, self.space)
 
     @property
     def metric(self) -> str:
@@ -79,103 +83,30 @@ class Plan:
         return OBJECTIVES[self.objective][0]
 
     @property
-    def direction(self) -> Literal["minimize", "maximize"]:
-        """Direction of the objective, in Optuna's words."""
-        return OBJECTIVES[self.objective][1]
+    def shares_features(self) -> bool:
+        """Whether all trials have the same features of a frozen backbone."""
+        return self.settings.precompute > 0 and all("." in name or name in HEAD for name in self.space)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {**dataclasses.asdict(self), "settings": self.settings.to_dict()}
 
     @classmethod
-    def read(cls, path: Path) -> Plan:
-        """Read the plan of a study; raise RunError where there is none or it cannot be read."""
-        if not (path / "study.json").exists() or not (path / "study.db").exists():
-            start = command("tune", "CATALOGUE", "-o", path, "--search", "learning_rate=1e-5..1e-3:log")
-            raise RunError(f"{path} is not a tuning study", remedy=f"Create one with `{start}`")
-        try:
-            values = json.loads((path / "study.json").read_text())
-            folds = tuple((tuple(fit), tuple(validation)) for fit, validation in values["folds"])
-            return cls(**{**values, "settings": Settings.from_dict(values["settings"]), "folds": folds})
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{path / 'study.json'} cannot be read: {error}", remedy="Start another study") from error
+    def from_dict(cls, values: Mapping[str, Any]) -> Plan:
+        """Build a plan from `to_dict`."""
+        folds = tuple((tuple(fit), tuple(validation)) for fit, validation in values["folds"])
+        return cls(**{**values, "settings": Settings.from_dict(values["settings"]), "folds": folds})
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Plan and trials of a study: complete ones, stopped ones and failed ones."""
+def make_plan(settings: Settings, space: Space | None = None, *, objective: str = "tpir", folds: int = 4) -> Plan:
+    """Return the checked plan of a study on the training items, with the default search space if none is given.
 
-    plan: Plan
-    trials: Sequence[FrozenTrial]
-
-    @property
-    def complete(self) -> list[FrozenTrial]:
-        """The trials that finished all folds, best first; ties go to the earlier one."""
-        sign = -1 if self.plan.direction == "maximize" else 1
-        done = [trial for trial in self.trials if trial.state == TrialState.COMPLETE]
-        return sorted(done, key=lambda trial: (sign * (trial.value or 0.0), trial.number))
-
-    @property
-    def settings(self) -> Settings:
-        """Settings of the best trial; those of the plan if none is complete."""
-        return apply(self.plan.settings, self.complete[0].params if self.complete else {})
-
-    def summary(self) -> str:
-        """Return the best trial compared with the given settings, in words."""
-        states = [trial.state for trial in self.trials]
-        pruned, failed = states.count(TrialState.PRUNED), states.count(TrialState.FAIL)
-        lines = [
-            f"{counted(len(states), 'trial')}: {len(self.complete)} complete, {pruned} stopped early, {failed} failed."
-        ]
-        if not self.complete:
-            return lines[0]
-        best = self.complete[0]
-        lines.append(f"Best: trial {best.number}, {self.plan.metric} {best.value:.4g}.")
-        given = next((trial for trial in self.complete if trial.user_attrs.get(GIVEN)), None)
-        if given is not None and given is not best:
-            change = np.subtract(*(trial.user_attrs["metrics"][self.plan.metric] for trial in (best, given)))
-            error = change.std(ddof=1) / np.sqrt(len(change))
-            lines.append(
-                f"Change from the given settings: {change.mean():.3g} ± {error:.2g} (standard error over folds)."
-            )
-        evaluate = command("evaluate", "RUN")
-        lines.append(f"The best of many looks better than it is; confirm it with `{evaluate}` on the test items.")
-        return "\n".join(lines)
-
-    def to_toml(self) -> str:
-        """Return the best settings as TOML for `retrieval train --config`."""
-        values = self.settings.to_dict()
-        tables = {name: value for name, value in values.items() if isinstance(value, Mapping)}
-        lines = ["# Found by `retrieval tune`", *_entries({k: v for k, v in values.items() if k not in tables})]
-        for name, table in tables.items():
-            lines += ["", f"[{name}]", *_entries(table)]
-        return "\n".join(lines) + "\n"
-
-
-def make_plan(
-    settings: Settings,
-    search: Mapping[str, str],
-    *,
-    objective: str = "tpir",
-    folds: int = 4,
-    share: float = 1.0,
-    trials: int = TRIALS,
-    prune: bool = True,
-) -> Plan:
-    """Return the checked plan of a study on a share of the training items, without writing or opening photos.
-
-    Raises
-    ------
-    InvalidParameter
-        For a name or values that cannot be searched, or fewer than one trial.
-    DataError
-        If the training items do not fill the folds.
+    Nothing is written, and no photo opened. Raises InvalidParameter for a name that cannot be searched, and DataError
+    if the training items do not fill the folds.
     """
     photos = read_catalogue(settings.catalogue)
-    items = share_of_items(photos, training_items(photos, seed=SPLIT_SEED), share=share, seed=SPLIT_SEED)
-    parts = tuple(item_folds(photos, items, folds=folds, seed=SPLIT_SEED))
-    plan = Plan(settings, dict(search), objective, parts, trials, prune)
-    SearchSpace.of(plan.search, settings)
+    parts = tuple(item_folds(photos, training_items(photos, seed=SPLIT_SEED), folds=folds, seed=SPLIT_SEED))
+    plan = Plan(settings, default_space() if space is None else space, objective, parts)
     protocol = make_evaluation_protocol(photos)
     for number, (_, validation) in enumerate(parts):
         make_evaluation_split(f"fold {number + 1} validation", photos, validation, protocol)
@@ -183,74 +114,124 @@ def make_plan(
     return plan
 
 
-def start_study(plan: Plan, path: Path) -> Outcome:
-    """Run a planned study in a new directory, and return its outcome. In one process it depends only on the plan.
+def run_study(path: Path, plan: Plan | None = None, *, trials: int | None = None) -> Outcome:
+    """Start a study by its plan, or continue the one at `path`, until `trials` trials have ended.
 
-    Raises
-    ------
-    RunError
-        If `path` already contains a study.
+    The first trial has the plan's own settings. Without a number of trials, the earlier one counts, or else 50. Other
+    processes may continue the study at the same time.
+
+    Raises RunError if `path` contains a study and a plan is given, or none to continue.
     """
-    if (path / "study.json").exists():
-        raise RunError(f"{path} already contains a study", remedy="Continue it with --resume, or choose another place")
-    path.mkdir(parents=True, exist_ok=True)
-    (path / "study.db").unlink(missing_ok=True)  # left by an interrupted call
-    optuna.create_study(storage=_storage(path), study_name=NAME, direction=plan.direction)
-    write_file(path / "study.json", json.dumps(plan.to_dict(), indent=2) + "\n")  # its presence makes it a study
-    return resume_study(path)
-
-
-def resume_study(path: Path, *, trials: int | None = None) -> Outcome:
-    """Continue a study, optionally up to another number of trials; a finished study is only read.
-
-    Other processes may continue it too: each takes the next trial.
-    """
-    plan = Plan.read(path)
-    if trials is not None and trials != plan.trials:
-        plan = dataclasses.replace(plan, trials=trials)
-        write_file(path / "study.json", json.dumps(plan.to_dict(), indent=2) + "\n")
-    study = open_study(path)
-    waiting = study.get_trials(states=[TrialState.WAITING, TrialState.RUNNING])
-    if (given := plan.space.given()) and not any(GIVEN in trial.user_attrs for trial in [*waiting, *ended(study)]):
-        study.enqueue_trial(given, user_attrs={GIVEN: True})
-    work(path)
-    return Outcome(plan, ended(study))
-
-
-def open_study(path: Path) -> optuna.Study:
-    """Open the trials of a study."""
-    return optuna.load_study(study_name=NAME, storage=_storage(path))
-
-
-def ended(study: optuna.Study) -> list[FrozenTrial]:
-    """Return the trials that count: those that were measured, stopped or failed, but not refused or killed ones."""
-    trials = study.get_trials(deepcopy=False)
-    return [trial for trial in trials if trial.state == TrialState.COMPLETE or ENDED in trial.user_attrs]
-
-
-def work(path: Path) -> None:
-    """Run trials of a study until as many as planned have ended."""
-    plan, study = Plan.read(path), open_study(path)
-    study.pruner = (
-        optuna.pruners.MedianPruner(n_startup_trials=4, n_min_trials=3) if plan.prune else optuna.pruners.NopPruner()
-    )
-    startup = min(10, max(3, plan.trials // 4))
-    while len(ended(study)) < plan.trials:
-        begun = study.get_trials(deepcopy=False, states=[state for state in TrialState if state != TrialState.WAITING])
-        refused = [trial.user_attrs[REFUSED] for trial in begun if REFUSED in trial.user_attrs]
-        if len(refused) > REFUSALS:
-            rule = f"have valid combinations of values; {REFUSALS} draws had none"
-            raise InvalidParameter("search", rule, refused[-1], remedy="Narrow the ranges")
-        seed = (plan.settings.seed * 1_000_003 + len(begun)) % 2**32  # a resumed study draws anew
-        study.sampler = optuna.samplers.TPESampler(n_startup_trials=startup, seed=seed)
+    if trials is not None and trials < 1:
+        raise InvalidParameter("trials", "be at least 1", trials)
+    study = _open(path, plan)
+    if trials is not None:
+        study.set_user_attr(NUMBER, trials)
+    plan, trials = Plan.from_dict(study.user_attrs[PLAN]), study.user_attrs.get(NUMBER, TRIALS)
+    if not study.get_trials(deepcopy=False, states=(*ENDED, TrialState.WAITING, TrialState.RUNNING)):
+        study.enqueue_trial(given_values(plan.settings, plan.space))
+    if len(study.get_trials(deepcopy=False, states=ENDED)) < trials:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # heartbeats are experimental; given settings may lie outside of the space
-            study.optimize(partial(run_trial, plan, path), n_trials=1, catch=FAILURES)
-        last = max(study.get_trials(deepcopy=False), key=lambda trial: (trial.state.is_finished(), trial.number))
-        if REFUSED not in last.user_attrs:
-            done, values = len(ended(study)), ", ".join(f"{name} {value}" for name, value in last.params.items())
-            what = last.user_attrs.get(ENDED) or f"{plan.metric} {last.value:.4g}"
-            print(f"{done} done, trial {last.number}: {what}  {values}", flush=True)
+            study.optimize(
+                partial(objective, plan=plan, path=path),
+                callbacks=[partial(_show, metric=plan.metric), MaxTrialsCallback(trials, states=ENDED)],
+            )
+    return Outcome(plan, study.get_trials(deepcopy=False, states=ENDED))
+
+
+def objective(trial: Trial, *, plan: Plan, path: Path) -> float:
+    """Train the settings of a trial on every fold, and return the mean of the metric over the folds.
+
+    A trial is pruned if it does worse than most, diverges, fails in torch or has values that do not go together.
+    Errors that affect every trial are raised.
+    """
+    folder, values = path / "trials" / f"{trial.number:04d}", list[float]()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        settings = dataclasses.replace(draw_settings(trial, plan.settings, plan.space), loggers="")
+        check_recipe(settings, fold_splits(plan.folds[0]))
+        for number, fold in enumerate(plan.folds):
+            features = path / "features" / f"fold-{number}.safetensors" if plan.shares_features else None
+            with (folder / "log.txt").open("a") as log, redirect_stdout(log), redirect_stderr(log):
+                values.append(fold_metrics(settings, folder / f"fold-{number}", fold, features)[plan.metric])
+            if not math.isfinite(values[-1]):
+                raise FloatingPointError(f"{plan.metric} is {values[-1]}")
+            trial.report(float(np.mean(values)), number)
+            if trial.should_prune() and number + 1 < len(plan.folds):
+                raise optuna.TrialPruned(f"worse than most, after fold {number + 1}")
+    except STOPS as error:
+        trial.set_user_attr(STOPPED, " ".join(str(error).split())[:500] or type(error).__name__)
+        raise optuna.TrialPruned from error
+    return float(np.mean(values))
+
+
+def fold_metrics(settings: Settings, path: Path, fold: Fold, features: Path | None = None) -> dict[str, float]:
+    """Train on one fold and return the metrics of the kept checkpoint on its validation items.
+
+    The run directory `path` is deleted; its metrics remain as PATH.jsonl, and features of a frozen backbone at
+    `features`, for later trials.
+    """
+    try:
+        if features is not None and features.exists():
+            path.mkdir(parents=True, exist_ok=True)
+            os.link(features, path / FEATURES)
+        run = train(settings, path, splits=fold_splits(fold), check_photos=False)
+        best = run.progress["best"]["metrics"]
+        return {name.removeprefix(PREFIX): value for name, value in best.items() if name.startswith(PREFIX)}
+    finally:
+        if features is not None and (path / FEATURES).exists():  # computed again if the photos have changed
+            features.parent.mkdir(exist_ok=True)
+            (path / FEATURES).replace(features)
+        if (path / "metrics.jsonl").exists():
+            (path / "metrics.jsonl").replace(path.with_suffix(".jsonl"))
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Plan of a study, and its trials that have ended."""
+
+    plan: Plan
+    trials: Sequence[FrozenTrial]
+
+    @property
+    def complete(self) -> list[FrozenTrial]:
+        """The trials that finished all folds, best first; ties go to the earlier one."""
+        sign = -1 if OBJECTIVES[self.plan.objective][1] == "maximize" else 1
+        done = [trial for trial in self.trials if trial.state == TrialState.COMPLETE]
+        return sorted(done, key=lambda trial: (sign * (trial.value or 0.0), trial.number))
+
+    @property
+    def settings(self) -> Settings:
+        """Settings of the best trial; those of the plan if none is complete."""
+        if not self.complete:
+            return self.plan.settings
+        return draw_settings(optuna.trial.FixedTrial(self.complete[0].params), self.plan.settings, self.plan.space)
+
+    def summary(self) -> str:
+        """Return what came of the trials, and the best one, in words."""
+        done = self.complete
+        early = len(self.trials) - len(done)
+        text = f"{counted(len(self.trials), 'trial')}: {len(done)} complete, {early} stopped early."
+        if not done:
+            return text
+        first = min(done, key=lambda trial: trial.number)
+        value, given = (f"{self.plan.metric} {trial.value:.4g}" for trial in (done[0], first))
+        evaluate = command("evaluate", "RUN")
+        return (
+            f"{text}\nBest: trial {done[0].number}, {value} (trial {first.number}: {given}).\n"
+            f"The best of many looks better than it is; confirm it with `{evaluate}` on the test items."
+        )
+
+    def to_toml(self) -> str:
+        """Return the best settings as TOML for `retrieval train --config`."""
+        values = self.settings.to_dict()
+        tables = {name: value for name, value in values.items() if isinstance(value, Mapping)}
+        lines = ["# Best settings of `retrieval tune`", *_entries({k: v for k, v in values.items() if k not in tables})]
+        for name, table in tables.items():
+            lines += ["", f"[{name}]", *_entries(table)]
+        return "\n".join(lines) + "\n"
 
 
 def _entries(values: Mapping[str, Any]) -> list[str]:
@@ -259,12 +240,28 @@ def _entries(values: Mapping[str, Any]) -> list[str]:
     return [f"{name} = {value}".replace("\x7f", "\\u007f") for name, value in plain.items()]
 
 
-def _storage(path: Path) -> RDBStorage:
+def _show(study: optuna.Study, trial: FrozenTrial, *, metric: str) -> None:  # noqa: ARG001
+    """Print the outcome of a trial."""
+    if trial.state in ENDED:
+        result = trial.user_attrs.get(STOPPED) or f"{metric} {trial.value:.4g}"
+        values = ", ".join(f"{name} {value}" for name, value in trial.params.items())
+        print(f"trial {trial.number}: {result}  {values}", flush=True)
+
+
+def _open(path: Path, plan: Plan | None) -> optuna.Study:
+    """Return the study at `path`, which is new if there is a plan."""
+    exists = (path / "study.db").exists()
+    if plan is not None and exists:
+        raise RunError(f"{path} already contains a study", remedy="Continue it with --resume, or choose another place")
+    if plan is None and not exists:
+        start = command("tune", "CATALOGUE", "-o", path)
+        raise RunError(f"{path} is not a tuning study", remedy=f"Create one with `{start}`")
+    path.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            return RDBStorage(
+            storage = RDBStorage(
                 f"sqlite:///{path / 'study.db'}",
                 engine_kwargs={"connect_args": {"timeout": 120}},
                 heartbeat_interval=HEARTBEAT,
@@ -273,3 +270,15 @@ def _storage(path: Path) -> RDBStorage:
             )
     except OperationalError as error:
         raise RunError(f"{path / 'study.db'} cannot be written: {error.orig}", remedy="Check the disk") from error
+    if plan is not None:
+        new = optuna.create_study(storage=storage, study_name=NAME, direction=OBJECTIVES[plan.objective][1])
+        new.set_user_attr(PLAN, plan.to_dict())
+    try:
+        study = optuna.load_study(study_name=NAME, storage=storage)
+        plan = Plan.from_dict(study.user_attrs[PLAN])
+    except KeyError as error:
+        raise RunError(f"{path / 'study.db'} is not a tuning study", remedy="Start another study") from error
+    count = len(study.get_trials(deepcopy=False))  # a process that joins or resumes draws other values
+    study.sampler = optuna.samplers.TPESampler(seed=plan.settings.seed + count)
+    study.pruner = MedianPruner(n_startup_trials=4, n_min_trials=3) if plan.prune else NopPruner()
+    return study

@@ -18,7 +18,7 @@ from training.evaluation.embedding import to_device
 from training.loop.recipe import initial_model
 from training.loop.run import Run
 from training.loop.train import train
-from training.tune.trial import fold_metrics
+from training.tune.study import fold_metrics
 
 from ..conftest import dying_in_epoch, tiny_settings
 
