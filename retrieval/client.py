@@ -176,7 +176,7 @@ class RetrievalClient:
         where: str | None = None,
         fields: Fields = None,
     ) -> list[SearchResult | ApiError]:
-        """Return an answer for each of several parts of a photo: "windows", "detector", or 1 to 64 bounding boxes."""
+        """Return an answer for each of several parts of a photo: "windows", or 1 to 64 bounding boxes."""
         query, chosen = _query(top_k, where, fields), check_boxes(boxes)
         query |= {"find": chosen} if isinstance(chosen, str) else {"bbox": [bbox_text(box) for box in chosen]}
         return self._answers("/v1/search/boxes", params=query, **_raw(image))

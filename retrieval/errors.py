@@ -11,7 +11,6 @@ RetrievalError
 ├── RunError                  a training run is missing, unfinished or has other settings
 ├── TrainingDiverged          a loss, an embedding or a weight is not finite
 ├── CalibrationError          no threshold meets the target with these photos
-├── DetectorError             a detector cannot be used, or its output is invalid
 ├── BundleError               a bundle is missing, damaged or of another format
 │   ├── BundleCorrupt         a file differs from the manifest
 │   └── BundleMismatch        bundle and gallery do not belong together
@@ -47,7 +46,6 @@ __all__ = [
     "BundleMismatch",
     "CalibrationError",
     "DataError",
-    "DetectorError",
     "DiskFull",
     "GalleryCorrupt",
     "GalleryError",
@@ -101,10 +99,6 @@ class TrainingDiverged(RetrievalError):
 
 class CalibrationError(RetrievalError):
     """No threshold meets the target with these photos."""
-
-
-class DetectorError(RetrievalError):
-    """A detector cannot be used, or its output is invalid."""
 
 
 class BundleError(RetrievalError):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +21,12 @@ from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.threshold.error_rates import GalleryRates
 from retrieval.threshold.gallery_points import MeasuredGallery, threshold_status
 
-from .errors import GalleryError, ImageRefused, InvalidParameter
+from .errors import GalleryError, ImageRefused
 from .images import Source, open_image
 from .search.answers import Answers, Served
-from .search.boxes import DETECTOR, WINDOWS, check_boxes, windows
+from .search.boxes import WINDOWS, check_boxes, windows
 from .search.looks import MOST_IMAGES, Look, Options, check_images, distinct, embed_several
-from .search.result import REVIEW_P, BBox, SearchResult
-
-if TYPE_CHECKING:
-    from .search.detector import Detector
+from .search.result import REVIEW_P, SearchResult
 
 TRIES = 5  # searches until the rates of the version that was searched are read, while others change the gallery
 
@@ -40,37 +37,20 @@ class Retriever(MeasuredGallery):
     As a context manager it closes itself on exit, together with the gallery if `open` opened it.
     """
 
-    def __init__(
-        self, bundle: Bundle, gallery: AnyGallery, *, threads: int = 1, detector: Detector | None = None
-    ) -> None:
+    def __init__(self, bundle: Bundle, gallery: AnyGallery, *, threads: int = 1) -> None:
         require_match(bundle, gallery)
         super().__init__(bundle, gallery)
         self.embedder = bundle.embedder(threads=threads)
-        self.detector = detector  # of searches with boxes="detector"
         self._owns_gallery = False
         self._closed = False
 
     @classmethod
-    def open(
-        cls,
-        bundle: str | Path,
-        gallery: str | Path,
-        *,
-        threads: int = 1,
-        detector: str | Path | None = None,
-    ) -> Retriever:
-        """Open a bundle and a gallery, and an ONNX detector of boxes (`retrieval.search.detector`) if one is given.
-
-        Raises BundleMismatch if another model made the gallery.
-        """
-        opened, found = Bundle.open(bundle), None
-        if detector is not None:
-            from .search.detector import Detector
-
-            found = Detector(detector, threads=threads)
+    def open(cls, bundle: str | Path, gallery: str | Path, *, threads: int = 1) -> Retriever:
+        """Open a bundle and a gallery; raise BundleMismatch if another model made the gallery."""
+        opened = Bundle.open(bundle)
         place = open_gallery(gallery, read_only=True)
         try:
-            retriever = cls(opened, place, threads=threads, detector=found)
+            retriever = cls(opened, place, threads=threads)
         except BaseException:
             place.close()
             raise
@@ -200,31 +180,26 @@ class Retriever(MeasuredGallery):
         1 to 64 given boxes are queries of their own that share the target FPIR: each decides at the target divided by
         their number, or ranks if the draws of the gallery do not support so low a target. "windows" (the photo, its
         halves and quarters) decide in a gallery that was indexed with windows, by draws of the nearest of all windows;
-        else they rank, as do the boxes of a "detector". These answers are sorted by their nearest distance, and of the
-        boxes with the same nearest item the nearest one is returned. The other arguments are those of `search`.
+        else they rank. Their answers are sorted by nearest distance, and of windows with the same nearest item the
+        nearest one is returned. The other arguments are those of `search`.
 
         Raises
         ------
-        ImageRefused, DetectorError
-            If the photo or the detector cannot be used.
+        ImageRefused
+            If the photo cannot be used.
         InvalidParameter
             If an argument is invalid.
         """
         self._check_open()
         options = Options(top_k, where, review=review, left_out=left_out)
         chosen = check_boxes(boxes)
-        if chosen == DETECTOR and self.detector is None:
-            rule = f"be {WINDOWS} or bounding boxes where there is no detector"
-            raise InvalidParameter("boxes", rule, boxes, remedy="Search or serve with --detector MODEL.onnx")
         started = time.perf_counter()
         opened = open_image(image)
         if not isinstance(chosen, str):
             looks = [Look.of_part(self.embedder, opened, box) for box in chosen]
             return self._answers(looks, options, started, queries=len(looks))
-        found: list[tuple[BBox, float | None]] = [(box, None) for box in windows(opened.width, opened.height)]
-        if chosen == DETECTOR and self.detector is not None:
-            found = list(self.detector.find(opened))
-        looks = [Look.of_part(self.embedder, opened, *each, describe=False) for each in found]
+        parts = windows(opened.width, opened.height)
+        looks = [Look.of_part(self.embedder, opened, box, describe=False) for box in parts]
         answers = self._answers(looks, options, started, kind=chosen)
         nearest: dict[str, SearchResult] = {}
         for answer in sorted(answers, key=lambda answer: answer.nearest_distance or 0):

@@ -70,7 +70,7 @@ class ServePlan:
         """Return the paths of the bundle and the gallery."""
         from .reloads import Places
 
-        return Places(self.bundle, self.gallery, self.settings.detector)
+        return Places(self.bundle, self.gallery)
 
     def app(self, retriever: Retriever) -> ASGIApp:
         """Return the ASGI application."""

@@ -33,15 +33,14 @@ log = logging.getLogger("retrieval.serving")
 
 @dataclass(frozen=True)
 class Places:
-    """Paths of the bundle, the gallery and a detector. Symbolic links are resolved each time they are opened."""
+    """Paths of the bundle and the gallery. Symbolic links are resolved each time they are opened."""
 
     bundle: Path
     gallery: Path | str
-    detector: Path | None = None
 
     def open(self) -> Retriever:
         """Open the bundle and the gallery."""
-        return Retriever.open(self.bundle, self.gallery, detector=self.detector)
+        return Retriever.open(self.bundle, self.gallery)
 
     def state(self) -> tuple[object, ...]:
         """Return what the paths lead to; a link or a folder that is replaced changes it."""

@@ -66,8 +66,7 @@ class Service:
         self.metrics.watch(self)
         self.ready = False
         self.readiness = Readiness(self)
-        detector = None if retriever.detector is None else retriever.detector.path
-        self.reloads = Reloads(self, places or Places(retriever.bundle.path, retriever.gallery.path, detector))
+        self.reloads = Reloads(self, places or Places(retriever.bundle.path, retriever.gallery.path))
         self._writing = Lock()
         file = self.settings.feedback
         self.judged = None if file is None else _recorder(file, self.settings.feedback_photos)

@@ -38,9 +38,6 @@ class ServeSettings:
     keys: Path | None = setting(
         None, ACCESS, "File of API keys, made by `retrieval keys`; required beyond this machine.", shown="none"
     )
-    detector: Path | None = setting(
-        None, CAPACITY, "ONNX file of a detector, for searches with find=detector.", shown="none"
-    )
     review: float = setting(
         REVIEW_P,
         PAGE,

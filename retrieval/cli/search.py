@@ -32,7 +32,6 @@ class SearchOptions:
     combine: bool
     bbox: tuple[str, ...]
     boxes: str | None
-    detector: Path | None
     top_k: int
     where: str | None
     review: float
@@ -67,10 +66,9 @@ OPTIONS = (
     ),
     click.option(
         "--boxes",
-        type=click.Choice(["windows", "detector"]),
-        help="Search with parts of the photo: windows, or the boxes of a detector.",
+        type=click.Choice(["windows"]),
+        help="Search with windows of the photo: its halves, its quarters and its centre.",
     ),
-    click.option("--detector", type=File, help="ONNX file of the detector for --boxes detector."),
     click.option(
         "-o", "--output", type=NEW_FILE, help="Search with each photo, and write the answers to a .jsonl file."
     ),
@@ -89,7 +87,7 @@ class SearchCommand(GroupedCommand):
 
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
         "Query and answer": ["combine", "top_k", "where", "review", "explain"],
-        "Parts of a photo": ["bbox", "boxes", "detector"],
+        "Parts of a photo": ["bbox", "boxes"],
         "Many photos": ["output", "truth"],
         "Output": ["as_json"],
     }
@@ -137,9 +135,7 @@ def search(bundle: Path, gallery: Path | str, images: tuple[Path | str, ...], op
         raise InvalidParameter("IMAGE", "be one photo", len(images), remedy=remedy)
     if sum([options.combine, bool(options.bbox), options.boxes is not None]) > 1:
         raise InvalidParameter("--combine, --bbox and --boxes", "be given one at a time", options.boxes or options.bbox)
-    if (options.detector is None) != (options.boxes != "detector"):
-        raise InvalidParameter("--detector", "be given with --boxes detector", options.detector)
-    with Retriever.open(bundle, gallery, detector=options.detector) as retriever:
+    with Retriever.open(bundle, gallery) as retriever:
         results, one = _results(retriever, images, options)
     if options.as_json:
         values = [result.to_dict() for result in results]
@@ -150,8 +146,6 @@ def search(bundle: Path, gallery: Path | str, images: tuple[Path | str, ...], op
             click.echo(f"Box {', '.join(f'{side:g}' for side in result.box)}:")
         for line in lines(result, filtered=options.where is not None):
             click.echo(line)
-    if not results:
-        click.echo("The detector found nothing.")
 
 
 def _results(

@@ -123,7 +123,6 @@ class Answers:
             review=review[: max(0, (max(2, top_k) if twins else top_k) - len(matches))],
             p_value_without_filter=self.options.where is not None and served.rates is not None,
             box=None if look is None else look.box,
-            score=None if look is None else look.score,
             appearance=None if look is None else look.appearance,
             explanation=self._explanation(neighbours, look) if self.options.explain else None,
         )

@@ -1,7 +1,7 @@
 """Boxes in a photo: left, upper, right, lower in pixels of the upright photo; those of a caller, and windows.
 
 A box that is given is a query of its own. Windows decide in a gallery that was indexed with them; in other galleries
-they only rank, and so do the boxes of a detector (`detector`).
+they only rank.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from retrieval.images import MAX_PIXELS, MIN_SIDE
 
 from .result import BBox
 
-WINDOWS, DETECTOR = "windows", "detector"
+WINDOWS = "windows"
 MOST_BBOXES = 64  # of one search
 MOST_WINDOWS = 10
 MOST_AREA = 8 * MAX_PIXELS  # of the boxes of one search together; each of them is resized from the full photo
@@ -44,13 +44,11 @@ def check_bbox(value: Sequence[float]) -> BBox:
 
 
 def check_boxes(values: str | Sequence[Sequence[float]]) -> list[BBox] | str:
-    """Return WINDOWS, DETECTOR, or 1 to 64 boxes as floats; raise InvalidParameter for anything else."""
-    if isinstance(values, str):
-        if values in (WINDOWS, DETECTOR):
-            return values
-        raise InvalidParameter("boxes", f"be {WINDOWS}, {DETECTOR} or a sequence of bounding boxes", values)
-    if isinstance(values, bytes) or not isinstance(values, Sequence | np.ndarray):
-        raise InvalidParameter("boxes", f"be {WINDOWS}, {DETECTOR} or a sequence of bounding boxes", values)
+    """Return WINDOWS, or 1 to 64 boxes as floats; raise InvalidParameter for anything else."""
+    if isinstance(values, str) and values == WINDOWS:
+        return values
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence | np.ndarray):
+        raise InvalidParameter("boxes", f"be {WINDOWS} or a sequence of bounding boxes", values)
     if not 1 <= len(values) <= MOST_BBOXES:
         raise InvalidParameter("boxes", f"have 1 to {MOST_BBOXES} bounding boxes", len(values))
     bboxes = [check_bbox(value) for value in values]  # type: ignore[arg-type]  # not text
@@ -80,15 +78,6 @@ def cropped(image: Image.Image, bbox: BBox) -> Image.Image:
     if min(right - left, lower - upper) < MIN_SIDE:
         raise InvalidParameter("bbox", f"have sides of at least {MIN_SIDE} pixels", bbox)
     return image.crop((left, upper, right, lower))
-
-
-def overlap(one: BBox, other: BBox) -> float:
-    """Return the share of the smaller box that lies in the other one."""
-    width = min(one[2], other[2]) - max(one[0], other[0])
-    height = min(one[3], other[3]) - max(one[1], other[1])
-    if width <= 0 or height <= 0:
-        return 0.0
-    return width * height / min(area(one), area(other))
 
 
 def area(bbox: BBox) -> float:

@@ -73,7 +73,6 @@ class Look:
     pixels: NDArray[np.uint8]  # (size, size, 3)
     features: bytes = b""  # empty if the bundle does not verify matches
     box: BBox | None = None  # the part; None for the whole photo
-    score: float | None = None  # of the detector that found the part
 
     @classmethod
     def read(cls, embedder: PhotoEmbedder, image: Source, bbox: Sequence[float] | None = None) -> Look:
@@ -87,18 +86,10 @@ class Look:
         return cls(embedder.square(opened), embedder.describe(opened) or b"")
 
     @classmethod
-    def of_part(
-        cls,
-        embedder: PhotoEmbedder,
-        opened: Image.Image,
-        box: BBox,
-        score: float | None = None,
-        *,
-        describe: bool = True,
-    ) -> Look:
+    def of_part(cls, embedder: PhotoEmbedder, opened: Image.Image, box: BBox, *, describe: bool = True) -> Look:
         """Preprocess the part of an upright image in a box, and describe it unless its features are not needed."""
         part = cropped(opened, box)
-        return cls(embedder.square(part), (embedder.describe(part) or b"") if describe else b"", box, score)
+        return cls(embedder.square(part), (embedder.describe(part) or b"") if describe else b"", box)
 
     @property
     def appearance(self) -> Appearance:

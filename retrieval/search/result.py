@@ -130,7 +130,6 @@ class SearchResult:
     box: Annotated[
         BBox | None, Field(description="The part that was searched: left, upper, right, lower in pixels; null: all.")
     ] = None
-    score: Annotated[float | None, Field(description="Score of the detector's box; null for other queries.")] = None
     timings_ms: Annotated[
         dict[str, float],
         Field(description="queue, decode, embed, search."),

@@ -35,10 +35,7 @@ Id = Annotated[str, Field(min_length=1, max_length=LONGEST_ID)]
 Base64 = Annotated[str, Field(description=f"A {NAMES} file, base64.")]
 Sides = Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=4, max_length=4, description=BOX)]
 BoxText = Annotated[str, Field(pattern=f"^{NUMBER}(,{NUMBER}){{3}}$")]
-Find = Annotated[
-    Literal["windows", "detector"],
-    Field(description="Windows of the photo, or the server's detector.", examples=["windows"]),
-]
+Find = Annotated[Literal["windows"], Field(description="Windows of the photo.", examples=["windows"])]
 Model = TypeVar("Model", bound=BaseModel)
 
 

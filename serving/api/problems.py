@@ -37,7 +37,6 @@ STATUS = {
     "BundleCorrupt": HTTPStatus.INTERNAL_SERVER_ERROR,
     "BundleMismatch": HTTPStatus.INTERNAL_SERVER_ERROR,
     "DataError": HTTPStatus.INTERNAL_SERVER_ERROR,
-    "DetectorError": HTTPStatus.INTERNAL_SERVER_ERROR,
     "GalleryCorrupt": HTTPStatus.INTERNAL_SERVER_ERROR,
     "KeyFileError": HTTPStatus.INTERNAL_SERVER_ERROR,
     "MissingDependency": HTTPStatus.INTERNAL_SERVER_ERROR,

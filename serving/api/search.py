@@ -137,7 +137,7 @@ def ranking_routes(service: Service) -> APIRouter:
         openapi_extra=body_of("BoxesRequest", "image"),
     )
     async def boxes(request: Request, query: Annotated[BoxesQuery, Query()]) -> Response:
-        """Search with several parts of one photo, each with an answer; boxes that the server finds only rank."""
+        """Search with several parts of one photo, each with an answer: windows, or given boxes."""
         asked: BoxesQuery | BoxesRequest = query
         if is_json(request):
             asked = body = await parsed(request, BoxesRequest)

@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
-from pathlib import Path
 
-import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
 from retrieval.retriever import Retriever
 from retrieval.search.looks import MOST_QUERY_PHOTOS
-from serving.app import create_app
 
-from ..retrieval.search.scenes import box_of, scene, write_detector
+from ..retrieval.search.scenes import box_of, scene
 from ..world import draw, encode
 
 PATH = "/v1/search/boxes"
 PHOTO = encode(scene(3, 8), "PNG")
 TEXT = base64.b64encode(PHOTO).decode()
 BOXES = [box_of(0), box_of(1)]
-
-
-@pytest.fixture(scope="module")
-def detecting(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    """Return a client of a server with a detector that finds two boxes."""
-    path = write_detector(tmp_path_factory.mktemp("d") / "d.onnx", np.float32(BOXES), np.array([0.9, 0.8], np.float32))
-    with (
-        Retriever.open(world / "bundle", world / "gallery", detector=path) as retriever,
-        TestClient(create_app(retriever, page=False)) as client,
-    ):
-        yield client
 
 
 def test_windows_have_the_answers_of_the_retriever(client: TestClient, retriever: Retriever) -> None:
@@ -103,10 +88,10 @@ def test_bodies_out_of_range_are_refused(client: TestClient, body: dict[str, obj
     assert client.post(PATH, json={"image": TEXT, **body}).status_code == 422
 
 
-def test_a_refusal_says_what_a_box_is_and_that_there_is_no_detector(client: TestClient) -> None:
+def test_a_refusal_says_what_a_box_is_and_which_boxes_are_found(client: TestClient) -> None:
     for parameters, told in (
         ({"bbox": "0,0,nan,40"}, "bbox.0 must be four numbers, left upper right lower in pixels"),
-        ({"find": "detector"}, "boxes must be windows or bounding boxes where there is no detector"),
+        ({"find": "detector"}, "find must be 'windows'"),
     ):
         assert told in client.post(PATH, params=parameters, content=PHOTO).text
 
@@ -114,16 +99,6 @@ def test_a_refusal_says_what_a_box_is_and_that_there_is_no_detector(client: Test
 def test_a_photo_that_cannot_be_used_is_refused(client: TestClient) -> None:
     assert client.post(PATH, content=b"no photo").status_code == 400
     assert client.post(PATH).status_code == 400
-
-
-def test_a_server_with_a_detector_answers_with_its_boxes(detecting: TestClient) -> None:
-    answers = detecting.post(f"{PATH}?find=detector", content=PHOTO).json()["answers"]
-    assert {(a["nearest"]["item_id"], tuple(a["box"]), round(a["score"], 3)) for a in answers} == {
-        ("item-03", box_of(0), 0.9),
-        ("item-08", box_of(1), 0.8),
-    }
-    assert detecting.post("/v1/admin/reload").status_code == 200
-    assert detecting.post(f"{PATH}?find=detector", content=PHOTO).status_code == 200  # the detector is still there
 
 
 def test_several_photos_rank_as_the_retriever_does(client: TestClient, retriever: Retriever) -> None:

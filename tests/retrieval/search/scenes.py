@@ -1,13 +1,7 @@
-"""Photos of several items of the tiny world, and detectors that return fixed boxes."""
+"""Photos of several items of the tiny world."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
-import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 from ...world import SIDE, draw
@@ -27,27 +21,3 @@ def scene(*items: int, number: int = 9) -> Image.Image:
     for place, item in enumerate(items):
         picture.paste(draw(item, number), PLACES[place])
     return picture
-
-
-def write_detector(
-    path: Path,
-    boxes: object,
-    scores: object,
-    *,
-    shape: Sequence[object] = (1, 3, "height", "width"),
-    names: Sequence[str] = ("boxes", "scores"),
-) -> Path:
-    """Write a detector that returns these boxes and scores for every photo."""
-    values = [np.asarray(boxes), np.asarray(scores)]
-    nodes = [
-        helper.make_node("Constant", [], [name], value=numpy_helper.from_array(value))
-        for name, value in zip(names, values, strict=True)
-    ]
-    outputs = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-        for name, value in zip(names, values, strict=True)
-    ]
-    photo = helper.make_tensor_value_info("image", TensorProto.FLOAT, shape)
-    graph = helper.make_graph(nodes, "detector", [photo], outputs)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
-    return path

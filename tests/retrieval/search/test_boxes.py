@@ -16,7 +16,6 @@ from retrieval.search.boxes import (
     check_bbox,
     check_boxes,
     cropped,
-    overlap,
     parse_bbox,
     windows,
 )
@@ -87,9 +86,3 @@ def test_a_box_beyond_the_photo_is_refused() -> None:
     for bbox in ((10.0, 10.0, 41.0, 30.0), (0.0, 0.0, 40.0, 5.0)):
         with pytest.raises(InvalidParameter, match="bbox must"):
             cropped(photo, bbox)
-
-
-def test_the_overlap_is_a_share_of_the_smaller_box() -> None:
-    assert overlap((0, 0, 10, 10), (2, 2, 4, 4)) == 1
-    assert overlap((0, 0, 10, 10), (5, 0, 25, 10)) == 0.5
-    assert overlap((0, 0, 10, 10), (10, 0, 20, 10)) == 0

@@ -22,12 +22,11 @@ from retrieval.indexing import draw_vectors
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.plan import SyncSettings
 from retrieval.retriever import Retriever
-from retrieval.search.detector import Detector
 from retrieval.threshold.error_rates import DrawnDistances, GalleryRates
 from retrieval.threshold.proposal import gallery_draws
 
 from ...world import draw, encode, make_bundle, write_folder
-from .scenes import box_of, scene, write_detector
+from .scenes import box_of, scene
 
 BOXES = [box_of(0), box_of(1)]
 PHOTO = encode(scene(3, 8), "PNG")
@@ -210,19 +209,6 @@ def test_windows_rank_and_name_each_item_once_nearest_first(retriever: Retriever
         assert {answer.decision for answer in answers} == {"ranked"}
         assert all(answer.threshold is None and not answer.matches and not answer.review for answer in answers)
         assert all(match.p_value is None for answer in answers for match in answer.ranked)
-
-
-def test_boxes_of_a_detector_rank_with_their_score(world: Path, tmp_path: Path) -> None:
-    scores = np.array([0.9, 0.8], np.float32)
-    found = Detector(write_detector(tmp_path / "d.onnx", np.float32(BOXES), scores))
-    gallery = Gallery.open(world / "gallery", read_only=True)
-    answers = Retriever(make_bundle(tmp_path), gallery, detector=found).search_boxes(PHOTO, "detector")
-    assert {(a.nearest and a.nearest.item_id, a.box, round(a.score or 0, 3)) for a in answers} == {
-        ("item-03", BOXES[0], 0.9),
-        ("item-08", BOXES[1], 0.8),
-    }
-    nothing = Detector(write_detector(tmp_path / "n.onnx", np.float32(BOXES), np.array([0.1, 0.2], np.float32)))
-    assert Retriever(make_bundle(tmp_path / "n"), gallery, detector=nothing).search_boxes(PHOTO, "detector") == []
 
 
 @pytest.mark.parametrize("boxes", ["auto", "detector", [], [(0, 0, 1000, 1000)], [(0, 0, 3, 3)], 5])
