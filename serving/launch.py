@@ -45,6 +45,7 @@ PLAN = "RETRIEVAL_SERVE_PLAN"  # variable with the plan of a server, for its wor
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # variable of prometheus_client
 MEMORY = Path("/dev/shm")  # noqa: S108 - for metrics: processes that map files of a disk are killed when it is full
 BACKLOG = 512
+HEAD_BYTES = 128 * 1024  # of a request: 64 `fields` and a filter of the most characters, percent-encoded
 GRACE_S = 16  # time for running requests after SIGTERM: a body may take 15 s to arrive
 EXIT_S = 20  # then the process exits even if threads hang
 HANGS_S = 20  # a worker process whose threads do not run for so long is killed and started again
@@ -155,11 +156,10 @@ def server_config(app: ASGIApp | str, **options: Any) -> uvicorn.Config:
     """Return the configuration of uvicorn for an application, or for the name of one."""
     import uvicorn
 
-    from .access.limits import HeadLimitProtocol
-
     return uvicorn.Config(
         app,
-        http=HeadLimitProtocol,
+        http="h11",  # the protocol of uvicorn that limits heads, and reads no further request before it has answered
+        h11_max_incomplete_event_size=HEAD_BYTES,
         ws="none",
         backlog=BACKLOG,
         log_config=None,
