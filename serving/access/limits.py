@@ -110,7 +110,7 @@ class BodyLimit:
     def _limit_of(self, scope: Scope) -> int:
         """Return the most bytes that the body of a request may have."""
         limit = BATCH_BYTES if scope["path"] in BATCH_PATHS else self._limit
-        if b"json" in dict(scope["headers"]).get(b"content-type", b""):
+        if scope["path"] not in BATCH_PATHS and b"json" in dict(scope["headers"]).get(b"content-type", b""):
             limit = limit * 4 // 3  # base64
         return OVERHEAD + (0 if scope["path"] == VERDICT_PATH else limit)
 

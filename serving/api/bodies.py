@@ -6,8 +6,6 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
-from threading import Lock
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Request
@@ -21,18 +19,17 @@ from retrieval.feedback import Verdict
 from retrieval.images.formats import NAMES
 from retrieval.indexing.plan import AT_MOST
 from retrieval.search.boxes import MOST_BBOXES, SHAPE
-from retrieval.search.looks import MOST_IMAGES, MOST_MATCHES, MOST_QUERY_PHOTOS, MOST_WHERE
+from retrieval.search.looks import MOST_IMAGES, MOST_MATCHES, MOST_WHERE
 
 MOST_ROWS = 100_000  # of a table
 MOST_ERRORS = 1000  # in a body whose first error is told
 MOST_COMMAS = 100_000  # of a body: every value costs memory, an image has no commas, and metadata is at most 64 KiB
 TABLE_COMMAS = 5 * MOST_ROWS  # of a table
-DOCUMENTING = Lock()
 PLACES = ("query", "path", "body")  # location prefixes of pydantic errors, left out of messages
 NUMBER = r"\d{1,6}(\.\d{1,3})?"
 BOX = "left, upper, right, lower in pixels of the upright photo."
 Id = Annotated[str, Field(min_length=1, max_length=LONGEST_ID)]
-Base64 = Annotated[str, Field(description=f"A {NAMES} file, base64.")]
+Base64 = Annotated[str, Field(description=f"A {NAMES} file, as base64 or as a data: URL of base64.")]
 Sides = Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=4, max_length=4, description=BOX)]
 BoxText = Annotated[str, Field(pattern=f"^{NUMBER}(,{NUMBER}){{3}}$")]
 Find = Annotated[Literal["windows"], Field(description="Windows of the photo.", examples=["windows"])]
@@ -41,6 +38,8 @@ Model = TypeVar("Model", bound=BaseModel)
 
 class Options(BaseModel):
     """Options of every search."""
+
+    model_config = ConfigDict(extra="forbid")
 
     top_k: Annotated[int, Field(ge=1, le=MOST_MATCHES, description="Largest number of matches.", examples=[3])] = 10
     where: Annotated[
@@ -80,38 +79,8 @@ class BoxesQuery(Options):
 class SearchRequest(Explained):
     """A search request."""
 
-    model_config = ConfigDict(extra="forbid")
-
     image: Base64
     bbox: Annotated[Sides | None, Field(description=f"Part to search: {BOX}")] = None
-
-
-class BatchRequest(Explained):
-    """A search request with several photos."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    images: Annotated[list[Base64], Field(min_length=1, max_length=MOST_IMAGES, description="Photos to search.")]
-
-
-class PhotosRequest(Options):
-    """A search request with several photos of the same item."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    images: Annotated[list[Base64], Field(min_length=2, max_length=MOST_QUERY_PHOTOS, description="All of one item.")]
-
-
-class BoxesRequest(Options):
-    """A search request with several parts of a photo."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    image: Base64
-    find: Find = "windows"
-    bbox: Annotated[
-        list[Sides] | None, Field(min_length=1, max_length=MOST_BBOXES, description="Boxes to search instead.")
-    ] = None
 
 
 class Labelled(BaseModel):
@@ -178,14 +147,41 @@ class SyncRequest(BaseModel):
     dry_run: Annotated[bool, Field(description="Change nothing.")] = False
 
 
-JSON_BODIES = (
-    SearchRequest,
-    BatchRequest,
-    PhotosRequest,
-    BoxesRequest,
-    PhotoRequest,
-    SyncRequest,
-)  # that routes read themselves
+class PhotoOwner(BaseModel):
+    """Query parameter of a photo to add to the gallery."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    item_id: Annotated[
+        str, Field(max_length=LONGEST_ID, description="The photo's item, if the body is an image.", examples=["mug-17"])
+    ] = ""
+
+
+class ItemsQuery(BaseModel):
+    """Query parameters of a list of items."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    after: Annotated[
+        str,
+        Field(
+            max_length=LONGEST_ID,
+            description="List the ids that follow this one: `next` of the page before.",
+            examples=["mug-17"],
+        ),
+    ] = ""
+    limit: Annotated[int, Field(ge=1, le=1000, description="Largest number of ids.", examples=[20])] = 100
+    find: Annotated[
+        str,
+        Field(
+            max_length=LONGEST_ID,
+            description="Part of the item's id or metadata, in upper or lower case.",
+            examples=["mug"],
+        ),
+    ] = ""
+
+
+JSON_BODIES = (SearchRequest, PhotoRequest, SyncRequest)  # that routes read themselves
 
 
 def is_json(request: Request) -> bool:
@@ -224,7 +220,9 @@ def broken_rule(error: Mapping[str, Any]) -> InvalidParameter:
 
 
 def decoded(text: str) -> bytes:
-    """Decode base64 text; raise ImageUnreadable if it is invalid or empty."""
+    """Decode base64, or a data: URL of it; raise ImageUnreadable if it is invalid or empty."""
+    if text.startswith("data:"):
+        text = text.partition(";base64,")[2] or text
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -232,7 +230,7 @@ def decoded(text: str) -> bytes:
             "the image is not valid base64", remedy="Encode the file's bytes, without line breaks"
         ) from None
     if not data:
-        raise ImageUnreadable("the request contains no image", remedy="Send the image as the body")
+        raise ImageUnreadable("the request contains no image", remedy="Send the image as base64")
     return data
 
 
@@ -280,20 +278,7 @@ def _is_form(request: Request) -> bool:
     return request.headers.get("content-type", "").lower().startswith("multipart/form-data")
 
 
-def known_parameters(request: Request) -> None:
-    """Raise InvalidParameter for a query parameter that the route does not have, with the nearest one that it has."""
-    if not request.query_params:
-        return
-    with DOCUMENTING:  # the first call makes the document, and two at once would fail
-        document = request.app.openapi()
-    operations = document["paths"].get(request.scope["route"].path_format, {})
-    described = operations.get(request.method.lower(), {}).get("parameters", ())
-    known = [parameter["name"] for parameter in described if parameter["in"] == "query"]
-    if is_json(request):
-        known = []  # the body has them all
-    for name in request.query_params:
-        if name not in known:
-            rule = f"be one of {', '.join(known)}" if known else "be left out: this route has none"
-            rule = "be a field of the JSON body" if is_json(request) else rule
-            near = get_close_matches(name, known, n=1)
-            raise InvalidParameter("query parameter", rule, name, remedy=f"Did you mean {near[0]}?" if near else "")
+async def no_parameters(request: Request) -> None:
+    """Raise InvalidParameter for a query parameter of a route that has none."""
+    if request.query_params:
+        raise InvalidParameter("query parameter", "be left out: this route has none", next(iter(request.query_params)))

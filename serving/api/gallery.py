@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from anyio import to_thread
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi import Path as PathParameter
 from fastapi.responses import JSONResponse, Response
 from starlette.convertors import Convertor, register_url_convertor
 
-from index.checks import LONGEST_ID, check_lengths
+from index.checks import check_lengths
 from index.location import AnyGallery
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import DiskFull, InvalidParameter, listed
@@ -25,15 +25,18 @@ from serving.service import Service, check_unchanged, etag_of
 
 from .bodies import (
     TABLE_COMMAS,
+    ItemsQuery,
+    PhotoOwner,
     PhotoRequest,
     SyncRequest,
     check_keys,
     decoded,
     image_of,
     is_json,
+    no_parameters,
     parsed,
 )
-from .problems import BODY, IMAGE, answers, body_of, errors, problem
+from .problems import BODY, IMAGE, answers, body_of, errors, json_of, problem
 from .search import public
 
 LISTED = 100  # photo_ids in the answer to a table
@@ -44,9 +47,7 @@ IfMatch = Annotated[
     str | None,
     Header(max_length=200, description="The photo's ETag; a changed photo stays.", examples=['"5d41402abc4b"']),
 ]
-AFTER = "List the ids that follow this one: `next` of the page before."
-FIND = "Part of the item's id or metadata, in upper or lower case."
-OWNER = "The photo's item, if the body is an image."
+NO_QUERY = [Depends(no_parameters)]
 
 
 class AnyText(Convertor[str]):
@@ -71,16 +72,13 @@ def item_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["gallery"])
 
     @router.get("/items", response_model=ItemPage, responses=errors(422))
-    def items(
-        after: Annotated[str, Query(max_length=LONGEST_ID, description=AFTER, examples=["mug-17"])] = "",
-        limit: Annotated[int, Query(ge=1, le=1000, description="Largest number of ids.", examples=[20])] = 100,
-        find: Annotated[str, Query(max_length=LONGEST_ID, description=FIND, examples=["mug"])] = "",
-    ) -> dict[str, Any]:
+    def items(query: Annotated[ItemsQuery, Query()]) -> dict[str, Any]:
         """List item ids in alphabetical order, page by page."""
-        item_ids = service.retriever.gallery.item_ids(after=after, limit=limit + 1, find=find)
+        limit = query.limit
+        item_ids = service.retriever.gallery.item_ids(after=query.after, limit=limit + 1, find=query.find)
         return {"items": item_ids[:limit], "next": item_ids[limit - 1] if len(item_ids) > limit else None}
 
-    @router.get("/items/{item_id:any}", response_model=Item, responses=errors(404))
+    @router.get("/items/{item_id:any}", response_model=Item, responses=errors(404), dependencies=NO_QUERY)
     def item(item_id: ItemId) -> dict[str, Any]:
         """Return an item and its photos."""
         photos = service.retriever.gallery.photos(item_id)
@@ -88,7 +86,12 @@ def item_routes(service: Service) -> APIRouter:
             raise NoSuchThing(f"the gallery has no item {item_id}")
         return {"item_id": item_id, "photos": [_photo(photo) for photo in photos]}
 
-    @router.delete("/items/{item_id:any}", response_model=Removed, responses=errors(404, 422, 503, 507))
+    @router.delete(
+        "/items/{item_id:any}",
+        response_model=Removed,
+        responses=errors(404, 422, 503, 507),
+        dependencies=NO_QUERY,
+    )
     def remove_item(item_id: ItemId) -> dict[str, int]:
         """Remove all photos of an item."""
         photos, version = service.remove(item_ids=[item_id])
@@ -101,7 +104,7 @@ def photo_routes(service: Service) -> APIRouter:
     """Return the photo routes."""
     router = APIRouter(prefix="/v1", tags=["gallery"])
 
-    @router.get("/photos/{photo_id:any}", response_model=Photo, responses=errors(404))
+    @router.get("/photos/{photo_id:any}", response_model=Photo, responses=errors(404), dependencies=NO_QUERY)
     def photo(photo_id: PhotoId) -> dict[str, Any]:
         """Return a photo's item and metadata."""
         row = service.retriever.gallery.photo(photo_id)
@@ -113,18 +116,20 @@ def photo_routes(service: Service) -> APIRouter:
         "/photos/{photo_id:any}",
         response_model=Stored,
         responses=errors(*IMAGE, 409, 412, 503, 507),
-        openapi_extra=body_of("PhotoRequest", "image"),
+        openapi_extra=body_of("image", "PhotoRequest"),
     )
     async def put_photo(
         request: Request,
         photo_id: PhotoId,
-        item_id: Annotated[str, Query(max_length=LONGEST_ID, description=OWNER, examples=["mug-17"])] = "",
+        query: Annotated[PhotoOwner, Query()],
         if_none_match: IfNoneMatch = None,
         if_match: IfMatch = None,
     ) -> Response:
         """Add or replace a photo: send the raw image with ?item_id=, or JSON."""
-        metadata: dict[str, Any] = {}
+        item_id, metadata = query.item_id, dict[str, Any]()
         if is_json(request):
+            if item_id:
+                raise InvalidParameter("item_id", "be a field of the JSON body", item_id)
             body = await parsed(request, PhotoRequest)
             image, item_id, metadata = decoded(body.image), body.item_id, body.metadata
         else:
@@ -139,7 +144,12 @@ def photo_routes(service: Service) -> APIRouter:
         stored = {"photo_id": photo_id, "item_id": item_id, "replaced": replaced}
         return JSONResponse({**stored, "gallery_version": version, "etag": etag})
 
-    @router.delete("/photos/{photo_id:any}", response_model=Removed, responses=errors(404, 412, 422, 503, 507))
+    @router.delete(
+        "/photos/{photo_id:any}",
+        response_model=Removed,
+        responses=errors(404, 412, 422, 503, 507),
+        dependencies=NO_QUERY,
+    )
     def remove_photo(photo_id: PhotoId, if_match: IfMatch = None) -> dict[str, int]:
         """Remove a photo."""
         photos, version = service.remove(photo_ids=[photo_id], etag=if_match)
@@ -175,7 +185,7 @@ def sync_routes(service: Service) -> APIRouter:
         "/sync",
         response_model=Synced,
         responses=errors(*BODY, 400, 409, 412, 503, 507),
-        openapi_extra=body_of("SyncRequest"),
+        openapi_extra=json_of("SyncRequest"),
     )
     async def sync(request: Request) -> dict[str, Any]:
         """Update the items and metadata of the gallery's photos from a table, and list photos that are missing."""

@@ -118,16 +118,23 @@ def answers(media_type: str) -> Responses:
     return {200: {"description": "Successful Response", "content": {media_type: {"schema": schema}}}}
 
 
-def body_of(model: str, field: str = "", *, several: bool = False) -> dict[str, Any]:
-    """Return the OpenAPI of a JSON body; a field of images may also be sent as a form, or raw if it is one image."""
+def body_of(field: str, model: str = "", *, several: bool = False) -> dict[str, Any]:
+    """Return the OpenAPI of a body of images: a form with a field, raw if it is one image, or JSON of a model."""
     kind: dict[str, Any] = {"type": "array", "items": FILE} if several else FILE
     files = {**kind, "description": "JPEG, PNG or WebP."}
     form = {"type": "object", "required": [field], "properties": {field: files}}
-    content: dict[str, Any] = {"image/*": {"schema": FILE}} if field and not several else {}
-    if field:
-        content["multipart/form-data"] = {"schema": form}
-    content["application/json"] = {"schema": {"$ref": f"#/components/schemas/{model}"}}
-    return {"requestBody": {"required": True, "content": content}}
+    content: dict[str, Any] = {} if several else {"image/*": {"schema": FILE}}
+    content["multipart/form-data"] = {"schema": form}
+    return {"requestBody": {"required": True, "content": content | (_json_of(model) if model else {})}}
+
+
+def json_of(model: str) -> dict[str, Any]:
+    """Return the OpenAPI of a JSON body."""
+    return {"requestBody": {"required": True, "content": _json_of(model)}}
+
+
+def _json_of(model: str) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{model}"}}}
 
 
 def document(app: FastAPI) -> dict[str, Any]:

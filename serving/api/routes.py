@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from anyio import to_thread
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
 from jinja2 import Environment, PackageLoader, Template
@@ -35,8 +35,8 @@ from serving.ops.drift import Drift, drift_warning
 from serving.service import Service
 
 from .admin import admin_routes
-from .bodies import broken_rule, known_parameters
-from .gallery import item_routes, photo_routes, sync_routes, thumbnail_routes
+from .bodies import broken_rule
+from .gallery import NO_QUERY, item_routes, photo_routes, sync_routes, thumbnail_routes
 from .problems import STATUS, answers, document, errors, problem, problem_response
 from .search import feedback_routes, ranking_routes, search_routes
 
@@ -50,9 +50,10 @@ MANAGE_HEADERS = {
 }
 DOCS_SOURCES = "script-src 'self'; connect-src 'self'; img-src blob:"
 DESCRIPTION = (
-    f"Images are {NAMES} files of at most 10 MiB; convert others before you send them. They travel as the raw body, in "
-    "a form, or as base64 in JSON. Ids in paths are percent-encoded. Errors are RFC 9457 problem documents; malformed "
-    "request headers get a 400 on every path, and bodies that are too large a 413."
+    f"Images are {NAMES} files of at most 10 MiB; convert others before you send them. They travel as the raw body or "
+    "in a form; POST /v1/search and PUT /v1/photos also take JSON with the image as base64. Ids in paths are "
+    "percent-encoded. Errors are RFC 9457 problem documents; malformed request headers get a 400 on every path, and "
+    "bodies that are too large a 413."
 )
 
 
@@ -76,10 +77,10 @@ def create_api(service: Service) -> FastAPI:
         redoc_url=None,
     )
     _handle_errors(app)
-    searches = (search_routes, ranking_routes, feedback_routes)
-    gallery = (item_routes, photo_routes, thumbnail_routes, sync_routes)
-    for routes in (*searches, *gallery, admin_routes, state_routes, report_routes):
-        app.include_router(routes(service), dependencies=[Depends(known_parameters)])
+    for routes in (search_routes, ranking_routes, item_routes, photo_routes):
+        app.include_router(routes(service))
+    for routes in (feedback_routes, thumbnail_routes, sync_routes, admin_routes, state_routes, report_routes):
+        app.include_router(routes(service), dependencies=NO_QUERY)
     app.include_router(probe_routes(service))
     app.include_router(docs_route(app))
     app.include_router(manage_routes())
@@ -165,7 +166,7 @@ def docs_route(app: FastAPI) -> APIRouter:
     router = APIRouter(include_in_schema=False)
 
     @router.get(DOCS_PATH, response_class=Response)
-    def docs() -> Response:
+    async def docs() -> Response:  # on the event loop, as /openapi.json is: FastAPI makes the document once
         return _html(_docs_template().render(api=app.openapi()), sources=DOCS_SOURCES)
 
     @router.get(f"{DOCS_PATH}.js", response_class=Response)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from retrieval.errors import InvalidParameter, RetrievalError
+from retrieval.errors import ImageUnreadable, InvalidParameter, RetrievalError
 from retrieval.messages import BatchAnswer, Problem, Recorded
 from retrieval.search.boxes import check_bbox, parse_bbox
 from retrieval.search.looks import MOST_QUERY_PHOTOS
@@ -17,14 +17,11 @@ from retrieval.search.result import RESULT, Match, SearchResult
 from serving.service import Service
 
 from .bodies import (
-    BatchRequest,
     BoxesQuery,
-    BoxesRequest,
     Explained,
     FeedbackRequest,
     Options,
     PhotoQuery,
-    PhotosRequest,
     SearchRequest,
     decoded,
     image_of,
@@ -32,7 +29,7 @@ from .bodies import (
     is_json,
     parsed,
 )
-from .problems import BODY, IMAGE, body_of, errors, problem, problem_response
+from .problems import BODY, IMAGE, body_of, errors, problem_response
 
 
 def search_routes(service: Service) -> APIRouter:
@@ -43,12 +40,16 @@ def search_routes(service: Service) -> APIRouter:
         "/search",
         response_model=SearchResult,
         responses=errors(*IMAGE, 503),
-        openapi_extra=body_of("SearchRequest", "image"),
+        openapi_extra=body_of("image", "SearchRequest"),
     )
     async def search(request: Request, query: Annotated[PhotoQuery, Query()]) -> Response:
         """Search with one photo or a part: send the raw image, a form with the file `image`, or JSON with base64."""
         asked: Explained = query
         if is_json(request):
+            if request.query_params:
+                raise InvalidParameter(
+                    "query parameter", "be a field of the JSON body", ", ".join(request.query_params)
+                )
             asked = body = await parsed(request, SearchRequest)
             image, part = decoded(body.image), None if body.bbox is None else check_bbox(body.bbox)
         else:
@@ -64,28 +65,23 @@ def search_routes(service: Service) -> APIRouter:
         "/search/batch",
         response_model=BatchAnswer,
         responses=errors(*BODY, 400, 503),
-        openapi_extra=body_of("BatchRequest", "images", several=True),
+        openapi_extra=body_of("images", several=True),
     )
     async def batch(request: Request, query: Annotated[Explained, Query()]) -> Response:
-        """Search with each photo of a form with the files `images`, or of JSON. A refused photo gets a problem."""
-        asked: Explained = query
-        images: list[bytes | str] = []
-        if is_json(request):
-            asked = body = await parsed(request, BatchRequest)
-            images += body.images
-        else:
-            images += await images_of(request, "images")
+        """Search with each photo of a form with the files `images`. A refused photo gets a problem."""
+        images = await images_of(request, "images")
         if not images:
-            return problem(400, "the request contains no image", "Send files in the field `images`, or JSON.")
+            raise ImageUnreadable(
+                "the request contains no image", remedy="Send a form with files in the field `images`"
+            )
         answers: list[SearchResult | Problem] = []
         for number, image in enumerate(images):  # sequential: a batch takes one place in the queue
             request_id = f"{request.state.request_id}-{number}"
             try:
-                data = decoded(image) if isinstance(image, str) else image
                 result = await service.search(
-                    data, top_k=asked.top_k, where=asked.where, explain=asked.explain, request_id=request_id
+                    image, top_k=query.top_k, where=query.where, explain=query.explain, request_id=request_id
                 )
-                answers.append(shown(result, request_id, asked.fields))
+                answers.append(shown(result, request_id, query.fields))
             except RetrievalError as error:
                 refusal = problem_response(error)
                 if refusal.status_code not in (400, 413, 415):
@@ -117,42 +113,31 @@ def ranking_routes(service: Service) -> APIRouter:
         "/search/photos",
         response_model=SearchResult,
         responses=errors(*IMAGE, 503),
-        openapi_extra=body_of("PhotosRequest", "images", several=True),
+        openapi_extra=body_of("images", several=True),
     )
     async def photos(request: Request, query: Annotated[Options, Query()]) -> Response:
-        """Search with 2 to 4 photos of one item as one query: send a form with the files `images`, or JSON."""
-        asked: Options = query
-        if is_json(request):
-            asked = body = await parsed(request, PhotosRequest)
-            images = [decoded(image) for image in body.images]
-        else:
-            images = await images_of(request, "images", most=MOST_QUERY_PHOTOS)
-        result = await service.search_photos(images, top_k=asked.top_k, where=asked.where)
-        return _json(RESULT.dump_json(shown(result, request.state.request_id, asked.fields)))
+        """Search with 2 to 4 photos of one item as one query: send a form with the files `images`."""
+        images = await images_of(request, "images", most=MOST_QUERY_PHOTOS)
+        result = await service.search_photos(images, top_k=query.top_k, where=query.where)
+        return _json(RESULT.dump_json(shown(result, request.state.request_id, query.fields)))
 
     @router.post(
         "/search/boxes",
         response_model=BatchAnswer,
         responses=errors(*IMAGE, 503),
-        openapi_extra=body_of("BoxesRequest", "image"),
+        openapi_extra=body_of("image"),
     )
     async def boxes(request: Request, query: Annotated[BoxesQuery, Query()]) -> Response:
         """Search with several parts of one photo, each with an answer: windows, or given boxes."""
-        asked: BoxesQuery | BoxesRequest = query
-        if is_json(request):
-            asked = body = await parsed(request, BoxesRequest)
-            image, given = decoded(body.image), [check_bbox(box) for box in body.bbox or ()]
-        else:
-            given = [parse_bbox(text) for text in query.bbox or ()]
-            image = await image_of(request)
-        if "find" in asked.model_fields_set and given:
+        given = [parse_bbox(text) for text in query.bbox or ()]
+        if "find" in query.model_fields_set and given:
             raise InvalidParameter("bbox", "be left out where boxes are to be found", given)
-        request_id = request.state.request_id
+        image, request_id = await image_of(request), request.state.request_id
         results = await service.search_boxes(
-            image, given or asked.find, top_k=asked.top_k, where=asked.where, request_id=request_id
+            image, given or query.find, top_k=query.top_k, where=query.where, request_id=request_id
         )
         answers: list[SearchResult | Problem] = [
-            shown(result, f"{request_id}-{number}", asked.fields) for number, result in enumerate(results)
+            shown(result, f"{request_id}-{number}", query.fields) for number, result in enumerate(results)
         ]
         return _json(BatchAnswer(answers=answers, request_id=request_id).model_dump_json().encode())
 

