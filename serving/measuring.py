@@ -45,7 +45,7 @@ class Measuring:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the thread after a measurement that may be running."""
+        """Stop the thread after a measurement that may be running, whose failure is not logged any more."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -56,6 +56,8 @@ class Measuring:
             except GalleryLocked:
                 pass  # another process measures or writes; the next look finds what it has done
             except (RetrievalError, OSError) as error:
+                if self._stop.is_set():
+                    return  # the gallery was closed meanwhile
                 if str(error) != self._told:  # it is tried again, and told once
                     LOG.warning("the threshold could not be measured: %s", error)
                 self._told = str(error)

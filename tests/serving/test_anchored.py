@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
-from retrieval.errors import GalleryLocked, InvalidParameter
+from retrieval.errors import GalleryError, GalleryLocked, InvalidParameter
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
 from serving import measuring
@@ -247,6 +248,31 @@ def test_the_thread_of_the_server_measures(retriever: Retriever, monkeypatch: py
         while retriever.rates() is None and time.monotonic() < end:
             time.sleep(0.05)
         assert client.get("/v1/info").json()["in_gallery"]["items"] == 30
+
+
+def test_a_server_that_closes_while_it_measures_logs_no_failure(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(measuring, "CHECK_S", 0.01)
+    begun, closed = threading.Event(), threading.Event()
+
+    def measure(_: Measuring) -> None:
+        begun.set()
+        assert closed.wait(30)
+        retriever.gallery.snapshot()
+
+    monkeypatch.setattr(Measuring, "measure_if_due", measure)
+    with serving(retriever):
+        assert begun.wait(30)
+        threads = [thread for thread in threading.enumerate() if thread.name == "measuring"]
+    retriever.close()
+    with pytest.raises(GalleryError):
+        retriever.gallery.snapshot()
+    closed.set()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert "could not be measured" not in caplog.text
 
 
 def test_a_gallery_that_grows_over_http_gets_a_threshold_of_its_own(tmp_path: Path) -> None:
