@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,13 +20,12 @@ from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from retrieval.catalogue.photos import Photo
-from retrieval.errors import DataError, DiskFull, InvalidParameter, listed
+from retrieval.errors import DataError, InvalidParameter, listed
 from retrieval.search.boxes import check_bbox
 from retrieval.search.result import MATCH, NO_MATCH, PERHAPS, BBox
 
 Verdict = Literal["right", "wrong", "unknown"]
 RIGHT, WRONG, UNKNOWN = ("right", "wrong", "unknown")
-MAX_BYTES = 100 * 2**20  # per file, about 200,000 verdicts
 MAX_LINE = 16 * 1024  # bytes per line
 NAME_FILE = "Name the file that `retrieval serve --feedback` writes"
 PHOTO = re.compile(r"[0-9a-f]{32}(\.[a-z]{3,4})?")  # name of a kept photo: a hash of its content, and its suffix
@@ -81,8 +80,7 @@ def append_feedback(path: Path, feedback: Feedback) -> None:
 
     A line before it that was cut off is ended first.
 
-    Raises OSError if the line does not fit on the disk; a part of it that was written is taken out again. Raises
-    DiskFull if the file would have more than `MAX_BYTES` bytes.
+    Raises OSError if the line does not fit on the disk; a part of it that was written is taken out again.
     """
     line = FEEDBACK.dump_json(feedback) + b"\n"
     file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
@@ -91,8 +89,6 @@ def append_feedback(path: Path, feedback: Feedback) -> None:
         size = os.fstat(file).st_size
         if size and os.pread(file, 1, size - 1) != b"\n":
             line = b"\n" + line
-        if size + len(line) > MAX_BYTES:
-            raise DiskFull(f"{path} is full: {MAX_BYTES:,} bytes", remedy="Use it, and move it away")
         if os.write(file, line) < len(line):
             os.ftruncate(file, size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
@@ -104,7 +100,7 @@ def append_feedback(path: Path, feedback: Feedback) -> None:
 def read_feedback(path: Path) -> list[Feedback]:
     """Read an untrusted feedback file; raise DataError with the numbers of invalid lines."""
     found, refused = [], []
-    for number, line in enumerate(_content(path).split(b"\n"), 1):
+    for number, line in enumerate(_lines(path), 1):
         if not line.strip():
             continue
         try:
@@ -171,18 +167,18 @@ def _photo(path: Path, item_id: str, verdicts: Sequence[Feedback]) -> Photo:
     return Photo(name, path, item_id, source=SOURCE, bbox=newest.bbox, metadata=metadata)
 
 
-def _content(path: Path) -> bytes:
-    """Read a regular file of at most `MAX_BYTES` bytes."""
+def _lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a regular file; of a line beyond `MAX_LINE` bytes, its beginning, which is the last."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # opening a pipe would block
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise DataError(f"{path} is not a file", remedy=NAME_FILE)
-            content = file.read(MAX_BYTES + 1)
+            while line := file.readline(MAX_LINE + 2):
+                yield line.removesuffix(b"\n")
+                if len(line) > MAX_LINE + 1:
+                    return
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}", remedy=NAME_FILE) from error
-    if len(content) > MAX_BYTES:
-        raise DataError(f"{path} has more than {MAX_BYTES:,} bytes", remedy="Use a part of it: one verdict is one line")
-    return content
 
 
 def _first(error: ValidationError) -> str:

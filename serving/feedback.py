@@ -1,4 +1,4 @@
-"""Recent answers, kept in one table that all processes of a server share, and verdicts on them."""
+"""Recent answers, kept for a day in one table that all processes of a server share, and verdicts on them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -24,40 +25,24 @@ from retrieval.search.result import SearchResult
 from .access.guard import Caller
 from .access.limits import NoSuchThing
 
-KEPT_PER_KEY = 4096  # newest answers of a key
-PHOTO_BYTES_PER_KEY = 64 * 2**20  # photos of its newest answers
-FOLDER_BYTES = 10 * 2**30  # all photos of judged answers
-TRIM_EVERY = 64  # answers
+KEPT_S = 24 * 3600.0  # time in which an answer can be judged
 BUSY_S = 1.0  # time to wait for the other processes
 SCHEMA = """
-CREATE TABLE IF NOT EXISTS answers (number INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL,
-    request_id TEXT NOT NULL, answer TEXT NOT NULL, photo INTEGER, UNIQUE (key, request_id));
-CREATE TABLE IF NOT EXISTS photos (number INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL, content BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS verdicts (number INTEGER PRIMARY KEY, verdict TEXT NOT NULL, right_item_id TEXT NOT NULL);
-CREATE INDEX IF NOT EXISTS answers_of_key ON answers (key, number);
-CREATE INDEX IF NOT EXISTS photos_of_key ON photos (key, number);
-"""
-DROP_ANSWERS = """
-DELETE FROM answers WHERE number IN (SELECT number FROM answers WHERE key = ? ORDER BY number DESC LIMIT -1 OFFSET ?)
-"""
-DROP_PHOTOS = """
-DELETE FROM photos WHERE number IN (SELECT number FROM (
-    SELECT number, sum(length(content)) OVER (ORDER BY number DESC) AS total FROM photos WHERE key = ?) WHERE total > ?)
-"""
+DROP TABLE IF EXISTS verdicts; DROP TABLE IF EXISTS photos; DROP TABLE IF EXISTS answers;  -- of version 0.2.0
+CREATE TABLE IF NOT EXISTS recent (number INTEGER PRIMARY KEY AUTOINCREMENT, time REAL NOT NULL, key TEXT NOT NULL,
+    request_id TEXT NOT NULL, answer TEXT NOT NULL, verdict TEXT NOT NULL DEFAULT '',
+    right_item_id TEXT NOT NULL DEFAULT '', photo_of INTEGER, photo BLOB, UNIQUE (key, request_id));
+CREATE INDEX IF NOT EXISTS time_of_recent ON recent (time);
+"""  # the answers to parts of one photo refer to the row that holds it
+KEEP = "REPLACE INTO recent (time, key, request_id, answer, photo_of, photo) VALUES (?, ?, ?, ?, ?, ?)"
 FIND = """
-SELECT answers.number, answers.key, answer, content FROM answers LEFT JOIN photos ON photos.number = answers.photo
-WHERE request_id = ? AND (answers.key = ? OR ?) ORDER BY answers.key = ? DESC, answers.number DESC LIMIT 1
+SELECT recent.number, recent.key, recent.answer, coalesce(recent.photo, whole.photo)
+FROM recent LEFT JOIN recent AS whole ON whole.number = recent.photo_of
+WHERE recent.request_id = ? AND (recent.key = ? OR ?) ORDER BY recent.key = ? DESC, recent.number DESC LIMIT 1
 """
-RECENT = """
-SELECT request_id, answer, coalesce(verdict, ''), coalesce(right_item_id, ''), max(answers.number) AS newest
-FROM answers JOIN photos ON photos.number = answers.photo LEFT JOIN verdicts ON verdicts.number = answers.number
-WHERE json_extract(answer, '$.bbox') IS NULL GROUP BY request_id ORDER BY newest DESC LIMIT ?
-"""  # the other columns are of the newest row
-DROP_VERDICTS = "DELETE FROM verdicts WHERE number NOT IN (SELECT number FROM answers)"
-PHOTO_OF = """
-SELECT content FROM answers JOIN photos ON photos.number = answers.photo
-WHERE request_id = ? AND json_extract(answer, '$.bbox') IS NULL ORDER BY answers.number DESC LIMIT 1
-"""
+WHOLE_PHOTOS = "FROM recent WHERE photo IS NOT NULL AND json_extract(answer, '$.bbox') IS NULL"
+RECENT = f"SELECT request_id, answer, verdict, right_item_id {WHOLE_PHOTOS} ORDER BY number DESC LIMIT ?"
+PHOTO_OF = f"SELECT photo {WHOLE_PHOTOS} AND request_id = ? ORDER BY number DESC LIMIT 1"
 MOST_RECENT = 1000
 log = logging.getLogger("retrieval.serving")
 
@@ -79,7 +64,7 @@ class FeedbackRecorder:
                 "feedback", "be a file", str(path), remedy=f"Name a new one: {path / 'feedback.jsonl'}"
             )
         self._path, self._photos = path, photos
-        self._guard, self._added = Lock(), 0
+        self._guard = Lock()
         self._table = table = path.with_name(f"{path.name}.answers.sqlite")
         with naming(table):
             os.close(os.open(table, os.O_RDWR | os.O_CREAT, 0o600))
@@ -98,22 +83,16 @@ class FeedbackRecorder:
 
     def keep(self, caller: Caller, results: Mapping[str, SearchResult], photo: bytes) -> None:
         """Keep what verdicts on the answers to a photo need, by request id, and the photo if photos are kept."""
-        rows = [(caller.key, name, _facts(result)) for name, result in results.items() if result.nearest is not None]
+        now, sent = time.time(), None if self._photos is None else photo
+        rows = [(now, caller.key, name, _facts(result)) for name, result in results.items() if result.nearest]
         try:
             with self._guard, self._database:
                 self._database.execute("BEGIN IMMEDIATE")
-                number = None
-                if self._photos is not None:
-                    insert = "INSERT INTO photos VALUES (NULL, ?, ?)"
-                    number = self._database.execute(insert, (caller.key, photo)).lastrowid
-                    self._database.execute(DROP_PHOTOS, (caller.key, PHOTO_BYTES_PER_KEY))
+                self._database.execute("DELETE FROM recent WHERE time < ?", (now - KEPT_S,))
+                first = None  # row with the photo
                 for row in rows:
-                    self._database.execute("REPLACE INTO answers VALUES (NULL, ?, ?, ?, ?)", (*row, number))
-                self._added += len(rows)
-                if self._added >= TRIM_EVERY:
-                    self._database.execute(DROP_ANSWERS, (caller.key, KEPT_PER_KEY))
-                    self._database.execute(DROP_VERDICTS)
-                    self._added = 0
+                    added = self._database.execute(KEEP, (*row, first, sent if first is None else None)).lastrowid
+                    first = first or added
         except sqlite3.Error as error:
             log.warning("an answer was not kept for feedback: %s", error)
 
@@ -134,7 +113,7 @@ class FeedbackRecorder:
         if found is None:
             raise NoSuchThing(
                 "this request id is unknown, or its answer is no longer kept",
-                remedy=f"Judge one of your newest {KEPT_PER_KEY:,} answers, with the key that asked for it",
+                remedy="Judge an answer within a day, with the key that asked for it",
             )
         if right_item_id and verdict != "wrong":
             raise InvalidParameter("verdict", "be wrong if another item is named", verdict)
@@ -148,7 +127,8 @@ class FeedbackRecorder:
             append_feedback(self._path, FEEDBACK.validate_json(json.dumps(facts)))
         try:
             with self._guard:
-                self._database.execute("REPLACE INTO verdicts VALUES (?, ?, ?)", (number, verdict, right_item_id))
+                judged = "UPDATE recent SET verdict = ?, right_item_id = ? WHERE number = ?"
+                self._database.execute(judged, (verdict, right_item_id, number))
         except sqlite3.Error as error:
             log.warning("a verdict is in the feedback file, but is not shown for review: %s", error)
 
@@ -159,12 +139,12 @@ class FeedbackRecorder:
         """
         with self._using():
             rows = self._database.execute(RECENT, (MOST_RECENT,)).fetchall()
-        found = []
-        for request_id, answer, verdict, right, _ in rows:
+        newest: dict[str, dict[str, str]] = {}
+        for request_id, answer, verdict, right in rows:
             facts = json.loads(answer)
-            told = {"request_id": request_id, "decision": facts["decision"], "item_id": facts.get("item_id", "")}
-            found.append({**told, "verdict": verdict, "right_item_id": right})
-        return found
+            answered = {"request_id": request_id, "decision": facts["decision"], "item_id": facts.get("item_id", "")}
+            newest.setdefault(request_id, {**answered, "verdict": verdict, "right_item_id": right})
+        return list(newest.values())
 
     def photo(self, request_id: str) -> bytes | None:
         """Return the photo of the newest answer to a whole photo with a request id, None if it is not kept."""
@@ -185,15 +165,12 @@ class FeedbackRecorder:
             ) from error
 
     def _write(self, photo: bytes) -> str:
-        """Write a photo to the folder and return its name; "" without room or after an error."""
+        """Write a photo to the folder and return its name; "" after an error."""
         form, folder = format_of(photo), self._photos
         name = hashlib.sha256(photo).hexdigest()[:32] + ("" if form is None else form.suffixes[0])
         if folder is None or (folder / name).exists():
             return "" if folder is None else name
         try:
-            if sum(file.lstat().st_size for file in folder.iterdir()) + len(photo) > FOLDER_BYTES:
-                log.warning("the folder of judged photos is full: feedback is recorded without its photo")
-                return ""
             write_file(folder / name, photo, mode=0o600)
         except OSError as error:
             log.warning("feedback is recorded without its photo: %s", explain(error))

@@ -106,7 +106,7 @@ class FeedbackRequest(BaseModel):
     )
 
     request_id: Annotated[
-        str, Field(max_length=100, description="Request id of one of the last 4,096 answers to the same key.")
+        str, Field(max_length=100, description="Request id of an answer to the same key, at most a day old.")
     ]
     verdict: Annotated[
         Verdict,

@@ -165,14 +165,51 @@ def test_a_file_in_place_of_the_folder_for_photos_is_named(tmp_path: Path) -> No
         feedback.FeedbackRecorder(tmp_path / "feedback.jsonl", tmp_path / "photos")
 
 
-def test_the_table_keeps_the_newest_answers_of_each_key(
+def test_answers_and_their_photos_are_kept_for_a_day(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feedback, "KEPT_PER_KEY", 3)
-    monkeypatch.setattr(feedback, "TRIM_EVERY", 1)
+    now = 1e9
+    monkeypatch.setattr(feedback.time, "time", lambda: now)
+    with server(world, tmp_path, feedback_photos=tmp_path / "judged") as client:
+        first = search(client)
+        now += 3600.0
+        second = search(client)
+        now += 23 * 3600.0
+        search(client)
+        assert judge(client, first) == 200  # at 24 hours to the second
+        now += 1.0
+        third = search(client)
+        assert [judge(client, request_id) for request_id in (first, second, third)] == [404, 200, 200]
+        assert client.get(f"/v1/admin/answers/{first}/photo").status_code == 404
+        assert client.get(f"/v1/admin/answers/{second}/photo").content == MINE
+
+
+def test_the_answers_to_parts_of_a_photo_share_it(world: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "judged"
+    with server(world, tmp_path, feedback_photos=folder) as client:
+        path = "/v1/search/boxes?bbox=0,0,20,20&bbox=20,20,40,40"
+        asked = [answer["request_id"] for answer in client.post(path, content=MINE).json()["answers"]]
+        assert [judge(client, request_id) for request_id in asked] == [200, 200]
+        database = sqlite3.connect(tmp_path / "feedback.jsonl.answers.sqlite")
+        assert database.execute("SELECT count(*), count(photo) FROM recent").fetchone() == (2, 1)
+        database.close()
+    (photo,) = folder.iterdir()
+    assert photo.read_bytes() == MINE
+    assert [line.photo for line in read_feedback(tmp_path / "feedback.jsonl")] == [photo.name] * 2
+
+
+def test_the_tables_of_an_older_version_are_dropped(world: Path, tmp_path: Path) -> None:
+    table = tmp_path / "feedback.jsonl.answers.sqlite"
+    with sqlite3.connect(table) as database:
+        for name in ("answers", "photos", "verdicts"):
+            database.execute(f"CREATE TABLE {name} (number INTEGER PRIMARY KEY, key TEXT)")
+    database.close()
     with server(world, tmp_path) as client:
-        asked = [search(client) for _ in range(5)]
-        assert [judge(client, request_id) for request_id in asked] == [404, 404, 200, 200, 200]
+        assert judge(client, search(client)) == 200
+        database = sqlite3.connect(table)
+        names = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        database.close()
+    assert names == {"recent", "sqlite_sequence"}
 
 
 def test_photos_of_judged_answers_are_kept_with_their_box(world: Path, tmp_path: Path) -> None:
@@ -193,27 +230,12 @@ def test_photos_of_judged_answers_are_kept_with_their_box(world: Path, tmp_path:
     assert [(line.photo, line.bbox) for line in lines] == [(photo.name, None), (photo.name, (0, 0, 20, 20))]
 
 
-def test_bytes_of_photos_are_bounded_in_the_table_and_in_the_folder(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "judged"
-    monkeypatch.setattr(feedback, "PHOTO_BYTES_PER_KEY", len(MINE) + 10)
-    with server(world, tmp_path, feedback_photos=folder) as client:
-        old, new = search(client), search(client)
-        assert judge(client, old) == judge(client, new) == 200
-        monkeypatch.setattr(feedback, "FOLDER_BYTES", len(MINE) + 10)
-        assert judge(client, search(client, encode(draw(5, 5)))) == 200  # without its photo
-    lines = read_feedback(tmp_path / "feedback.jsonl")
-    assert [bool(line.photo) for line in lines] == [False, True, False]
-    assert len(list(folder.iterdir())) == 1
-
-
 def test_without_a_folder_neither_photo_nor_metadata_is_kept(world: Path, tmp_path: Path) -> None:
     with server(world, tmp_path) as client:
         assert judge(client, search(client)) == 200
         database = sqlite3.connect(tmp_path / "feedback.jsonl.answers.sqlite")
-        ((answer,),) = database.execute("SELECT answer FROM answers").fetchall()
-        assert database.execute("SELECT count(*) FROM photos").fetchone() == (0,)
+        ((answer, photo),) = database.execute("SELECT answer, photo FROM recent").fetchall()
+        assert photo is None
         database.close()
     assert set(json.loads(answer)) == {"decision", "bundle_id", "gallery_version", "item_id", "distance", "bbox"}
 
@@ -228,7 +250,7 @@ def test_what_cannot_be_kept_costs_neither_the_answer_nor_the_verdict(
         folder.write_text("no folder")
         assert judge(client, request_id) == 200
         with sqlite3.connect(tmp_path / "feedback.jsonl.answers.sqlite") as database:
-            database.execute("DROP TABLE answers")
+            database.execute("DROP TABLE recent")
         database.close()
         assert client.post("/v1/search", content=MINE).json()["decision"] == "match"
         assert judge(client, request_id) == 500
