@@ -39,12 +39,11 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; raise UsageError, with the nearest names, if it does not exist. Keep the words typed."""
+        """Find the command; raise UsageError, with the nearest names, if it does not exist."""
         if args[0] not in self._entries and not args[0].startswith("-"):
             near = get_close_matches(args[0], self._entries)
             meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
             raise click.UsageError(f"No such command {args[0]!r}.{meant}", ctx)
-        ctx.obj = ctx.obj or args  # of the outermost group: the command as it was typed
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002

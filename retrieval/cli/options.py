@@ -16,7 +16,7 @@ import click
 
 from index.database import DATABASE
 from index.location import is_address
-from retrieval.errors import DataError, command
+from retrieval.errors import DataError
 from retrieval.files import check_place
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -38,7 +38,7 @@ HOLDS = {A_BUNDLE: ("manifest.json", "model.onnx"), A_GALLERY: (DATABASE,), A_RU
 class Place(click.ParamType["Path | str"]):
     """A path to something that commands write or read, or an address of it.
 
-    Raises DataError for a path to something else, with the command that was probably meant, and for another address.
+    Raises DataError for a path to something else, and for another address.
 
     Parameters
     ----------
@@ -70,25 +70,21 @@ class Place(click.ParamType["Path | str"]):
         if self._is_address(value):
             return str(value)
         path, found = local(value), what_is(Path(value))
-        if found and not self.accepts(path):
-            raise DataError(f"{value} is {found}, not {self.expected}", remedy=self._remedy(str(value), found, ctx))
+        if found and not self._accepts(found):
+            raise DataError(f"{value} is {found}, not {self.expected}", remedy=self._remedy(str(value), found))
         if self.is_written:
             check_place(path)
         return path
 
-    def accepts(self, path: Path) -> bool:
-        """Return whether a path leads to what is expected."""
-        found = what_is(path)
+    def _accepts(self, found: str) -> bool:
         if self.expected == A_CATALOGUE:
-            return found in ("", A_FILE) and path.exists()
+            return found == A_FILE
         return found == self.expected or (self._or_both and found == BOTH)
 
-    def _remedy(self, value: str, found: str, ctx: click.Context | None) -> str:
+    def _remedy(self, value: str, found: str) -> str:
         if found == BOTH and self.expected in (A_BUNDLE, A_GALLERY):
-            with_it = f", with the gallery {value}/gallery" if self.expected == A_BUNDLE else ""
-            return f"Did you mean {value}/{self.expected.split()[-1]}{with_it}?"
-        words = [] if ctx is None or self.is_written else _swapped(value, self, ctx)
-        return f"Did you mean `{command(*words)}`?" if words else "Name another place"
+            return f"They are {value}/bundle and {value}/gallery"
+        return f"Name {self.expected}"
 
 
 class Output(click.ParamType[Path]):
@@ -123,25 +119,6 @@ def what_is(path: Path) -> str:
     if path.is_dir() and (what_is(path / "bundle"), what_is(path / "gallery")) == (A_BUNDLE, A_GALLERY):
         return BOTH
     return A_FILE if path.is_file() else ""
-
-
-def _swapped(value: str, place: Place, ctx: click.Context) -> list[str]:
-    """Return the typed words with two arguments exchanged, so that `place` gets what it expects; [] if none fits.
-
-    Nothing is exchanged in a command whose arguments name what it writes, nor with a word that follows an option.
-    """
-    words: list[str] = list(ctx.find_root().obj or ())
-    types = [param.type for param in ctx.command.params if isinstance(param, click.Argument)]
-    if any(isinstance(kind, Output) or (isinstance(kind, Place) and kind.is_written) for kind in types):
-        return []
-    options = [word.startswith("-") for word in words]
-    arguments = [i for i in range(1, len(words)) if not (options[i] or options[i - 1])]
-    found = next((i for i in arguments if words[i] == value), None)
-    other = next((i for i in arguments if place.accepts(Path(words[i]))), None)
-    if found is None or other is None:
-        return []
-    words[found], words[other] = words[other], words[found]
-    return words
 
 
 def _is_url(value: object) -> bool:
