@@ -9,7 +9,7 @@ export GRADIO_ANALYTICS_ENABLED := 0
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo picture test test-fast test-all research-test lint docs tables hooks audit release-check bench bench-fast bench-gpu stale mutants reliability
+.PHONY: help demo picture test test-fast test-all research-test lint docs tables hooks audit release-check bench bench-fast bench-gpu stale sizes mutants reliability
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,6 +96,9 @@ bench-gpu: $(VENV)-gpu/.installed  ## measure training, indexing and searching o
 
 stale: $(VENV)/.installed  ## list the figures of docs/ that are older than the code they describe
 	$(BIN)/python -m research.benchmarks.suite --stale
+
+sizes: $(VENV)/.installed  ## print how large the product is, and how many modules a search passes
+	$(BIN)/python -m tools.walks
 
 # FAULTS="MODULE..." makes faults by rules, FAULTS=--check checks their record; see CONTRIBUTING
 mutants: $(VENV)/.installed  ## put faults into the code that decides, and see that a test finds each
