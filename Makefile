@@ -100,9 +100,8 @@ stale: $(VENV)/.installed  ## list the figures of docs/ that are older than the 
 sizes: $(VENV)/.installed  ## print how large the product is, and how many modules a search passes
 	$(BIN)/python -m tools.walks
 
-# FAULTS="MODULE..." makes faults by rules, FAULTS=--check checks their record; see CONTRIBUTING
-mutants: $(VENV)/.installed  ## put faults into the code that decides, and see that a test finds each
-	$(BIN)/python -m tools.mutants $(FAULTS)
+mutants: $(VENV)/.installed  ## put faults into the code that decides, and see that a test finds each; ONLY=text picks some
+	$(BIN)/python -m tools.mutants --workers $(WORKERS) --only "$(ONLY)"
 
 reliability: export RETRIEVAL_FUZZ := 10000
 reliability: export RETRIEVAL_FLIPS := 1000
