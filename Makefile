@@ -9,7 +9,7 @@ export GRADIO_ANALYTICS_ENABLED := 0
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo picture test test-fast test-all research-test lint docs tables hooks audit release-check bench bench-fast bench-gpu stale sizes mutants reliability
+.PHONY: help demo picture test test-fast test-all research-test lint docs tables hooks audit release-check bench bench-fast bench-gpu sizes mutants reliability
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,10 +75,9 @@ audit: $(VENV)/.installed  ## known weaknesses of what is installed; asks a serv
 	$(BIN)/pip-audit --strict --progress-spinner off -r constraints.txt --no-deps
 
 release-check: $(VENV)/.installed  ## what a tag needs: names, changes, archive, libraries of the GPU packages (3 GB of downloads)
-	$(BIN)/python -m research.benchmarks.suite --stale
 	$(BIN)/python -m tools.release
 
-bench: $(VENV)/.installed  ## measure again what is older than its code; needs RETRIEVAL_TEST_DATA and up to days, alone on the machine
+bench: $(VENV)/.installed  ## measure what has no record of this commit; needs RETRIEVAL_TEST_DATA and up to days, alone on the machine
 	$(BIN)/python -m research.benchmarks.suite
 	$(MAKE) tables
 
@@ -93,9 +92,6 @@ $(VENV)-gpu/.installed: pyproject.toml constraints-gpu.txt
 bench-gpu: $(VENV)-gpu/.installed  ## measure training, indexing and searching on a GPU, into runs/bench-gpu; no record changes
 	$(VENV)-gpu/bin/retrieval doctor
 	$(VENV)-gpu/bin/python -m research.benchmarks.suite --gpu -o runs/bench-gpu
-
-stale: $(VENV)/.installed  ## list the figures of docs/ that are older than the code they describe
-	$(BIN)/python -m research.benchmarks.suite --stale
 
 sizes: $(VENV)/.installed  ## print how large the product is, and how many modules a search passes
 	$(BIN)/python -m tools.walks

@@ -1,6 +1,6 @@
 """Benchmarks: each prints its tables and writes them to `research/results`.
 
-Run one with `python -m research.benchmarks.NAME`, and all whose record is old with `make bench`.
+Run one with `python -m research.benchmarks.NAME`, and with `make bench` all without a record of the commit checked out.
 
 Effect of losses and thresholds on real photos:
 grocery          base losses without and with TCM, fine-tuned with the grocery protocol

@@ -1,12 +1,11 @@
-"""Run the benchmarks behind docs/results.md in order, or list the records that are older than their code.
+"""Run the benchmarks behind docs/results.md in order.
 
-    python -m research.benchmarks.suite                        run those whose record is missing or older than its code
+    python -m research.benchmarks.suite                        run those without a record of the commit checked out
     python -m research.benchmarks.suite --fast -o runs/fast    run each with few photos and little work, as a check
     python -m research.benchmarks.suite --gpu -o runs/gpu      run on a GPU those that gain from one; no record changes
-    python -m research.benchmarks.suite --stale                list the records that are older than their code
 
-Each benchmark is a process with a folder of its own for every state of its code: an interrupted one goes on where it
-ended, and nothing that older code made is used again. Run nothing beside it, because many figures are times.
+Each benchmark is a process with a folder of its own for each commit: an interrupted one goes on where it ended, and
+nothing that another commit made is used again. Run nothing beside it, because many figures are times.
 """
 
 from __future__ import annotations
@@ -19,12 +18,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from research.results import RESULTS, read_record
-from research.results.code import MEASURED, ROOT, code_of
+
+from .tables import ROOT, commit
 
 UNFINISHED = 75  # EX_TEMPFAIL: the benchmark stopped at its time limit
 FEW = 5  # photos of an item, role and source that a fast run has
@@ -71,23 +71,24 @@ BENCHMARKS = (
 )
 
 
-def stale() -> Iterator[str]:
-    """Yield the names of the records that are missing or were made by other code than today's."""
-    for name in MEASURED:
-        if not (RESULTS / f"{name}.json").exists() or read_record(name).code != code_of(name):
-            yield name
+def unmeasured(results: Path = RESULTS) -> list[str]:
+    """Return the names of the benchmarks that have no record of the commit checked out."""
+    names, now = [benchmark.name for benchmark in BENCHMARKS], commit()
+    return [
+        name for name in names if not (results / f"{name}.json").exists() or read_record(name, results).commit != now
+    ]
 
 
 def run(benchmark: Benchmark, folder: Path, how: str) -> bool:
     """Run a benchmark ("whole", "fast" or "gpu") and tell how long it took; return whether it succeeded."""
-    output = folder / code_of(benchmark.name) / benchmark.name
+    output = folder / commit() / benchmark.name
     output.mkdir(parents=True, exist_ok=True)
     words = shlex.split(getattr(benchmark, how))
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve()
     needed = inputs(folder, data, "cuda" if how == "gpu" else "cpu") if "BUNDLE" in words else {}
     if how == "fast":
         data = few_photos(data, folder / "data")
-    needed = {"FEATURES": [str(folder / code_of("head_start") / "head_start")], "OUTPUT": [str(output)], **needed}
+    needed = {"FEATURES": [str(output.with_name("head_start"))], "OUTPUT": [str(output)], **needed}
     command = [sys.executable, "-m", f"research.benchmarks.{benchmark.name}"]
     for word in words:
         command += needed.get(word, [word])
@@ -142,21 +143,18 @@ def inputs(folder: Path, data: Path, provider: str) -> Mapping[str, list[str]]:
 
 
 def main() -> None:
-    """Run what is asked for; the exit status is 1 if a benchmark failed or a record is old."""
+    """Run what is asked for; the exit status is 1 if a benchmark failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="Run only these, even if their records are new.")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="Run only these, with or without a record of this commit."
+    )
     parser.add_argument("--fast", action="store_true", help="Little work, and no record is changed.")
     parser.add_argument("--gpu", action="store_true", help="On a GPU, those that gain from it; no record is changed.")
-    parser.add_argument("--stale", action="store_true", help="List the records that are older than their code.")
     parser.add_argument("-o", "--output", type=Path, default=Path("runs/bench"), help="Folder for what is computed.")
     arguments = parser.parse_args()
-    old = list(stale())
-    if arguments.stale:
-        print(*(f"{name}: older than its code" for name in old), sep="\n")
-        sys.exit(1 if old else 0)
     how = "gpu" if arguments.gpu else "fast" if arguments.fast else "whole"
     able = [each.name for each in BENCHMARKS if each.gpu]
-    chosen = arguments.names or {"gpu": able, "fast": [each.name for each in BENCHMARKS], "whole": old}[how]
+    chosen = arguments.names or {"gpu": able, "fast": [each.name for each in BENCHMARKS], "whole": unmeasured()}[how]
     good = [run(each, arguments.output.resolve(), how) for each in BENCHMARKS if each.name in chosen]
     sys.exit(0 if all(good) else 1)
 

@@ -7,6 +7,7 @@ import datetime
 import os
 import platform
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,8 +16,8 @@ from typing import NamedTuple, Self
 
 from research.markdown import markdown_row, markdown_table
 from research.results import RESULTS, Record, Table
-from research.results.code import code_of, commit_of
 
+ROOT = Path(__file__).resolve().parents[2]
 NONE = "–"
 COMPARISON = ("what", "ours", "reference", "ratio or difference")
 
@@ -47,7 +48,7 @@ class Recorder:
         self._path: Path = arguments.results or RESULTS / f"{name}.json"
         today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
         on = machine(getattr(arguments, "device", None))
-        self._record = Record(name, command(), today, commit_of(), code_of(name), on, given)
+        self._record = Record(name, command(), today, commit(), on, given)
 
     def __enter__(self) -> Self:
         return self
@@ -71,6 +72,16 @@ class Recorder:
         """Add a row to the last table."""
         self._record.tables[-1].add(*cells)
         print(markdown_row(cells), flush=True)
+
+
+def commit() -> str:
+    """Return the short name of the commit that is checked out, with a + if files other than the figures differ."""
+    changes = _git("status", "--porcelain", "--", ":!research/results/*.json", ":!docs")
+    return (_git("rev-parse", "--short", "HEAD").strip() or "unknown") + ("+" if changes else "")
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False).stdout
 
 
 def command() -> str:

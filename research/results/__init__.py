@@ -1,7 +1,6 @@
 """Measured figures: one JSON file per benchmark, and the tables in the documentation.
 
 record   tables of a benchmark with its command, date, commit, machine and parameters, as JSON
-code     a hash of the code that a benchmark measures: records of other code are old
 render   tables as Markdown, inserted between markers in the documentation
 
 `python -m research.results` renders the documentation again; a test compares both.

@@ -47,8 +47,7 @@ class Record:
     name: str
     command: str
     date: str
-    commit: str  # that the code was of
-    code: str  # `research.benchmarks.suite.code_of` then; another one now means that the figures are old
+    commit: str  # that was checked out; with a + if files were changed
     machine: Mapping[str, Any]  # cores, kind
     parameters: Mapping[str, Any]
     tables: list[Table] = field(default_factory=list)
@@ -62,9 +61,7 @@ class Record:
 
     def to_json(self) -> str:
         """Return the record as JSON text, one line per row of a table."""
-        head = {
-            key: getattr(self, key) for key in ("name", "command", "date", "commit", "code", "machine", "parameters")
-        }
+        head = {key: getattr(self, key) for key in ("name", "command", "date", "commit", "machine", "parameters")}
         lines = [json.dumps(head, indent=2, ensure_ascii=False)[:-2] + ","]
         lines.append('  "tables": [')
         for table in self.tables:
