@@ -72,8 +72,8 @@ def copy_tree(target: Path, root: Path = ROOT) -> Path:
     return target
 
 
-def run_tests(tree: Path, tests: Sequence[str]) -> int:
-    """Run test files of a copy of the tree until a test fails, and return pytest's exit status; FAILED if it hangs."""
+def run_tests(tree: Path, tests: Sequence[str], *, limit_s: float | None = None) -> int:
+    """Run test files of a copy of the tree until a test fails; return pytest's exit status, FAILED beyond the limit."""
     environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     environment.setdefault("RETRIEVAL_TEST_DATA", str(ROOT.parent / "shared"))
     options = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", MARKS]
@@ -87,7 +87,7 @@ def run_tests(tree: Path, tests: Sequence[str]) -> int:
             start_new_session=True,
         )
         try:
-            return process.wait(LIMIT_S)
+            return process.wait(limit_s)
         except subprocess.TimeoutExpired:
             return FAILED
         finally:
@@ -104,7 +104,7 @@ def is_found(tree: Path, fault: Fault) -> bool:
     compile(changed, fault.module, "exec")
     file.write_text(changed, "utf-8")
     try:
-        status = run_tests(tree, fault.tests)
+        status = run_tests(tree, fault.tests, limit_s=LIMIT_S)
     finally:
         file.write_text(source, "utf-8")
     if status not in (PASSED, FAILED, NOT_IMPORTED):
