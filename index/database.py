@@ -25,6 +25,7 @@ from .errors import DiskFull, GalleryCorrupt, GalleryError, check_format
 from .search.filters import column_sql
 
 DATABASE, SEGMENTS, INDEXES = "gallery.sqlite", "segments", "indexes"  # file and folders of a gallery
+FOLDS_FILE = "folds.npz"  # in the folder of a gallery whose model was trained on all its items
 FORMAT = 5  # of what a gallery writes; every change of it is a new number
 FEATURES_KEY = "features_key"  # name of the fact that identifies how features are computed
 POINT = "operating point"  # name under which a gallery keeps its operating point
@@ -139,6 +140,11 @@ class Database:
         """Close the connection."""
         self._connection.close()
 
+    def copy(self, path: Path) -> None:
+        """Write this version to a new file, that of the transaction if there is one; others may write meanwhile."""
+        with self._explained(path), closing(sqlite3.connect(path)) as connection:
+            self._connection.backup(connection)
+
     @contextmanager
     def transaction(self, kind: str = "IMMEDIATE") -> Iterator[None]:
         """Commit the enclosed statements as one change, or none of them; DEFERRED gives one consistent view."""
@@ -174,7 +180,7 @@ class Database:
                 raise GalleryError(f"the gallery {path.parent} is closed", remedy="Open it again") from error
             raise GalleryCorrupt(f"the database {path} is damaged: {error}", remedy=RESTORE) from error
 
-    def parse(self, text: str) -> dict[str, Any]:
+    def _parse(self, text: str) -> dict[str, Any]:
         """Return a stored JSON object; raise GalleryCorrupt if it is none."""
         try:
             values: dict[str, Any] = json.loads(text)
@@ -284,7 +290,7 @@ class Database:
     def index(self) -> IndexFile | None:
         """Return the candidate index in use, None if there is none."""
         for name, kind, text, digest in self.rows("SELECT name, kind, settings, sha256 FROM indexes"):
-            settings = self.parse(text)
+            settings = self._parse(text)
             if settings.pop(CHECKSUM, None) != _checksum(settings):
                 raise GalleryCorrupt(
                     f"the settings of the index {name} have changed since they were written", remedy=RESTORE
@@ -353,11 +359,15 @@ class Database:
         """Return the seqs of the photos that are in the gallery."""
         return dict(self.each("SELECT photo_id, seq FROM photos WHERE photo_id IN", photo_ids))
 
+    def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
+        """Return the numbers of the items that are in the gallery."""
+        return dict(self.each("SELECT item_id, number FROM items WHERE item_id IN", list(item_ids)))
+
     def photos(self, condition: str = "TRUE", *values: str) -> list[tuple[str, str, dict[str, Any]]]:
         """Return photo_id, item_id and metadata of the photos that satisfy a condition, in insertion order."""
         query = f"SELECT photo_id, item_id, metadata FROM photos JOIN items ON number = item WHERE {condition}"  # noqa: S608
         rows = self.rows(f"{query} ORDER BY seq", values)
-        return [(photo_id, item_id, self.parse(metadata)) for photo_id, item_id, metadata in rows]
+        return [(photo_id, item_id, self._parse(metadata)) for photo_id, item_id, metadata in rows]
 
     def declare(self, name: str, kind: str | None) -> None:
         """Declare a metadata key for filters and create an SQL index on it; None removes both."""

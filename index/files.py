@@ -86,6 +86,12 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
+def sync_file(path: Path) -> None:
+    """Sync a file that has been written and closed."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
 def sync_folder(folder: Path) -> None:
     """Sync a folder to make renames in it durable."""
     handle = os.open(folder, os.O_RDONLY)

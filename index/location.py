@@ -11,11 +11,9 @@ from .errors import GalleryError
 from .gallery import Gallery
 
 if TYPE_CHECKING:
-    from .milvus import MilvusGallery, MilvusPhotos
-    from .snapshot import Snapshot
+    from .milvus import MilvusGallery
 
 AnyGallery: TypeAlias = "Gallery | MilvusGallery"
-AnyPhotos: TypeAlias = "Snapshot | MilvusPhotos"  # of one version
 SCHEME = "milvus+"  # scheme of an address: milvus+http://host:19530/name, or milvus+/folder/lite.db/name
 
 

@@ -18,7 +18,7 @@ import math
 import threading
 import uuid
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -41,22 +41,14 @@ from .checks import (
 from .database import ANEW, FORMAT, POINT, RESTORE, Change, system_user
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter, MissingDependency, check_format
 from .features import FeatureFormat
+from .groups import number_of
+from .photos import CONTENT, NONE, ItemFacts, Keys, hashed, sampled
 from .search.details import Points, Verifier
 from .search.distance import Floats, Rows, plain_distance
 from .search.filters import check_columns, parse_where, to_milvus
-from .search.item_distance import NEAREST_PHOTO, About, ItemDistance, mean_photo
+from .search.item_distance import NEAREST_PHOTO, ItemDistance, mean_photo
 from .search.item_search import ItemSearch
-from .snapshot import (
-    FIRST_FETCH,
-    MEANS,
-    Found,
-    Neighbour,
-    StoredPhoto,
-    group_key,
-    group_number,
-    group_of,
-    neighbours_of,
-)
+from .snapshot import FIRST_FETCH, MEANS, Facts, Neighbour, StoredPhoto, VersionNeighbours, neighbours_of
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
@@ -459,7 +451,7 @@ class MilvusGallery:
         verifier: Verifier | None = None,
         features: Sequence[bytes] | None = None,
         left_out: Collection[str] = (),
-    ) -> Found:
+    ) -> VersionNeighbours:
         """Search as `search` does, and also return the version and what is kept as its operating point."""
         if k < 1:
             raise InvalidParameter("k", "be at least 1", k)
@@ -469,7 +461,9 @@ class MilvusGallery:
         only = None if where is None else to_milvus(parse_where(where, facts["columns"]))
         photos = MilvusPhotos(self, (facts["photos"], facts["state"]))
         found = ItemSearch(photos, item_distance, verifier).nearest(unit, k, only=only, features=features)
-        return Found(int(facts["version"]), self._kept(POINT, facts), neighbours_of(found, photos.photos_at))
+        return VersionNeighbours(
+            int(facts["version"]), self._kept(POINT, facts), neighbours_of(found, photos.photos_at)
+        )
 
     def nearest(self, vectors: NDArray[np.float32], k: int, condition: str) -> list[list[Hit]]:
         """Return the nearest photo of each of the k nearest items and its distance, for unit vectors (n, d).
@@ -508,7 +502,7 @@ class MilvusGallery:
         with self._guard:
             facts = self._facts()
             state = facts["photos"], facts["state"]
-            if self._photos is None or self._photos.fingerprint != state:
+            if self._photos is None or self._photos.mark != state:
                 self._photos = MilvusPhotos(self, state)
                 rows = sorted((row["photo_id"], row["item_id"]) for row in self._walk(["photo_id", "item_id"]))
                 self._photos.number(rows)
@@ -523,14 +517,29 @@ class MilvusGallery:
 class MilvusPhotos:
     """Photos of one version, numbered in the order in which they are first seen: all of them for draws, else hits."""
 
-    def __init__(self, gallery: MilvusGallery, fingerprint: tuple[int, int]) -> None:
-        self.gallery, self.fingerprint = gallery, fingerprint  # number of photos, and the state
+    def __init__(self, gallery: MilvusGallery, mark: tuple[int, int]) -> None:
+        self.gallery, self.mark = gallery, mark  # number of photos, and the state
         self.ids: list[str] = []
         self.numbers: dict[str, int] = {}  # of each item
         self.items = np.zeros(0, dtype=np.int32)  # (n,) item number of each photo
+        self._same_picture: Callable[[str, str], bool] | None = None
         self._positions: dict[str, int] = {}
         self._read: dict[str, tuple[str, str, dict[str, Any]]] = {}  # photos that have been read
-        self._about: dict[int, tuple[Rows, About]] = {}
+        self._facts: dict[int, tuple[Rows, Facts]] = {}
+
+    @property
+    def size(self) -> int:
+        """The number of photos."""
+        return self.mark[0]
+
+    @property
+    def item_count(self) -> int:
+        """The number of items that have been seen."""
+        return len(self.numbers)
+
+    def changes_since(self, mark: Sequence[int]) -> int:
+        """Return how many photos more or fewer there are, at least 1 if any changed."""
+        return 0 if tuple(mark[:2]) == self.mark else max(1, abs(self.size - mark[0]))
 
     def number(self, rows: Sequence[tuple[str, str]]) -> list[int]:
         """Return the positions of photos, given as photo_id and item_id."""
@@ -542,14 +551,47 @@ class MilvusPhotos:
         return [self._positions[photo_id] for photo_id, _ in rows]
 
     @property
-    def seqs(self) -> Rows:
-        """The position of each photo (n,), in place of a seq."""
-        return np.arange(len(self.ids))
-
-    @property
     def live(self) -> NDArray[np.bool_]:
         """A mask (n,) of the live photos: all of them."""
         return np.ones(len(self.ids), dtype=bool)
+
+    def items_at(self, positions: Rows) -> Rows:
+        """Return the numbers of the items of photos, NONE for NONE."""
+        return np.where(positions == NONE, NONE, self.items[positions]) if len(self.items) else positions
+
+    def positions(self, photo_ids: Sequence[str]) -> Rows:
+        """Return the positions of photos, NONE for those that are not here."""
+        return np.array([self._positions.get(photo_id, NONE) for photo_id in photo_ids], dtype=np.int64)
+
+    def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
+        """Return the numbers of the items that are here."""
+        return {item: self.numbers[item] for item in item_ids if item in self.numbers}
+
+    def keys_of(self, positions: Rows) -> Keys:
+        """Return the hashes of the ids of photos."""
+        return hashed(self.ids[position] for position in positions.tolist())
+
+    def sample(self, most: int, *, excluded: Collection[int] = ()) -> Rows:
+        """Return the positions of up to `most` photos, chosen by the hashes of their ids (`sampled`)."""
+        positions = np.flatnonzero(~np.isin(self.items, list(excluded)))
+        items = self.items[positions]
+        return positions[sampled(items, hashed(self.numbers)[items], self.keys_of(positions))[:most]]
+
+    def with_pictures(self, same_picture: Callable[[str, str], bool]) -> MilvusPhotos:
+        """Return these photos with a function that compares the pictures of two, for `copies`."""
+        self._same_picture = same_picture
+        return self
+
+    def copies(self, first: Rows, second: Rows) -> NDArray[np.bool_]:
+        """Return whether photos are copies: the same file or, where pictures can be compared, the same picture."""
+        pairs = zip(self.photos_at(first), self.photos_at(second), strict=True)
+        return np.array([self._is_copy(*pair) for pair in pairs], dtype=bool)
+
+    def _is_copy(self, first: tuple[str, str, dict[str, Any]], second: tuple[str, str, dict[str, Any]]) -> bool:
+        content = first[2].get(CONTENT)
+        if content is not None and content == second[2].get(CONTENT):
+            return True
+        return self._same_picture is not None and self._same_picture(first[0], second[0])
 
     def vectors(self, positions: Rows) -> NDArray[np.float32]:
         """Return the vectors (p, d) at some positions."""
@@ -584,39 +626,41 @@ class MilvusPhotos:
         """Return the positions of the photos of each of some items, by number, ascending."""
         return [positions for positions, _ in self._looked_at(items)]
 
-    def about(self, items: Sequence[int]) -> list[About]:
-        """Return the mean photo and the group of each of some items, by number."""
-        return [about for _, about in self._looked_at(items)]
+    def facts_of(self, items: Rows) -> ItemFacts:
+        """Return the mean photos and the groups of items, by number."""
+        facts = [facts for _, facts in self._looked_at(items.tolist())]
+        means = np.array([mean for mean, _ in facts]).reshape(len(facts), self.gallery.dim)
+        return ItemFacts(means, np.array([group for _, group in facts], dtype=np.int64))
 
-    def _looked_at(self, items: Sequence[int]) -> list[tuple[Rows, About]]:
-        """Return the positions of the photos of each item, and what there is to know about it."""
-        if len(self._about) + len(items) > MEANS:
-            self._about.clear()
-        missing = [item for item in dict.fromkeys(items) if item not in self._about]
+    def _looked_at(self, items: Sequence[int]) -> list[tuple[Rows, Facts]]:
+        """Return the positions of the photos of each item, with its mean photo and the number of its group."""
+        if len(self._facts) + len(items) > MEANS:
+            self._facts.clear()
+        missing = [item for item in dict.fromkeys(items) if item not in self._facts]
         names = {number: name for name, number in self.numbers.items()} if missing else {}
         rows: dict[str, list[Any]] = {names[item]: [] for item in missing}
         for row in self.gallery._walk_items([*ROW, "vector"], [names[item] for item in missing]):
             rows[row["item_id"]].append(row)
         for item in missing:
-            found = sorted(rows[names[item]], key=lambda row: str(row["photo_id"]))
-            positions = self.number([(row["photo_id"], row["item_id"]) for row in found])
-            self._read.update({row["photo_id"]: _fields(row) for row in found})
-            vectors = np.array([row["vector"] for row in found], dtype=np.float32)
-            key = group_key(names[item], group_of(names[item], found[0]["metadata"]))
-            self._about[item] = np.array(sorted(positions)), About(mean_photo(vectors), group_number(key))
-        return [self._about[item] for item in items]
+            own = sorted(rows[names[item]], key=lambda row: str(row["photo_id"]))
+            positions = self.number([(row["photo_id"], row["item_id"]) for row in own])
+            self._read.update({row["photo_id"]: _fields(row) for row in own})
+            vectors = np.array([row["vector"] for row in own], dtype=np.float32)
+            facts = mean_photo(vectors), number_of(names[item], own[0]["metadata"])
+            self._facts[item] = np.array(sorted(positions)), facts
+        return [self._facts[item] for item in items]
 
-    def nearest(self, vectors: NDArray[np.float32], k: int, *, only: Any = None) -> list[list[tuple[int, float]]]:
-        """Return position and distance of the k nearest items, by their nearest photo, for unit vectors (n, d).
+    def nearest(self, vectors: NDArray[np.float32], k: int, *, only: Any = None) -> tuple[Rows, Floats]:
+        """Return the nearest photo of each of the k nearest items, as `Photos.nearest`.
 
         `only` is a condition in Milvus's own language.
         """
-        answers = []
-        for best in self.gallery.nearest(vectors, k, only or ""):
-            self._read.update({row["photo_id"]: _fields(row) for row, _ in best})
-            positions = self.number([(row["photo_id"], row["item_id"]) for row, _ in best])
-            answers.append([(position, distance) for position, (_, distance) in zip(positions, best, strict=True)])
-        return answers
+        nearest, distances = np.full((len(vectors), k), NONE), np.full((len(vectors), k), np.inf)
+        for row, best in enumerate(self.gallery.nearest(vectors, k, only or "")):
+            self._read.update({fields["photo_id"]: _fields(fields) for fields, _ in best})
+            nearest[row, : len(best)] = self.number([(fields["photo_id"], fields["item_id"]) for fields, _ in best])
+            distances[row, : len(best)] = [apart for _, apart in best]
+        return nearest, distances
 
 
 def exists(address: str, *, token: str = "") -> bool:

@@ -7,13 +7,10 @@ Shapes: n photos, live or removed; d = embedding size.
 
 from __future__ import annotations
 
-import hashlib
 import threading
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from math import sqrt
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -26,12 +23,15 @@ from index.ann.kinds import FLAT, FP16
 from .database import FEATURES_KEY, INDEXES, POINT, RESTORE, SEGMENTS, Database, IndexFile
 from .errors import GalleryCorrupt, GalleryError
 from .files import load_array, sha256
+from .groups import number_of
+from .photos import CONTENT, NONE, ItemFacts, Keys, hashed, sampled
 from .search.details import Points, Verifier
-from .search.distance import Floats, Rows, exact_unit, squared_from
-from .search.exact_search import MANY, contenders, first_places, sweep
+from .search.distance import Floats, Rows, exact_unit
+from .search.exact import MANY, contenders, first_of_items, pair_squares, sweep
 from .search.filters import Filter, Value
-from .search.item_distance import About, Near, mean_photo
-from .search.votes import InvertedLists, segment_lists
+from .search.item_distance import mean_photo
+from .search.tables import Table
+from .search.votes import InvertedLists, PhotoPoints
 from .segments import OpenSegment, open_segment
 
 FIRST_FETCH = 16  # candidate photos in the first fetch, in addition to 1.5 times the average number for k items
@@ -39,11 +39,9 @@ MOST_FETCHED = 4096  # upper bound of the first fetch: an item may have very man
 SCANNED = 20_000  # a filter that passes up to this many photos is searched exhaustively
 BLOCK = 4096  # photos per read
 MEANS = 20_000  # items whose mean photos are kept in memory
-PAIRS = 512  # query-candidate pairs compared at a time; they fit in the CPU cache
 FEW = 64  # up to so many candidates of a query are all compared: bounds of their distances would take longer
 TAIL = 8192  # photos scanned without a base
 GROWTH = 4  # a tail larger than a quarter of the base goes into a base in memory
-GROUP = "group"  # metadata key of the group of an item
 CACHED_KEYS = 2  # keys whose values are kept in memory at a time: the current one and its successor
 FILTERS = 32  # filters kept in the cache
 FETCHED = 2**18  # candidates fetched at a time, for all queries together
@@ -57,11 +55,13 @@ class Neighbour:
     photo_id: str
     distance: float
     metadata: dict[str, Any] = field(default_factory=dict)
-    evidence: Near | None = None  # what an item distance is made of
+    photo_distance: float = 0.0  # plain distance to the nearest photo
+    mean_distance: float | None = None  # plain distance to the mean of the item's photos, if it was looked at
+    inliers: int = 0  # local features that agree with one of the item's photos
 
 
-class Found(NamedTuple):
-    """What a search found in one version of a gallery."""
+class VersionNeighbours(NamedTuple):
+    """The neighbours of queries in one version of a gallery."""
 
     version: int
     point: bytes | None  # what the version keeps as its operating point
@@ -100,13 +100,17 @@ class SegmentCache(Generic[T]):
             return list(self._known[key].values())
 
 
+Facts = tuple[Floats, int]  # mean photo (d,) of an item and the number of its group
+
+
 class Caches:
     """What a gallery computes from its segments, for all versions."""
 
-    def __init__(self, path: Path, features_key: str) -> None:
-        self.path, self.features_key = path, features_key
-        self.about: dict[int, tuple[bytes, About]] = {}  # of items by number, with the seqs of their photos
+    def __init__(self, path: Path, features_key: str, database: Database) -> None:
+        self.path, self.features_key, self.database = path, features_key, database
+        self.facts: dict[int, tuple[bytes, Facts]] = {}  # of items by number, with the seqs of their photos
         self.orders: SegmentCache[tuple[Rows, NDArray[np.int32]]] = SegmentCache()  # rows of a segment by item
+        self.keys: SegmentCache[tuple[Keys, Keys]] = SegmentCache()  # hashes of item ids and photo ids
         self.lists: SegmentCache[InvertedLists] = SegmentCache()  # of visual words, by their voting
 
 
@@ -152,7 +156,10 @@ class Snapshot:
     base_positions: NDArray[np.integer]  # (b,) positions of the photos of the base, -1 for one that no longer exists
     tail: Candidates
     tail_start: int  # first position after the base
-    _about: dict[int, About] = field(default_factory=dict, init=False)  # of items that were looked at
+    same_picture: Callable[[str, str], bool] | None = None  # compares the pictures of two photos, given their ids
+    _facts: dict[int, Facts] = field(default_factory=dict, init=False)  # of items that were looked at
+    _contents: dict[int, object] = field(default_factory=dict, init=False)  # hashes of files by position
+    _numbers: dict[str, int | None] = field(default_factory=dict, init=False)  # of items that were asked for, by id
     _filters: dict[str, Filter] = field(default_factory=dict, init=False)
     _guard: threading.Lock = field(default_factory=threading.Lock, init=False)
 
@@ -215,67 +222,46 @@ class Snapshot:
         for segment, rows, _ in self.by_segment(positions):
             segment.check(rows)
 
-    def nearest(
-        self, vectors: NDArray[np.float32], k: int, *, only: Filter | None = None
-    ) -> list[list[tuple[int, float]]]:
-        """Return position and plain distance of the nearest photo of each of the k nearest items, nearest first.
+    def nearest(self, vectors: NDArray[np.float32], k: int, *, only: Filter | None = None) -> tuple[Rows, Floats]:
+        """Return the nearest photo of each of the k nearest items, as `Photos.nearest`.
 
-        `vectors` (n, d) are of length one. Candidates are fetched until no other photo can be nearer.
+        Candidates are fetched until no other photo can be nearer.
         """
-        answers: list[list[tuple[int, float]]] = [[] for _ in vectors]
-        exact = exact_unit(vectors)
+        nearest, distances = np.full((len(vectors), k), NONE), np.full((len(vectors), k), np.inf)
+        exact, waiting = exact_unit(vectors), np.arange(len(vectors))
         fetch = min(FIRST_FETCH + int(1.5 * k * self.photos / max(1, self.item_count)), MOST_FETCHED)
-        waiting = list(range(len(vectors)))
-        while waiting:
-            together = max(1, FETCHED // fetch)
-            groups, waiting = [waiting[start : start + together] for start in range(0, len(waiting), together)], []
-            for chosen in groups:
-                candidates = self._compared(vectors[chosen], exact[chosen], fetch, k, only)
-                for query, (items, positions, distances, limit) in zip(chosen, candidates, strict=True):
-                    places = first_places(items)[:k]
-                    sure = bisect_left(places, bisect_left(distances, limit))
-                    answers[query] = [(positions[place], distances[place]) for place in places[:sure]]
-                    if sure < k and limit < np.inf:
-                        waiting.append(query)
+        while len(waiting):
+            together, again = max(1, FETCHED // fetch), []
+            for start in range(0, len(waiting), together):
+                rows = waiting[start : start + together]
+                nearest[rows], distances[rows], is_sure = self._compared(vectors[rows], exact[rows], fetch, k, only)
+                again.append(rows[~is_sure])
+            waiting = np.concatenate(again)
             fetch *= 4
-        return answers
+        return nearest, distances
 
     def _compared(
         self, vectors: NDArray[np.float32], exact: Floats, fetch: int, k: int, only: Filter | None
-    ) -> Iterator[tuple[list[int], list[int], list[float], float]]:
-        """Yield for each query its candidates, nearest first, and a lower bound for the distance of any other photo.
+    ) -> tuple[Rows, Floats, NDArray[np.bool_]]:
+        """Return the nearest photos (n, k) among the candidates, nearest first, their distances, and whether all count.
 
-        The candidates are lists of items, positions and distances. They include the nearest photo of each of the k
-        nearest items that were found.
+        Photos as far as another one that is no candidate do not count.
         """
         found = self._candidates(vectors, fetch, only)
-        limits = [sqrt(min(max(2 - 2 * near, 0.0), 4.0)) if near > -np.inf else np.inf for near in found.others]
+        others = np.array(found.others)
+        is_bounded = others > -np.inf
+        limits = np.where(is_bounded, np.sqrt(np.clip(2 - 2 * np.where(is_bounded, others, 0), 0, 4)), np.inf)
         there = found.positions >= 0
         if there.size > FEW:
             least, most = (np.where(there, bound, np.inf) for bound in found.bounds())
             there = contenders(self.items[found.positions], least, most, k)
-        numbers, positions = there.nonzero()[0], found.positions[there]
-        distances = np.sqrt(self._squared(exact, numbers, positions))
-        one = len(there) == 1
-        order = np.lexsort((positions, distances) if one else (positions, distances, numbers))  # insertion breaks ties
-        positions = positions[order]
-        items, places, near = self.items[positions].tolist(), positions.tolist(), distances[order].tolist()
-        if one:
-            yield items, places, near, limits[0]
-            return
-        stops = numbers.searchsorted(np.arange(1, len(there) + 1)).tolist()
-        for start, stop, limit in zip([0, *stops[:-1]], stops, limits, strict=True):
-            yield items[start:stop], places[start:stop], near[start:stop], limit
-
-    def _squared(self, exact: Floats, numbers: Rows, positions: Rows) -> Floats:
-        """Return the squared distances (p,) of pairs: the number of a query, and the position of a photo."""
-        if len(exact) == 1 and len(positions) <= PAIRS:
-            return squared_from(exact, self.vectors(positions))
-        squared = np.empty(len(positions))
-        for start in range(0, len(positions), PAIRS):
-            some = slice(start, start + PAIRS)
-            squared[some] = squared_from(exact[numbers[some]], self.vectors(positions[some]))
-        return squared
+        rows, positions = there.nonzero()[0], found.positions[there]
+        distances = np.sqrt(pair_squares(exact, self.vectors, rows, positions))
+        is_sure = distances < limits[rows]
+        if not is_sure.all():
+            rows, positions, distances = rows[is_sure], positions[is_sure], distances[is_sure]
+        nearest, apart, counts = first_of_items(rows, self.items[positions], positions, distances, (len(exact), k))
+        return nearest, apart, (counts == k) | ~is_bounded
 
     def _candidates(self, vectors: NDArray[np.float32], fetch: int, only: Filter | None) -> Proposed:
         """Return the candidates of unit vectors (n, d)."""
@@ -320,10 +306,23 @@ class Snapshot:
         """Return whether the tail contains a live photo."""
         return bool(self.live[self.tail_start :].any())
 
+    @property
+    def size(self) -> int:
+        """The number of live photos."""
+        return self.photos
+
     @cached_property
-    def fingerprint(self) -> tuple[int, int]:
-        """The number of live photos and the sum of their seqs, which identify them."""
-        return self.photos, int(self.seqs[self.live].sum())
+    def mark(self) -> tuple[int, int, int]:
+        """The number of live photos, the sum of their seqs, and one more than the seq of the newest photo."""
+        return self.photos, int(self.seqs[self.live].sum()), int(self.seqs[-1]) + 1 if len(self.seqs) else 0
+
+    def changes_since(self, mark: Sequence[int]) -> int:
+        """Return how many photos were added or removed since another version of the gallery had a mark."""
+        photos, state, until = mark
+        if (photos, state) == self.mark[:2]:
+            return 0
+        start = int(np.searchsorted(self.seqs, until))
+        return max(1, int(self.live[start:].sum()) + photos - int(self.live[:start].sum()))
 
     def photos_of(self, items: Sequence[int]) -> list[Rows]:
         """Return the positions of the live photos of each of some items, by number, ascending."""
@@ -337,40 +336,104 @@ class Snapshot:
         found = [np.concatenate([np.zeros(0, np.int64), *part]) for part in parts]
         return [positions[self.live[positions]] for positions in found]
 
-    def about(self, items: Sequence[int]) -> list[About]:
-        """Return the mean photo and the group of each of some items, by number. They are kept until photos change."""
-        found = {item: about for item in items if (about := self._about.get(item)) is not None}
-        missing = [item for item in dict.fromkeys(items) if item not in found]
-        if missing:
-            found |= self._read_about(missing)
-            if len(self._about) + len(missing) > MEANS:
-                self._about.clear()
-            self._about.update({item: found[item] for item in missing})
-        return [found[item] for item in items]
+    def items_at(self, positions: Rows) -> Rows:
+        """Return the numbers of the items of photos, NONE for NONE."""
+        return np.where(positions == NONE, NONE, self.items[positions]) if len(self.items) else positions
 
-    def _read_about(self, items: Sequence[int]) -> dict[int, About]:
+    def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
+        """Return the numbers of those items that the gallery had when they were first asked for."""
+        missing = [item for item in item_ids if item not in self._numbers]
+        if missing:
+            known = self.caches.database.item_numbers(missing)
+            self._numbers.update({item: known.get(item) for item in missing})
+        numbers = ((item, self._numbers[item]) for item in item_ids)
+        return {item: number for item, number in numbers if number is not None}
+
+    def positions(self, photo_ids: Sequence[str]) -> Rows:
+        """Return the positions of photos, NONE for those that the newest version does not have."""
+        known = self.caches.database.seqs_of(photo_ids)
+        seqs = np.array([known.get(photo_id, NONE) for photo_id in photo_ids], dtype=np.int64)
+        places = np.searchsorted(self.seqs, seqs)
+        inside = places < len(self.seqs)
+        places = np.where(inside, places, 0)
+        there = inside & (self.seqs[places] == seqs) & self.live[places] if len(self.seqs) else inside
+        return np.where(there, places, NONE)
+
+    def facts_of(self, items: Rows) -> ItemFacts:
+        """Return the mean photos and the groups of items, by number. They are kept until photos change."""
+        wanted = items.tolist()
+        missing = [item for item in dict.fromkeys(wanted) if item not in self._facts]
+        facts = {item: self._facts[item] for item in wanted if item in self._facts}
+        if missing:
+            facts |= self._read_facts(missing)
+            if len(self._facts) + len(missing) > MEANS:
+                self._facts.clear()
+            self._facts.update({item: facts[item] for item in missing})
+        means = np.array([facts[item][0] for item in wanted]).reshape(len(wanted), self.dim)
+        return ItemFacts(means, np.array([facts[item][1] for item in wanted], dtype=np.int64))
+
+    def _read_facts(self, items: Sequence[int]) -> dict[int, Facts]:
         """Return the mean photo and the group of items, from an earlier version if their photos have not changed."""
-        known, found, new = self.caches.about, {}, {}
+        known, facts, new = self.caches.facts, {}, {}
         for item, positions in zip(items, self.photos_of(items), strict=True):
             state = self.seqs[positions].tobytes()
             last = known.get(item)
             if last is not None and last[0] == state:
-                found[item] = last[1]
+                facts[item] = last[1]
             else:
                 new[item] = positions
         vectors = self.vectors(np.concatenate([np.zeros(0, np.int64), *new.values()]))
         stops = np.cumsum([len(positions) for positions in new.values()])
         for (item, positions), some in zip(new.items(), np.split(vectors, stops)[:-1], strict=True):
             _, name, metadata = self.photo(int(positions[0]))
-            key = group_key(name, group_of(name, metadata))
-            found[item] = About(mean_photo(some), group_number(key))
+            facts[item] = mean_photo(some), number_of(name, metadata)
         if len(known) + len(new) > MEANS:
             known.clear()
-        known.update({item: (self.seqs[positions].tobytes(), found[item]) for item, positions in new.items()})
-        return found
+        known.update({item: (self.seqs[positions].tobytes(), facts[item]) for item, positions in new.items()})
+        return facts
 
-    def votes(self, verifier: Verifier, asked: Points) -> Floats:
-        """Return the votes of a query's key points for each photo (n,).
+    def keys_of(self, positions: Rows) -> Keys:
+        """Return the hashes of the ids of photos."""
+        return self._keys[1][positions]
+
+    @cached_property
+    def _keys(self) -> tuple[Keys, Keys]:
+        """The hashes of the item id and of the photo id of each photo (n,)."""
+        parts = self.caches.keys.of("", self.segments, _hashed_ids)
+        items, photos = ([np.zeros(0, np.uint64), *(part[column] for part in parts)] for column in (0, 1))
+        return np.concatenate(items), np.concatenate(photos)
+
+    def sample(self, most: int, *, excluded: Collection[int] = ()) -> Rows:
+        """Return the positions of up to `most` live photos, chosen by the hashes of their ids (`sampled`)."""
+        positions = np.flatnonzero(self.live)
+        if excluded:
+            positions = positions[~np.isin(self.items[positions], list(excluded))]
+        items, photos = (keys[positions] for keys in self._keys)
+        return np.asarray(positions[sampled(self.items[positions], items, photos)[:most]])
+
+    def with_pictures(self, same_picture: Callable[[str, str], bool]) -> Snapshot:
+        """Return this version with a function that compares the pictures of two photos, for `copies`."""
+        return replace(self, same_picture=same_picture)
+
+    def copies(self, first: Rows, second: Rows) -> NDArray[np.bool_]:
+        """Return whether photos are copies: the same file or, where pictures can be compared, the same picture."""
+        pairs = zip(first.tolist(), second.tolist(), strict=True)
+        return np.array([self._is_copy(*pair) for pair in pairs], dtype=bool)
+
+    def _is_copy(self, first: int, second: int) -> bool:
+        content = self._content(first)
+        if content is not None and content == self._content(second):
+            return True
+        return self.same_picture is not None and self.same_picture(self.photo(first)[0], self.photo(second)[0])
+
+    def _content(self, position: int) -> object:
+        """Return the hash of the file of the photo at a position, None if it is unknown."""
+        if position not in self._contents:
+            self._contents[position] = self.photo(position)[2].get(CONTENT)
+        return self._contents[position]
+
+    def votes(self, verifier: Verifier, asked: Points) -> tuple[Rows, Floats]:
+        """Return the positions of live photos with votes for the key points of a query, ascending, and these votes.
 
         Raises GalleryError if the gallery keeps other features than the verifier compares, or none.
         """
@@ -379,8 +442,10 @@ class Snapshot:
             raise GalleryError(
                 f"{self.caches.path} {keeps}", remedy="Index the photos into a new gallery with this bundle"
             )
-        lists = self.caches.lists.of(verifier.voting.key, self.segments, partial(segment_lists, verifier))
-        return np.concatenate([np.zeros(0), *(each.scores(asked, verifier.voting) for each in lists)])
+        lists = self.caches.lists.of(verifier.voting.key, self.segments, partial(_lists_of, verifier))
+        scores = np.concatenate([np.zeros(0), *(each.scores(asked, verifier.voting) for each in lists)])
+        voted = np.flatnonzero((scores > 0) & self.live)
+        return voted, scores[voted]
 
     def known_filter(self, key: str) -> Filter | None:
         """Return the cached filter for a key, or None."""
@@ -498,30 +563,29 @@ def _searchable(
     return Snapshot(*about, rows.segments, seqs, rows.items, rows.live, base, positions, tail, start)
 
 
+def _hashed_ids(segment: OpenSegment) -> tuple[Keys, Keys]:
+    """Return the hashes of the item id and of the photo id of each photo of a segment."""
+    photos = segment.photos(np.arange(len(segment.seqs)))
+    return hashed(item_id for _, item_id, _ in photos), hashed(photo_id for photo_id, *_ in photos)
+
+
 def _by_item(segment: OpenSegment) -> tuple[Rows, NDArray[np.int32]]:
     """Return the rows of a segment ordered by item, and the number of the item of each."""
     order = np.argsort(segment.items, kind="stable")
     return order, segment.items[order]
 
 
-def group_of(item_id: str, metadata: Mapping[str, Any]) -> str:
-    """Return the group of an item, "" without one: items of one group are no rivals, such as one product twice.
-
-    A folder above the folders of items is a category: its items are rivals.
-    """
-    value = metadata.get(GROUP)
-    group = "" if value is None or value is False else str(value)
-    return "" if item_id.startswith(f"{group}/") else group
-
-
-def group_key(item_id: str, group: str) -> str:
-    """Return what identifies the group of an item, or the item without one: no group has the key of an item."""
-    return f"group {hashlib.sha256(group.encode(errors='surrogatepass')).hexdigest()[:16]}" if group else item_id
-
-
-def group_number(key: str) -> int:
-    """Return the number of the group or item with a key, the same in every gallery."""
-    return int.from_bytes(hashlib.sha256(key.encode(errors="surrogatepass")).digest()[:8], "big", signed=True)
+def _lists_of(verifier: Verifier, segment: OpenSegment) -> InvertedLists:
+    """Return the lists of the photos of a segment; raise GalleryCorrupt if a word is unknown."""
+    voting = verifier.voting
+    points = PhotoPoints.of([verifier.points(segment.read_features(row)) for row in range(len(segment.seqs))])
+    if len(points.words) and int(points.words.max()) >= len(voting.weights):
+        row = int(np.searchsorted(points.starts, np.argmax(points.words), side="right")) - 1
+        raise GalleryCorrupt(
+            f"the features of photo number {segment.seqs[row]} have a visual word that the bundle does not know",
+            remedy=RESTORE,
+        )
+    return InvertedLists.of(points, voting)
 
 
 def removed_seqs(database: Database) -> Rows:
@@ -624,16 +688,21 @@ def _gather(segments: list[OpenSegment], start: int, stop: int, dim: int) -> NDA
 
 
 def neighbours_of(
-    nearest: Sequence[Sequence[Near]],
-    photos_at: Callable[[NDArray[np.int64]], list[tuple[str, str, dict[str, Any]]]],
+    table: Table, photos_at: Callable[[NDArray[np.int64]], list[tuple[str, str, dict[str, Any]]]]
 ) -> list[list[Neighbour]]:
-    """Return photos at positions and distances, for each query, as search results.
+    """Return the items of a table as search results of each query.
 
     `photos_at` returns photo_id, item_id and metadata of some positions. It is called once for all queries.
     """
-    photos = iter(photos_at(np.array([near.position for best in nearest for near in best], dtype=np.int64)))
-    answers = []
-    for best in nearest:
-        facts = zip(best, photos, strict=False)  # each query takes its photos from those of all
-        answers.append([Neighbour(item, photo, near.distance, data, near) for near, (photo, item, data) in facts])
-    return answers
+    there = table.positions != NONE
+    photos = photos_at(table.positions[there])
+    mean = table.mean.astype(object)
+    mean[np.isnan(table.mean)] = None
+    columns = (table.distances, table.nearest, mean, table.inliers)
+    numbers = zip(*(values[there].tolist() for values in columns), strict=True)
+    neighbours = [
+        Neighbour(item, photo, distance, metadata, nearest, to_mean, inliers)
+        for (photo, item, metadata), (distance, nearest, to_mean, inliers) in zip(photos, numbers, strict=True)
+    ]
+    stops = np.cumsum(there.sum(axis=1)).tolist()
+    return [neighbours[start:stop] for start, stop in zip([0, *stops[:-1]], stops, strict=True)]

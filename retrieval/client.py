@@ -244,7 +244,10 @@ class RetrievalClient:
         return self._call(Synced, "POST", "/v1/admin/sync", **table)
 
     def look_alikes(self) -> list[LookAlikes]:
-        """Return pairs of items that are hard to tell apart, copies first."""
+        """Return pairs of items that are hard to tell apart, copies first.
+
+        While a server compares many photos, the status is 503. Ask again: it goes on.
+        """
         return self._call(list[LookAlikes], "GET", "/v1/admin/look-alikes")
 
     def answers(self) -> list[Asked]:

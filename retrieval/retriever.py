@@ -13,25 +13,25 @@ from numpy.typing import NDArray
 
 from index.location import AnyGallery, open_gallery
 from index.search.item_distance import mean_photo
-from index.search.leave_one_out import PHOTOS
-from index.snapshot import Found, Neighbour
+from index.snapshot import Neighbour
 from retrieval.bundle.bundle import Bundle, require_match
 from retrieval.bundle.embedder import Embeddings
-from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.threshold.error_rates import GalleryRates
-from retrieval.threshold.gallery_points import MeasuredGallery, threshold_status
+from retrieval.galleries.points import GalleryPoint
+from retrieval.measuring.draws import PHOTOS
+from retrieval.measuring.point import Point
+from retrieval.measuring.rates import VersionRates
 
 from .errors import GalleryError, ImageRefused
 from .images import Source, open_image
-from .search.answers import Answers, Served
+from .search.answers import Answers
 from .search.boxes import WINDOWS, check_boxes, windows
 from .search.looks import MOST_IMAGES, Look, Options, check_images, distinct, embed_several
-from .search.result import REVIEW_P, SearchResult
+from .search.result import SearchResult
 
 TRIES = 5  # searches until the rates of the version that was searched are read, while others change the gallery
 
 
-class Retriever(MeasuredGallery):
+class Retriever:
     """Searches a gallery with the model and threshold of a bundle. Thread-safe.
 
     As a context manager it closes itself on exit, together with the gallery if `open` opened it.
@@ -39,7 +39,8 @@ class Retriever(MeasuredGallery):
 
     def __init__(self, bundle: Bundle, gallery: AnyGallery, *, threads: int = 1) -> None:
         require_match(bundle, gallery)
-        super().__init__(bundle, gallery)
+        self.bundle, self.gallery = bundle, gallery
+        self.gallery_point = GalleryPoint(bundle, gallery)
         self.embedder = bundle.embedder(threads=threads)
         self._owns_gallery = False
         self._closed = False
@@ -57,6 +58,11 @@ class Retriever(MeasuredGallery):
         retriever._owns_gallery = True
         return retriever
 
+    @property
+    def point(self) -> Point:
+        """The operating point that serves in the newest version of the gallery."""
+        return self.gallery_point.point
+
     def __enter__(self) -> Self:
         return self
 
@@ -64,7 +70,7 @@ class Retriever(MeasuredGallery):
         self.close()
 
     def __repr__(self) -> str:
-        point, closed = self.last[1], ", closed" if self._closed else ""
+        point, closed = self.gallery_point.last[1], ", closed" if self._closed else ""
         state = f"threshold {point.threshold:.4f}" if point.decides else point.status
         return f"<Retriever {self.bundle.path} on {self.gallery.path}, {state}{closed}>"
 
@@ -82,7 +88,7 @@ class Retriever(MeasuredGallery):
         top_k: int = 10,
         where: str | None = None,
         explain: bool = False,
-        review: float = REVIEW_P,
+        review: float | None = None,
         left_out: Collection[str] = (),
     ) -> SearchResult:
         """Return the catalogue items that match a photo, if any, or the nearest ones if there is no threshold.
@@ -100,8 +106,9 @@ class Retriever(MeasuredGallery):
         explain:
             Add what the distances of the nearest items are made of.
         review:
-            Largest p-value of the items beyond the threshold that are returned for review, 0 to 1. There are none if
-            the threshold was not set in this gallery. The list may be incomplete, unlike the matches.
+            Largest p-value of the items beyond the threshold that are returned for review, 0 to 1. By default, items
+            up to the distance at which a question is worth it are (`Perhaps`). There are none if the threshold was not
+            set in this gallery. The list may be incomplete, unlike the matches.
         left_out:
             Ids of photos to search without, such as the photo of the gallery that is searched for; not with `where`.
 
@@ -124,7 +131,7 @@ class Retriever(MeasuredGallery):
         top_k: int = 10,
         where: str | None = None,
         explain: bool = False,
-        review: float = REVIEW_P,
+        review: float | None = None,
     ) -> list[SearchResult | ImageRefused]:
         """Search with up to 64 photos at once and return one result per photo.
 
@@ -152,18 +159,17 @@ class Retriever(MeasuredGallery):
         started = time.perf_counter()
         every = embed_several(self.embedder, images)
         embedded = time.perf_counter()
-        rates = self.rates()
+        rates = self.gallery_point.measured()[1]
         vectors = distinct(every.vectors, 0.0 if rates is None else rates.same_item)
         mean = np.asarray(mean_photo(vectors)[None], dtype=np.float32)
         made = Embeddings(mean, every.certainties.mean(keepdims=True))
         if len(vectors) == 1:
             described = self.bundle.verifier and self.embedder.describe(self.embedder.open(images[0]))
-            served, (neighbours,) = self._decided(mean, options, [described or b""], 1)
+            answers, (neighbours,) = self._searched(mean, options, features=[described or b""])
         else:
-            served, (neighbours,) = self._of_kind(mean, options, PHOTOS.format(len(vectors)))
+            answers, (neighbours,) = self._searched(mean, options, kind=PHOTOS.format(len(vectors)))
         stages = {"embed": embedded - started, "search": time.perf_counter() - embedded}
-        answer = Answers(self.bundle, self.gallery, options, served).answer(made, neighbours)
-        return replace(answer, timings_ms=_milliseconds(stages))
+        return replace(answers.answer(made, neighbours), timings_ms=_milliseconds(stages))
 
     def search_boxes(
         self,
@@ -172,7 +178,7 @@ class Retriever(MeasuredGallery):
         *,
         top_k: int = 10,
         where: str | None = None,
-        review: float = REVIEW_P,
+        review: float | None = None,
         left_out: Collection[str] = (),
     ) -> list[SearchResult]:
         """Search with several parts of one photo and return an answer, with its box, for each.
@@ -221,46 +227,30 @@ class Retriever(MeasuredGallery):
         decoded = time.perf_counter()
         made = self.embedder.embed_pixels(np.stack([look.pixels for look in looks]))
         embedded = time.perf_counter()
-        if kind:
-            served, found = self._of_kind(made.vectors, options, kind)
-        else:
-            served, found = self._decided(made.vectors, options, [look.features for look in looks], queries)
+        features = None if kind else [look.features for look in looks]
+        answers, found = self._searched(made.vectors, options, features=features, queries=queries, kind=kind)
         stages = {"decode": decoded - started, "embed": embedded - decoded, "search": time.perf_counter() - embedded}
         timings = _milliseconds({name: seconds / len(looks) for name, seconds in stages.items()})
-        answers = Answers(self.bundle, self.gallery, options, served)
         each = (Embeddings(made.vectors[[row]], made.certainties[[row]]) for row in range(len(looks)))
         return [
             replace(answers.answer(query, neighbours, look), timings_ms=dict(timings))
             for query, neighbours, look in zip(each, found, looks, strict=True)
         ]
 
-    def _decided(
-        self, vectors: NDArray[np.float32], options: Options, features: Sequence[bytes], queries: int
-    ) -> tuple[Served, list[list[Neighbour]]]:
-        """Search with vectors (n, d); return the operating point of the version that was searched, and the items."""
-        found, point, rates = self._searched(vectors, options, features)
-        status = threshold_status(point, self.bundle)
-        if queries > 1:
-            point = OperatingPoint.uncalibrated(point.target_fpir) if rates is None else rates.shared(point, queries)
-            status = point.status
-        return Served(point, found.version, rates, status), found.neighbours
-
-    def _of_kind(
-        self, vectors: NDArray[np.float32], options: Options, kind: str
-    ) -> tuple[Served, list[list[Neighbour]]]:
-        """Search with vectors (n, d) of a kind of query, which ranks if the gallery has no draws of its kind."""
-        found, single, measured = self._searched(vectors, options)
-        known = None if measured is None else measured.kinds.get(kind)
-        rates, point = known or (None, OperatingPoint.uncalibrated(single.target_fpir))
-        return Served(point, found.version, rates if point.decides else None, point.status), found.neighbours
-
     def _searched(
-        self, vectors: NDArray[np.float32], options: Options, features: Sequence[bytes] | None = None
-    ) -> tuple[Found, OperatingPoint, GalleryRates | None]:
-        """Search with vectors (n, d), and local features if given; return also the point that serves and its rates.
+        self,
+        vectors: NDArray[np.float32],
+        options: Options,
+        *,
+        features: Sequence[bytes] | None = None,
+        queries: int = 1,
+        kind: str = "",
+    ) -> tuple[Answers, list[list[Neighbour]]]:
+        """Search with vectors (n, d), and local features if given; return what makes the answers, and the items.
 
         The rates are those of the version that was searched. If another process has changed the gallery before they
-        were read, the new version is searched.
+        were read, the new version is searched. Each of `queries` shares the target FPIR of the point. Queries of a
+        kind rank if the gallery has no draws of this kind.
         """
         for _ in range(TRIES):
             found = self.gallery.search_version(
@@ -272,10 +262,12 @@ class Retriever(MeasuredGallery):
                 features=features,
                 left_out=options.left_out,
             )
-            point, rates = self.measured_at(found.version, found.point)
-            if rates is not None or not point.evidence.get("anchored") or found.version == self.gallery.version:
+            point, rates = self.gallery_point.measured_at(found.version, found.point)
+            if rates is not None or not point.is_anchored or found.version == self.gallery.version:
                 break
-        return found, point, rates
+        if kind or queries > 1:
+            point, rates = _shared(point, rates, queries, kind)
+        return Answers(self.bundle, self.gallery, options, point, found.version, rates), found.neighbours
 
     def _check_open(self) -> None:
         if self._closed:
@@ -284,3 +276,14 @@ class Retriever(MeasuredGallery):
 
 def _milliseconds(stages: dict[str, float]) -> dict[str, float]:
     return {name: round(1e3 * seconds, 3) for name, seconds in stages.items()}
+
+
+def _shared(point: Point, rates: VersionRates | None, queries: int, kind: str) -> tuple[Point, VersionRates | None]:
+    """Return the point of queries of a kind, or of each of several queries, with the rates of their kind."""
+    if kind:
+        known = None if rates is None else rates.kinds.get(kind)
+        of_kind, own = known or (None, Point.uncalibrated(point.target_fpir, origin=point.origin))
+        return own, of_kind if own.decides else None
+    if rates is None:
+        return Point.uncalibrated(point.target_fpir, origin=point.origin), None
+    return rates.shared(point, queries), rates

@@ -17,9 +17,10 @@ from retrieval.retriever import Retriever
 
 from .access.guard import ENDPOINT, PROBES, Guard
 from .access.keys import KeyRing
-from .access.limits import TRY_AGAIN, BodyLimit, Busy
-from .api.problems import problem_response
+from .access.limits import BodyLimit
 from .api.routes import create_api
+from .errors import TRY_AGAIN, Busy
+from .problems import problem_response
 from .reloads import Places
 from .service import Service
 from .settings import ServeSettings
@@ -40,10 +41,11 @@ def create_app(
     page: bool = True,
     examples: Sequence[Path] = (),
     places: Places | None = None,
+    on_start: Callable[[], None] | None = None,
 ) -> ASGIApp:
     """Return the ASGI application of one bundle and one gallery, with the page at / unless `page` is false.
 
-    A reload opens `places`, by default the paths of the retriever.
+    A reload opens `places`, by default the paths of the retriever. `on_start` is called when the server starts.
     """
     settings = settings or ServeSettings()
     service = Service(retriever, settings, places=places)
@@ -55,7 +57,7 @@ def create_app(
 
             return load_page(service, examples)
 
-    dispatcher = Dispatcher(service, create_api(service), load_page if page else None)
+    dispatcher = Dispatcher(service, create_api(service, on_start), load_page if page else None)
     return Guard(BodyLimit(dispatcher), metrics=service.metrics, keys=keys, local=settings.local)
 
 

@@ -22,8 +22,8 @@ from retrieval.images.formats import format_of
 from retrieval.retriever import Retriever
 from retrieval.search.result import SearchResult
 
-from .access.guard import Caller
-from .access.limits import NoSuchThing
+from .access.keys import Caller
+from .errors import NotFound
 
 KEPT_S = 24 * 3600.0  # time in which an answer can be judged
 BUSY_S = 1.0  # time to wait for the other processes
@@ -103,23 +103,23 @@ class FeedbackRecorder:
 
         Raises
         ------
-        NoSuchThing
+        NotFound
             If the answer is not kept, or the gallery does not have the item that is said to be right.
         DiskFull
             If the file cannot grow any more.
         """
         with self._using():
-            found = self._database.execute(FIND, (request_id, caller.key, caller.is_admin, caller.key)).fetchone()
-        if found is None:
-            raise NoSuchThing(
+            row = self._database.execute(FIND, (request_id, caller.key, caller.is_admin, caller.key)).fetchone()
+        if row is None:
+            raise NotFound(
                 "this request id is unknown, or its answer is no longer kept",
                 remedy="Judge an answer within a day, with the key that asked for it",
             )
         if right_item_id and verdict != "wrong":
             raise InvalidParameter("verdict", "be wrong if another item is named", verdict)
         if right_item_id and not retriever.gallery.photos(right_item_id):
-            raise NoSuchThing("the gallery does not have this item", remedy="Send an item_id of the gallery")
-        number, asked_by, answer, photo = found
+            raise NotFound("the gallery does not have this item", remedy="Send an item_id of the gallery")
+        number, asked_by, answer, photo = row
         facts = json.loads(answer) | {"verdict": verdict, "request_id": request_id, "right_item_id": right_item_id}
         facts |= {"time": datetime.now(UTC).isoformat(timespec="seconds"), "asked_by": asked_by, "key": caller.key}
         facts["photo"] = "" if photo is None else self._write(photo)

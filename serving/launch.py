@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import faulthandler
-import json
 import logging
 import multiprocessing
 import os
@@ -16,10 +14,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from logging.handlers import QueueHandler, QueueListener
 from pathlib import Path
-from queue import SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +24,7 @@ from index.files import working_folder
 from retrieval.errors import photos_of_items
 from retrieval.process import bind, no_collection, port_of
 
+from .ops.logs import log_to_stderr
 from .settings import ServeSettings
 
 if TYPE_CHECKING:
@@ -50,8 +46,6 @@ GRACE_S = 16  # time for running requests after SIGTERM: a body may take 15 s to
 EXIT_S = 20  # then the process exits even if threads hang
 HANGS_S = 20  # a worker process whose threads do not run for so long is killed and started again
 ORPHAN_S = 1.0  # between looks whether the main process lives
-PICTURES = ("/v1/thumbnails/", "page/upload")  # routes
-NOISY = ("httpx", "httpcore", "gradio", "asyncio", "faiss")  # loggers
 OPEN_FILES = 8192
 STARTUP_FAILURE = 3  # same exit status as uvicorn's command
 
@@ -78,13 +72,18 @@ class ServePlan:
         from .app import create_app
 
         return create_app(
-            retriever, settings=self.settings, page=self.page, examples=self.examples, places=self.places()
+            retriever,
+            settings=self.settings,
+            page=self.page,
+            examples=self.examples,
+            places=self.places(),
+            on_start=watch_shutdown,
         )
 
     def announce(self, retriever: Retriever) -> None:
         """Print the size of the gallery, the threshold with its error rate, and warnings."""
         click.echo(f"{photos_of_items(len(retriever.gallery), retriever.gallery.items)}; {_rule(retriever)}")
-        if warning := retriever.warning(bundle=self.bundle, gallery=self.gallery):
+        if warning := retriever.gallery_point.warning(bundle=self.bundle, gallery=self.gallery):
             click.echo(f"Warning: {warning}.")
 
 
@@ -215,64 +214,5 @@ def _rule(retriever: Retriever) -> str:
     point = retriever.point
     if not point.decides:
         return "no threshold yet, so answers only rank items."
-    place = "" if point is retriever.bundle.operating_point else ", set in this gallery"
+    place = ", set in this gallery" if point.is_anchored else ""
     return f"threshold {point.threshold:.4f}, FPIR {point.target_fpir:g} {point.status}{place}."
-
-
-class JsonFormatter(logging.Formatter):
-    """Formatter of log records as one JSON object per line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return a record as one line of JSON."""
-        line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **getattr(record, "facts", {}),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
-
-
-class TextFormatter(logging.Formatter):
-    """Formatter of log records as short lines for people: "14:03:22  POST /v1/search  200  35 ms  shop"."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return a record as one line, followed by its traceback if it has one."""
-        time = f"{datetime.fromtimestamp(record.created):%H:%M:%S}"
-        facts = getattr(record, "facts", None)
-        if facts is None:
-            level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
-            line = f"{time}  {level}{record.getMessage()}"
-        else:
-            route = f"{facts['method']} {facts['route']}" if facts["route"].startswith("/") else facts["route"]
-            line = f"{time}  {route}  {facts['status']}  {facts['ms']:.0f} ms  {facts['key']}".rstrip()
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
-
-
-def concerns_people(record: logging.LogRecord) -> bool:
-    """Return whether a record belongs into a terminal: not the pictures around a search, unless one failed."""
-    facts = getattr(record, "facts", {})
-    return facts.get("status", 500) >= 400 or not facts["route"].startswith(PICTURES)
-
-
-class _Handler(QueueHandler):
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        return record  # with its traceback, which the default turns into text of the message
-
-
-def log_to_stderr(*, as_json: bool) -> None:
-    """Write log records to stderr as lines of JSON or text, from a thread, so that requests do not wait for it."""
-    queue: SimpleQueue[logging.LogRecord] = SimpleQueue()
-    writer = logging.StreamHandler()
-    writer.setFormatter(JsonFormatter() if as_json else TextFormatter())
-    if not as_json:
-        writer.addFilter(concerns_people)
-    listener = QueueListener(queue, writer)
-    listener.start()
-    atexit.register(listener.stop)
-    logging.basicConfig(level=logging.INFO, handlers=[_Handler(queue)], force=True)
-    for noisy in NOISY:
-        logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -6,17 +6,18 @@ import logging
 import math
 import os
 import time
+from contextlib import AbstractContextManager
 from threading import Event, Thread
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from index.files import take_lock
-from index.location import is_address, is_writable
+from index.location import AnyGallery, is_address, is_writable
 from retrieval.errors import GalleryLocked, RetrievalError
-from retrieval.threshold.error_rates import STALE
-from retrieval.threshold.proposal import changed_share, measure
+from retrieval.galleries.measured import changed_share, measure_gallery
+from retrieval.galleries.points import STALE, has_point
+from retrieval.retriever import Retriever
 
-if TYPE_CHECKING:
-    from .service import Service
+from .settings import ServeSettings
 
 CHECK_S = 1.0  # between looks at the gallery's version
 LONGEST_S = 3600.0  # after which any change is measured
@@ -25,13 +26,23 @@ LOCK = "measure.lock"  # file in the gallery's directory, locked by the process 
 LOG = logging.getLogger("retrieval.serving")
 
 
+class Serving(Protocol):
+    """The service whose gallery is measured."""
+
+    retriever: Retriever
+    settings: ServeSettings
+
+    def writer(self) -> AbstractContextManager[AnyGallery]:
+        """Open the gallery for writing."""
+
+
 class Measuring:
     """One thread that makes the draws of the served gallery anew after enough changes; searches never wait for it.
 
     Of several processes that serve a gallery, one measures at a time.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Serving) -> None:
         self._service = service
         self._stop = Event()
         self._seen: tuple[object, int] | None = None  # the retriever and gallery version that need no measurement
@@ -39,6 +50,10 @@ class Measuring:
         self._told = ""  # the last failure
         self._changed = 0.0  # time of the first change that was not measured, 0 if there is none
         self._thread = Thread(target=self._run, name="measuring", daemon=True)
+
+    @property
+    def _is_fixed(self) -> bool:
+        return self._service.settings.fixed_threshold
 
     def start(self) -> None:
         """Start the thread."""
@@ -76,11 +91,13 @@ class Measuring:
         version = gallery.version
         if self._seen == (retriever, version) or not is_writable(gallery.path):
             return  # known, or on a read-only disk, where nothing can be changed
+        if self._is_fixed and not has_point(bundle, gallery):
+            return  # it would get its first threshold
         share, now = changed_share(bundle, gallery), time.monotonic()
         self._changed = (self._changed or now) if share else 0.0
         if 0 < share <= STALE and now - self._changed < LONGEST_S:
             return
-        photos = gallery.snapshot().fingerprint
+        photos = gallery.snapshot().mark
         if not share and self._measured == (retriever, photos):
             self._seen = retriever, version  # a server with another bundle has put its draws in place of these
             return
@@ -90,15 +107,15 @@ class Measuring:
                 with self._service.writer() as writable:
                     writable.lock()  # not while another process writes, which may go on
             cap = bundle.threshold if bundle.operating_point.decides else math.inf
-            found = measure(bundle, gallery, cap=cap)
-            if found.is_news:
+            measurement = measure_gallery(bundle, gallery, rule="keep" if self._is_fixed else "tighten", cap=cap)
+            if measurement.is_news:
                 with self._service.writer() as writable:
                     if self._service.retriever is not retriever:
                         return
-                    found.write(writable)
+                    measurement.write(writable)
         finally:
             if lock is not None:
                 os.close(lock)
         self._seen, self._measured, self._changed = (retriever, version), (retriever, photos), 0.0
-        if found.summary():
-            LOG.warning(found.summary())
+        if summary := measurement.summary():
+            LOG.warning(summary)

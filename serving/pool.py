@@ -10,7 +10,7 @@ from contextvars import copy_context
 from threading import Lock, get_ident
 from typing import Any, TypeVar
 
-from .access.limits import TRY_AGAIN, Busy
+from .errors import TRY_AGAIN, Busy
 
 Result = TypeVar("Result")
 CLOSE_S = 2.0  # time for running searches to end when the pool closes

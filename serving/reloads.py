@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from PIL import Image
 
@@ -18,11 +18,9 @@ from index.ann.faiss_index import release_memory
 from retrieval.errors import RetrievalError
 from retrieval.retriever import Retriever
 
-from .access.limits import Busy
 from .batching import BatchingEmbedder
-
-if TYPE_CHECKING:
-    from .service import Service
+from .errors import Busy
+from .ops.metrics import Metrics
 
 LOOK_S = 2.0  # between looks at the paths
 WAIT_S = 30.0  # for a reload that is under way
@@ -47,10 +45,20 @@ class Places:
         return tuple(_folder(place) for place in (self.bundle, self.gallery))
 
 
+class Serving(Protocol):
+    """The service whose retriever is replaced."""
+
+    retriever: Retriever
+    metrics: Metrics
+
+    def serve(self, retriever: Retriever) -> None:
+        """Answer the next searches with a retriever."""
+
+
 class Reloads:
     """Reloads of a service, one at a time. The current retriever serves until the new one has answered a search."""
 
-    def __init__(self, service: Service, places: Places) -> None:
+    def __init__(self, service: Serving, places: Places) -> None:
         self._service, self.places = service, places
         self._guard, self._stop = Lock(), Event()
         opened = service.retriever

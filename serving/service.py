@@ -6,13 +6,11 @@ retriever is freed when its last request ends.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -21,33 +19,29 @@ from typing import Any
 
 from anyio import to_thread
 
+from index.groups import GROUP, group_of
 from index.location import AnyGallery, is_address, is_writable, open_gallery
-from index.snapshot import GROUP, group_of
 from retrieval.catalogue.photos import UploadedPhoto
-from retrieval.errors import GalleryLocked, RetrievalError, command, counted, listed
+from retrieval.errors import GalleryLocked, RetrievalError, listed
 from retrieval.feedback import Verdict
 from retrieval.images import check_sent
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.retriever import Retriever
 from retrieval.search.boxes import MOST_BBOXES
 from retrieval.search.result import BBox, SearchResult
-from retrieval.verification.features import PackedFeatures
 
-from .access.guard import CALLER
-from .access.limits import TRY_AGAIN, Busy, GalleryMismatch, NoSuchThing, PhotoChanged, ReadOnly
+from .access.keys import CALLER
+from .errors import TRY_AGAIN, Busy, GalleryMismatch, NotFound, PhotoChanged, ReadOnly
 from .feedback import FeedbackRecorder
 from .measuring import Measuring
 from .ops.drift import DriftMonitor
 from .ops.metrics import Metrics
+from .ops.readiness import Readiness
 from .pool import SearchPool
 from .reloads import Places, Reloads
 from .settings import ServeSettings
 
 log = logging.getLogger("retrieval.serving")
-
-STARTING = "The server is starting or shutting down."
-UNOPENED = "The gallery cannot be opened; the server's log says why."
-DAMAGED = f"The gallery's files are damaged; `{command('gallery', 'verify', 'GALLERY')}` says which."
 
 
 class Service:
@@ -117,7 +111,7 @@ class Service:
 
         Raises Busy when the queue is full or the deadline passes.
         """
-        review = 1.0 if any_review and self.settings.review else self.settings.review
+        review = 1.0 if any_review and self.settings.review != 0 else self.settings.review
         search = partial(
             self.retriever.search,
             image,
@@ -188,7 +182,7 @@ class Service:
         `item_id` names the item that is right, if the verdict is that another one is.
         """
         if self.judged is None:
-            raise NoSuchThing("this server does not accept feedback", remedy="Start it with --feedback FILE")
+            raise NotFound("this server does not accept feedback", remedy="Start it with --feedback FILE")
         self.judged.record(self.retriever, CALLER.get(), request_id, verdict, item_id)
 
     # the gallery
@@ -208,7 +202,7 @@ class Service:
                 raise ReadOnly("the gallery is read-only here", remedy="Change it where it may be written")
             with nullcontext(served) if shared else open_gallery(served.path) as gallery:
                 gallery.lock()
-                gallery.feature_format = PackedFeatures.of(self.retriever.bundle)
+                gallery.feature_format = self.retriever.bundle.feature_format
                 yield gallery
         finally:
             self._writing.release()
@@ -271,7 +265,7 @@ class Service:
             check_unchanged(gallery, _known(etag, *photo_ids))
             count = gallery.remove(photo_ids=photo_ids, item_ids=item_ids, actor=CALLER.get().actor)
             if not count:
-                raise NoSuchThing(f"the gallery does not have {listed([*photo_ids, *item_ids])}")
+                raise NotFound(f"the gallery does not have {listed([*photo_ids, *item_ids])}")
             return count, gallery.version
 
 
@@ -304,39 +298,3 @@ def _group_of(item_id: str, gallery: AnyGallery) -> str:
 def _known(etag: str | None, *photo_ids: str) -> dict[str, str]:
     """Return the ETag that photos must have by the header If-Match, by photo_id."""
     return {} if etag is None or etag == "*" else dict.fromkeys(photo_ids, etag)
-
-
-class Readiness:
-    """Readiness check of the search threads and, on a thread of its own, the gallery; its time is bounded."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="readiness")
-        self._check: Future[str] | None = None
-
-    async def problem(self) -> str:
-        """Return the reason why this process does not serve searches, or an empty string."""
-        service, pool = self._service, self._service.pool
-        if not service.ready:
-            return STARTING
-        if 2 * (overdue := pool.overdue) >= pool.threads:
-            log.error("%d of %d search threads hang", overdue, pool.threads)
-            hanging = counted(overdue, "search thread is", "search threads are")
-            return f"{hanging} at one photo for longer than the deadline."
-        if self._check is None or self._check.done():  # otherwise wait for the running check
-            self._check = self._thread.submit(self._check_gallery)
-        done, _ = await asyncio.wait([asyncio.wrap_future(self._check)], timeout=service.settings.deadline_s)
-        return done.pop().result() if done else "The gallery did not answer before the deadline."
-
-    def close(self) -> None:
-        """Stop the gallery check thread."""
-        self._thread.shutdown(wait=False)
-
-    def _check_gallery(self) -> str:
-        gallery = self._service.retriever.gallery
-        try:
-            len(gallery)
-        except (RetrievalError, OSError) as error:
-            log.error("the gallery does not open", exc_info=error)
-            return UNOPENED
-        return DAMAGED if gallery.damage else ""

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from retrieval.errors import InvalidParameter
 from retrieval.process import cores
-from retrieval.search.result import REVIEW_P
 from retrieval.settings import setting
 
-GROUPS = ADDRESS, ACCESS, CAPACITY, PAGE = "Address", "Access", "Capacity", "Page and feedback"
+GROUPS = ADDRESS, ACCESS, CAPACITY, THRESHOLD, PAGE = "Address", "Access", "Capacity", "Threshold", "Page and feedback"
 
 LONGEST_DEADLINE_S = 3600
 MOST_WORKERS = 256
@@ -38,10 +37,14 @@ class ServeSettings:
     keys: Path | None = setting(
         None, ACCESS, "File of API keys, made by `retrieval keys`; required beyond this machine.", shown="none"
     )
-    review: float = setting(
-        REVIEW_P,
+    fixed_threshold: bool = setting(
+        False, THRESHOLD, "Never change the gallery's threshold. Without it, one that breaks its promise is tightened."
+    )
+    review: float | None = setting(
+        None,
         PAGE,
         "Largest p-value of the items beyond the threshold to list for review; 0 lists only an item to confirm.",
+        shown="where a question is worth it",
     )
     feedback: Path | None = setting(None, PAGE, "File that feedback is appended to.", shown="GALLERY.feedback.jsonl")
     feedback_photos: Path | None = setting(
@@ -61,5 +64,5 @@ class ServeSettings:
             raise InvalidParameter("workers", f"be at most {MOST_WORKERS}", self.workers)
         if not 0 < self.deadline_s <= LONGEST_DEADLINE_S:
             raise InvalidParameter("deadline_s", f"be above 0, at most {LONGEST_DEADLINE_S}", self.deadline_s)
-        if not 0 <= self.review <= 1:
+        if self.review is not None and not 0 <= self.review <= 1:
             raise InvalidParameter("review", "lie between 0 and 1", self.review)

@@ -12,8 +12,8 @@ from PIL import Image, ImageDraw, ImageEnhance
 from index.search.item_distance import DETAILS, NEAREST_PHOTO
 from retrieval.bundle.bundle import FITTED, VERIFICATION, Bundle
 from retrieval.bundle.fitted import Fitted
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.images import open_image
+from retrieval.measuring.point import Point
 from retrieval.verification.detector import detect
 from retrieval.verification.settings import VerifierSettings
 from retrieval.verification.verifier import GeometricVerifier
@@ -67,5 +67,5 @@ def verified_bundle(
     files = {FITTED: Fitted.of((), ()).pack()}
     if verifier is not None:
         files[VERIFICATION] = verifier.pack()
-    point, distance = OperatingPoint.uncalibrated(target_fpir), NEAREST_PHOTO if verifier is None else BY_DETAILS
+    point, distance = Point.uncalibrated(target_fpir), NEAREST_PHOTO if verifier is None else BY_DETAILS
     return make_bundle(folder, name=name, point=point, files=files, item_distance=distance)

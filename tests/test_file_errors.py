@@ -15,7 +15,7 @@ import pytest
 
 from retrieval.bundle.bundle import CALIBRATION
 from retrieval.cli.main import main
-from retrieval.threshold.rule import calibrate
+from retrieval.measuring.rule import calibrate
 
 from .miniature import write_cub
 from .retrieval.threshold.simulated import searches, simulated
@@ -32,6 +32,7 @@ WRITERS = [
     "index BUNDLE PHOTOS -o OUT",
     "index BUNDLE PHOTOS -o NEW_GALLERY --report OUT",
     "gallery export GALLERY OUT",
+    "gallery export GALLERY OUT.csv",
     "gallery import EXPORTED OUT",
     "keys add OUT shop",
 ]
@@ -89,7 +90,7 @@ LOST = [  # commands whose input is not there, or is a folder or a file where th
 def shop(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return what the commands read, by the words that stand for it."""
     from index.gallery import Gallery
-    from index.transfer import export_photos
+    from index.upkeep.transfer import export_gallery
     from serving.access.keys import add_key
 
     folder = tmp_path_factory.mktemp("shop")
@@ -102,11 +103,11 @@ def shop(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
     (folder / "file").write_text("a file")
     add_key(folder / "keys.json", "shop", "search")
     with Gallery.open(world / "gallery", read_only=True) as gallery:
-        export_photos(gallery, folder / "gallery.parquet")
+        export_gallery(gallery, folder / "backup")
     return {
         "BUNDLE": folder / "bundle",
         "GALLERY": world / "gallery",
-        "EXPORTED": folder / "gallery.parquet",
+        "EXPORTED": folder / "backup",
         "PHOTOS": photos,
         "PHOTO": photos / "item-00" / "0.png",
         "CUB": write_cub(folder / "cub"),

@@ -135,7 +135,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         server.started = True
 
     monkeypatch.setattr(uvicorn.Server, "run", run)
-    monkeypatch.setattr("serving.launch.logging.basicConfig", lambda **_: None)
+    monkeypatch.setattr("serving.ops.logs.logging.basicConfig", lambda **_: None)
     monkeypatch.setattr("serving.launch.signal.signal", lambda *_: None)
     folder = tmp_path / PLACE
     photos = write_folder(folder / "photos", items=range(20), photos=range(4))

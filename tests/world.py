@@ -14,10 +14,10 @@ from onnx import TensorProto, helper
 from PIL import Image
 
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
-from index.search.leave_one_out import Probes
 from retrieval.bundle.bundle import Bundle, CalibrationSet, write_bundle
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.images import Preprocessing
+from retrieval.measuring.draws import Probes
+from retrieval.measuring.point import Point, Rates
 from retrieval.metrics.identification import SearchScores
 
 ITEMS, PHOTOS, SIDE = 20, 8, 40
@@ -112,7 +112,7 @@ def make_bundle(
     *,
     threshold: float = 0.5,
     name: str = "bundle",
-    point: OperatingPoint | None = None,
+    point: Point | None = None,
     files: Mapping[str, bytes] | None = None,
     item_distance: ItemDistance = NEAREST_PHOTO,
     evidence: Mapping[str, object] | None = None,
@@ -124,7 +124,7 @@ def make_bundle(
         model=write_model(folder / "tiny.onnx"),
         preprocessing=Preprocessing(size=SIZE),
         dim=DIM,
-        operating_point=point or OperatingPoint(threshold, "estimated", 0.05, {"fpir": 0.05}),
+        operating_point=point or Point(threshold, "estimated", 0.05, rates=Rates(fpir=0.05)),
         files={"notes.txt": b"hello"} if files is None else files,
         item_distance=item_distance,
         evidence=evidence,

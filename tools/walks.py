@@ -134,14 +134,14 @@ def trace_searches_and_changes(tracer: Tracer, folder: Path) -> None:
     from retrieval import Retriever
     from retrieval.bundle.bundle import FITTED
     from retrieval.bundle.fitted import Fitted
-    from retrieval.bundle.operating_point import OperatingPoint
     from retrieval.catalogue.read import read_catalogue
     from retrieval.indexing.pipeline import index_catalogue
+    from retrieval.measuring.point import Point
     from serving.app import create_app
     from tests.world import draw, encode, make_bundle, write_folder
 
     fitted = {FITTED: Fitted.of((), ()).pack()}
-    bundle = make_bundle(folder, point=OperatingPoint.uncalibrated(0.05), files=fitted)
+    bundle = make_bundle(folder, point=Point.uncalibrated(0.05), files=fitted)
     place, photos = folder / "gallery", read_catalogue(write_folder(folder / "photos", items=range(30)))
     index_catalogue(bundle, photos, place, progress=False)
     photo, kind = encode(draw(5, 9)), {"content-type": "image/jpeg"}
@@ -164,10 +164,10 @@ def trace_searches_and_changes(tracer: Tracer, folder: Path) -> None:
 def set_threshold(bundle: Any, place: Path) -> None:
     """Make the draws of a gallery anew and set its threshold."""
     from index.gallery import Gallery
-    from retrieval.threshold.proposal import propose
+    from retrieval.galleries.measured import remeasure
 
     with Gallery.open(place) as gallery:
-        propose(bundle, gallery).write(gallery)
+        remeasure(bundle, gallery, rule="set")
 
 
 def trace_training(tracer: Tracer, folder: Path) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.errors import GalleryCorrupt, InvalidParameter, MissingDependency
+from index.search.distance import rounding
 
 from .kinds import FLAT, FP16, IVF, KINDS, lists_of
 
@@ -52,7 +53,7 @@ class Candidates:
         index = _faiss().IndexFlatIP(vectors.shape[1])
         if len(vectors):
             index.add(np.ascontiguousarray(vectors))
-        return cls(index, FLAT, slack=_rounding(vectors.shape[1]))
+        return cls(index, FLAT, slack=rounding(vectors.shape[1]))
 
     @classmethod
     def build(
@@ -69,12 +70,12 @@ class Candidates:
             index.codes.resize(0)
             for block in blocks():
                 index.add(np.ascontiguousarray(block))
-            return cls(index, kind, slack=_rounding(dim))
+            return cls(index, kind, slack=rounding(dim))
         index.cp.min_points_per_centroid = 1  # no warning for small galleries
         if not index.is_trained:
             index.train(_sample(blocks, count, TRAINING * max(256, lists_of(count)), seed))
         _fill(faiss, index, blocks, count)
-        return cls(index, kind, slack=_rounding(dim) + FP16_SLACK, probes=PROBES if kind == IVF else 0)
+        return cls(index, kind, slack=rounding(dim) + FP16_SLACK, probes=PROBES if kind == IVF else 0)
 
     @classmethod
     def read(
@@ -230,11 +231,6 @@ def _sample(blocks: Callable[[], Iterator[Vectors]], count: int, most: int, seed
         sample[first:last] = block[chosen[first:last] - start]
         start += len(block)
     return sample
-
-
-def _rounding(dim: int) -> float:
-    """Return the error bound of a float32 cosine: d * 2**-24 for unit vectors, which have length 1 within 1e-6."""
-    return 1e-5 + dim * 2.0**-24
 
 
 def _faiss() -> Any:

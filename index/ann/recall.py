@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from index.photos import NONE
 from index.search.filters import Filter
-from index.search.item_search import NOBODY
 from index.snapshot import Base, Snapshot
 
 from .faiss_index import Candidates
@@ -56,7 +56,7 @@ class Reference:
     """Queries of a measurement and the expected items of each."""
 
     vectors: NDArray[np.float32]  # (q, d)
-    own: NDArray[np.int64]  # (q,) number of the query's item, NOBODY for an external query
+    own: NDArray[np.int64]  # (q,) number of the query's item, NONE for an external query
     items: list[set[int]]
 
 
@@ -67,13 +67,14 @@ def reference_search(snapshot: Snapshot, queries: NDArray[np.float32] | None = N
     vectors, own = snapshot.vectors(chosen), snapshot.items[chosen].astype(np.int64)
     if queries is not None:
         vectors = np.concatenate([vectors, queries.astype(np.float32)])
-        own = np.concatenate([own, np.full(len(queries), NOBODY)])
+        own = np.concatenate([own, np.full(len(queries), NONE)])
     everything = Filter(snapshot.live, live, None, None, ("", []))  # which is scanned
     items: list[set[int]] = []
     for start in range(0, len(vectors), QUERIES):
         block = slice(start, start + QUERIES)
-        for best, number in zip(snapshot.nearest(vectors[block], SHOWN + 1, only=everything), own[block], strict=True):
-            items.append({int(snapshot.items[position]) for position, _ in best} - {int(number)})
+        nearest, _ = snapshot.nearest(vectors[block], SHOWN + 1, only=everything)
+        for best, number in zip(snapshot.items_at(nearest).tolist(), own[block].tolist(), strict=True):
+            items.append({*best} - {NONE, number})
     return Reference(vectors, own, items)
 
 
@@ -82,8 +83,9 @@ def recall_of(snapshot: Snapshot, reference: Reference) -> Recall:
     found = 0
     for number, items in enumerate(reference.items):  # each query with k = its number of expected items
         if items:
-            (nearest,) = snapshot.nearest(reference.vectors[[number]], len(items) + (reference.own[number] != NOBODY))
-            found += len(items & {int(snapshot.items[position]) for position, _ in nearest})
+            count = len(items) + int(reference.own[number] != NONE)
+            nearest, _ = snapshot.nearest(reference.vectors[[number]], count)
+            found += len(items & {*snapshot.items_at(nearest)[0].tolist()})
     return Recall(found, sum(len(items) for items in reference.items))
 
 

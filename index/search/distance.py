@@ -43,3 +43,8 @@ def exact_unit(rows: ArrayLike) -> Floats:
     exact = np.array(rows, dtype=np.float64, order="C")
     exact /= np.sqrt(np.vecdot(exact, exact))[..., None]
     return exact
+
+
+def rounding(dim: int) -> float:
+    """Return the error bound of a float32 cosine: d * 2**-24 for unit vectors, which have length 1 within 1e-6."""
+    return 1e-5 + dim * 2.0**-24

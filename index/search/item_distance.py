@@ -22,7 +22,7 @@ import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,25 +39,6 @@ COPY_GAIN = 3.0  # more than the greatest distance of an item with a photo at di
 CHANCE, UNIT = 5, 3  # local features that agree by chance, and the unit in which others count
 DETAILS = 0.4  # default weight of agreeing local features, where a bundle verifies matches
 SHORTEST = 1e-6  # length of a mean vector that has a direction
-
-
-@dataclass(frozen=True)
-class About:
-    """What the distance of an item needs beside its nearest photo."""
-
-    mean: Floats  # (d,) of its photos, of length one
-    group: int  # number of the item's group (`index.snapshot.group_number`): its items are no rivals
-
-
-class Near(NamedTuple):
-    """An item near a query, and its evidence."""
-
-    position: int  # of its nearest photo
-    distance: float  # the item distance
-    own: float  # the own distance of the item
-    photo: float  # plain distance to its nearest photo
-    mean: float | None = None  # plain distance to its mean photo, if it was looked at
-    inliers: int = 0  # local features that agree with one of its photos
 
 
 @dataclass(frozen=True)
@@ -117,8 +98,14 @@ class ItemDistance:
             own = own - self.details * np.log1p(np.maximum(inliers - CHANCE, 0) / UNIT)
         return np.asarray(own)
 
-    def with_rivals(self, own: Floats, groups: NDArray[np.integer], among: NDArray[np.bool_] | None = None) -> Floats:
-        """Return the item distances (n, m) of candidates.
+    def with_rivals(
+        self,
+        own: Floats,
+        groups: NDArray[np.integer],
+        among: NDArray[np.bool_] | None = None,
+        columns: NDArray[np.integer] | None = None,
+    ) -> Floats:
+        """Return the item distances of candidates (n, m), or of those in some columns of each row.
 
         Parameters
         ----------
@@ -128,16 +115,27 @@ class ItemDistance:
             Number of the group of each candidate (n, m). Members of one group are not rivals.
         among:
             Which candidates (n, m) may be rivals. By default all.
+        columns:
+            Columns (n, c) of the candidates whose distances are returned. By default all, in order.
         """
+        own_groups, measured = groups, own
+        if columns is not None:
+            own_groups = np.take_along_axis(groups, columns, axis=1)
+            measured = np.take_along_axis(own, columns, axis=1)
         if not (self.rival or self.rivals):
-            return np.asarray(np.maximum(own, 0))
+            return np.asarray(np.maximum(measured, 0))
         there = np.isfinite(own) if among is None else np.isfinite(own) & among
-        rivals = (groups[:, :, None] != groups[:, None, :]) & there[:, None, :]
-        turn = np.where(rivals, rivals.cumsum(axis=2), 0)
-        gaps = ORTHOGONAL - np.clip(own, 0, ORTHOGONAL)[:, None, :]
-        nearest = [np.where(turn == place, gaps, 0).max(axis=2) for place in range(1, RIVALS + 1)]
+        rivals = (own_groups[:, :, None] != groups[:, None, :]) & there[:, None, :]
+        turn = rivals.cumsum(axis=2, dtype=np.int16) * rivals
+        gaps = ORTHOGONAL - np.clip(own, 0, ORTHOGONAL)
+        row = np.arange(len(own))[:, None]
+        nearest = []
+        for place in range(1, RIVALS + 1):
+            is_next = turn == place
+            gap = gaps[row, is_next.argmax(axis=2)]
+            nearest.append(np.where(is_next.any(axis=2), gap, 0.0))
         several = sum(nearest[1:], nearest[0]) / RIVALS  # one after the other: the last digit depends on no other item
-        return np.asarray(np.maximum(own + self.rival * nearest[0] + self.rivals * several, 0))
+        return np.asarray(np.maximum(measured + self.rival * nearest[0] + self.rivals * several, 0))
 
 
 NEAREST_PHOTO = ItemDistance(1, 0, 0, 0, 0)  # the plain distance to the nearest photo alone

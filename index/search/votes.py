@@ -16,11 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from index.database import RESTORE
-from index.errors import GalleryCorrupt
-from index.segments import OpenSegment
-
-from .details import Points, Verifier, Voting
+from .details import Points, Voting
 from .distance import Floats
 
 Rows = NDArray[np.int64]
@@ -91,19 +87,6 @@ class InvertedLists:
         photos = self.rows[near - ends[lists] + stops[lists]].astype(np.int64)
         votes = weights[numbers[lists]].astype(np.float64) * voting.agreement[differing[near]]
         return photos, numbers[lists], votes
-
-
-def segment_lists(verifier: Verifier, segment: OpenSegment) -> InvertedLists:
-    """Return the lists of the photos of a segment; raise GalleryCorrupt if a word is unknown."""
-    voting = verifier.voting
-    points = PhotoPoints.of([verifier.points(segment.read_features(row)) for row in range(len(segment.seqs))])
-    if len(points.words) and int(points.words.max()) >= len(voting.weights):
-        row = int(np.searchsorted(points.starts, np.argmax(points.words), side="right")) - 1
-        raise GalleryCorrupt(
-            f"the features of photo number {segment.seqs[row]} have a visual word that the bundle does not know",
-            remedy=RESTORE,
-        )
-    return InvertedLists.of(points, voting)
 
 
 def most_votes(positions: Rows, scores: Floats, count: int) -> Rows:

@@ -16,11 +16,12 @@ from index.gallery import Gallery
 from index.search.distance import accepts
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from index.search.item_search import ItemSearch
-from index.search.leave_one_out import OWN, Drawer, Draws
 from retrieval.errors import CalibrationError
+from retrieval.measuring.drawing import Drawing
+from retrieval.measuring.draws import OWN, Draws
+from retrieval.measuring.fpir import DrawnDistances
+from retrieval.measuring.rule import set_threshold
 from retrieval.metrics.identification import SearchScores, search_scores
-from retrieval.threshold.anchor import anchor
-from retrieval.threshold.error_rates import DrawnDistances
 
 TARGET = 0.05
 NOTHING = -1.0  # a threshold that accepts nothing
@@ -49,7 +50,7 @@ class Data:
             gallery.add(names, self.items[shown].tolist(), self.vectors[shown])
             draws = own_draws(gallery, self.item_distance)
             try:
-                point = anchor({OWN: draws}, TARGET, gallery_items=gallery.items, least_items=LEAST_ITEMS)
+                point = set_threshold({OWN: draws}, TARGET, gallery_items=gallery.items, least_items=LEAST_ITEMS)
             except CalibrationError:
                 return NOTHING
             return point.threshold
@@ -62,7 +63,7 @@ class Data:
 
 def own_draws(gallery: Gallery, item_distance: ItemDistance) -> Draws:
     """Return the own draws of a gallery."""
-    return Drawer(ItemSearch(gallery.snapshot(), item_distance)).own()
+    return Drawing(ItemSearch(gallery.snapshot(), item_distance)).own()
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,13 @@ from tqdm import tqdm
 
 from index.gallery import Gallery
 from index.search.item_distance import ItemDistance
-from index.search.leave_one_out import OWN, Draws, FoldVectors, make_draws
+from index.search.leave_one_out import make_draws
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.catalogue.splits import Splits, make_evaluation_protocol, photos_in_protocol
 from retrieval.errors import CalibrationError
-from retrieval.threshold.anchor import anchor
-from retrieval.threshold.fold_draws import fold_draws
+from retrieval.measuring.draws import OWN, Draws
+from retrieval.measuring.folds import FoldVectors, fold_draws
+from retrieval.measuring.rule import set_threshold
 from training.config import LITE0, Settings
 from training.data.sources import FEATURES, save_features
 from training.loop.cross_fitting import train_on_all_items
@@ -109,7 +110,7 @@ def train_heads(data: Data, known: np.ndarray, output: Path, *, seed: int) -> Ru
 def outcome(gallery: Gallery, draws: Mapping[str, Draws], photos: Photos, known: np.ndarray) -> Outcome:
     """Return what the threshold from some draws realises; a gallery without one accepts nothing."""
     try:
-        threshold = anchor(draws, TARGET, gallery_items=gallery.items).threshold
+        threshold = set_threshold(draws, TARGET, gallery_items=gallery.items).threshold
     except CalibrationError:
         threshold = -1.0
     mated, strange = (

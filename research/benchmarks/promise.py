@@ -21,16 +21,18 @@ import numpy as np
 from tqdm import tqdm
 
 from index.gallery import Gallery
+from index.groups import GROUP
+from index.photos import NONE
 from index.search.item_distance import ItemDistance
-from index.search.item_search import NOBODY, ItemSearch
-from index.search.leave_one_out import OWN, Drawer, Draws, Probes
-from index.snapshot import GROUP
-from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
+from index.search.item_search import ItemSearch
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import CalibrationError
-from retrieval.threshold.anchor import anchor
-from retrieval.threshold.error_rates import DrawnDistances
-from retrieval.threshold.labelled_queries import by_source, gallery_shift
+from retrieval.measuring.drawing import Drawing
+from retrieval.measuring.draws import OWN, Draws, Probes
+from retrieval.measuring.fpir import DrawnDistances
+from retrieval.measuring.labelled import by_source, query_shift
+from retrieval.measuring.point import CERTIFIED, Point
+from retrieval.measuring.rule import set_threshold
 from training.export.pretrained import Pretrained
 
 from .anchoring import NOTHING, TARGET, own_draws
@@ -137,18 +139,18 @@ def add(gallery: Gallery, photos: Photos, name: str) -> None:
 
 def drawn(gallery: Gallery, probes: Mapping[str, Probes]) -> dict[str, Draws]:
     """Return the own draws of a gallery, and those of photos from elsewhere by source."""
-    drawer = Drawer(ItemSearch(gallery.snapshot(), DISTANCE))
+    drawer = Drawing(ItemSearch(gallery.snapshot(), DISTANCE))
     draws = {OWN: own_draws(gallery, DISTANCE)}
     for name, source in probes.items():
         numbers = gallery.item_numbers(source.items)
-        draws[name] = drawer.probes(source, numbers=[numbers.get(item, NOBODY) for item in source.items])
+        draws[name] = drawer.probes(source, numbers=[numbers.get(item, NONE) for item in source.items])
     return draws
 
 
-def drawn_point(gallery: Gallery, draws: Mapping[str, Draws]) -> OperatingPoint | None:
+def drawn_point(gallery: Gallery, draws: Mapping[str, Draws]) -> Point | None:
     """Return the operating point that a gallery gets from its draws, if any."""
     try:
-        return anchor(draws, TARGET, gallery_items=gallery.items, shift=gallery_shift(draws))
+        return set_threshold(draws, TARGET, gallery_items=gallery.items, shift=query_shift(draws))
     except CalibrationError:
         return None
 

@@ -29,9 +29,9 @@ from index.search.distance import accepts
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.catalogue.splits import Splits, make_evaluation_protocol, make_splits, photos_in_protocol
+from retrieval.measuring.rule import calibrate
 from retrieval.metrics.consistency import opis
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
-from retrieval.threshold.rule import calibrate
 from training.backbones import backbone_preprocessing, load_backbone
 from training.config import Settings
 from training.data.augmentation import Augmentation

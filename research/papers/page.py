@@ -23,8 +23,8 @@ HEAD = """# The papers' tables and figures
 - *Contextual Similarity Optimization* gives losses that also compare the neighbours of two photos:
   `train --loss contextual` and `contextual_sum`, and the sampler `groups:COLUMN`.
 - *A Non-isotropic Probabilistic Take on Proxy-based Metric Learning* gives EL-nivMF, in which each item has a direction
-  and a spread of its own: `train --loss proxy_anchor --regularizer vmf_nca`. It also gives the `certainty` of a photo,
-  which is in every answer, and which the server watches for drift.
+  and a spread of its own: `train --loss proxy_anchor --regularizer vmf_nca`. It also gives the `norm` of a photo,
+  which is in the answers of models trained with it, and which the server watches for drift.
 
 ## How to run them
 

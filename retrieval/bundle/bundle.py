@@ -38,15 +38,16 @@ from numpy.typing import NDArray
 
 from index.files import load_arrays, naming, sync_folder, working_folder
 from index.search.item_distance import ItemDistance
-from index.search.leave_one_out import Probes
 from retrieval.errors import BundleCorrupt, BundleError, BundleMismatch, check_format, command
 from retrieval.files import check_place
 from retrieval.images import Preprocessing
+from retrieval.measuring.draws import Probes
+from retrieval.measuring.point import Point
 from retrieval.metrics.identification import SearchScores
+from retrieval.verification.features import PackedFeatures
 
 from .embedder import Embedder, check_golden
 from .fitted import Fitted
-from .operating_point import OperatingPoint
 from .providers import CPU, FP32
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ CALIBRATION, REPORT, GOLDEN, FITTED = "calibration.npz", "report.html", "golden.
 SEAL = "manifest_sha256"  # key of the hash of the rest of the manifest
 VERIFICATION, CALIBRATION_FEATURES = "verification.npz", "calibration_features.npz"
 FOLDS = "folds.onnx"
+VMF_NCA = "vmf_nca"  # loss or regularizer
 
 
 class Bundle:
@@ -75,10 +77,12 @@ class Bundle:
         self.precision = str(manifest["precision"])
         self.provider = str(manifest["provider"])
         self.preprocessing = Preprocessing.from_dict(manifest["preprocessing"])
-        self.operating_point = OperatingPoint.from_dict(manifest["operating_point"])
+        self.operating_point = Point.from_dict(manifest["operating_point"])
         self.threshold = self.operating_point.threshold
         self.item_distance = ItemDistance.from_dict(manifest["item_distance"])
         self.verifier = self._verifier()
+        settings = manifest["evidence"].get("settings", {})
+        self.tells_norms = VMF_NCA in (settings.get("loss"), settings.get("regularizer"))  # a norm is a concentration
 
     @classmethod
     def open(cls, path: str | Path, *, verify: bool = True) -> Bundle:
@@ -124,6 +128,11 @@ class Bundle:
     def features_key(self) -> str:
         """Return a key of the settings that determine local features, "" if the bundle does not verify matches."""
         return "" if self.verifier is None else self.verifier.features_key
+
+    @property
+    def feature_format(self) -> PackedFeatures | None:
+        """The format of the local features that the model computes, None if it computes none."""
+        return None if self.verifier is None else PackedFeatures(len(self.verifier.vocabulary.weights))
 
     @cached_property
     def calibration_features(self) -> dict[str, bytes]:
@@ -204,7 +213,7 @@ def write_bundle(
     model: Path,
     preprocessing: Preprocessing,
     dim: int,
-    operating_point: OperatingPoint,
+    operating_point: Point,
     item_distance: ItemDistance | None = None,
     precision: str = FP32,
     provider: str = CPU,

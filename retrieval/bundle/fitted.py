@@ -1,6 +1,6 @@
 """The items and photos that a model was fitted on, as hashes.
 
-Items that a model was fitted on do not show how close unknown items come (`retrieval.threshold.anchor`), so a bundle
+Items that a model was fitted on do not show how close unknown items come (`retrieval.measuring.rule`), so a bundle
 lists them. fitted.npz holds the first 8 bytes of the SHA-256 of each item id and of each photo's content hash. Among
 the item ids are the keys of the items' groups, because other items of these are variants of fitted ones.
 

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from retrieval.errors import DataError, ImageRefused, counted, photos_of_items
 from retrieval.images import crop, open_image
-from retrieval.threshold.bounds import items_needed
+from retrieval.measuring.bounds import items_needed
 
 from .folders import describe_folders
 from .photos import Photo

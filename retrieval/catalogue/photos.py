@@ -9,7 +9,7 @@ from pathlib import Path
 from sys import intern
 from typing import Any, ClassVar
 
-from index.snapshot import GROUP, group_key, group_of
+from index.groups import GROUP, group_key, group_of
 from retrieval.errors import DataError, ImageUnreadable
 from retrieval.files import read_stretch
 from retrieval.images import MAX_BYTES

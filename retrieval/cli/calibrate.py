@@ -19,7 +19,7 @@ from .options import BUNDLE, CATALOGUE, GALLERY, NEW_FILE, GroupedCommand, optio
 if TYPE_CHECKING:
     from index.location import AnyGallery
     from retrieval.catalogue.photos import Photo
-    from retrieval.threshold.proposal import Proposal
+    from retrieval.galleries.measured import GalleryMeasurement
 
 
 @dataclass(frozen=True)
@@ -102,25 +102,26 @@ def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions) ->
     """
     from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle, require_match
-    from retrieval.threshold.proposal import propose
+    from retrieval.galleries.measured import measure_gallery
 
     opened, photos = Bundle.open(bundle), options.photos()
     with open_gallery(gallery, read_only=options.dry_run) as place:
         require_match(opened, place)
         if not options.dry_run:
             place.lock()  # nobody changes the gallery while it is measured
-        proposal = propose(
+        measurement = measure_gallery(
             opened,
             place,
+            rule="set",
             target_fpir=options.target_fpir,
             photos=photos,
             certify=options.certify,
         )
         if not options.dry_run:
-            proposal.write(place)  # before anything is printed, since `| head` ends the command
-        show_proposal(proposal, as_json=options.as_json)
+            measurement.write(place)  # before anything is printed, since `| head` ends the command
+        show_measurement(measurement, as_json=options.as_json)
         if options.report is not None:
-            write_report(options.report, place, proposal)
+            write_report(options.report, place, measurement)
     if not options.as_json:
         show_written(bundle, gallery, options)
 
@@ -134,22 +135,23 @@ def show_written(bundle: Path, gallery: Path | str, options: CalibrationOptions)
         show_next(command("serve", bundle, gallery))
 
 
-def write_report(path: Path, gallery: AnyGallery, proposal: Proposal) -> None:
-    """Write the report of a gallery with its proposed operating point."""
+def write_report(path: Path, gallery: AnyGallery, measurement: GalleryMeasurement) -> None:
+    """Write the report of a gallery with its new operating point."""
     from retrieval.reports.gallery_report import GalleryReport, render_gallery_report
 
-    write_file(path, render_gallery_report(GalleryReport.of_proposal(gallery, proposal)))
+    write_file(path, render_gallery_report(GalleryReport.of_measurement(gallery, measurement)))
 
 
-def show_proposal(proposal: Proposal, *, as_json: bool) -> None:
+def show_measurement(measurement: GalleryMeasurement, *, as_json: bool) -> None:
     """Print what would change, and what to expect of the new threshold."""
-    from retrieval.threshold.wording import changed_answers, changes, describe, to_dict
+    from retrieval.measuring.sentences import describe
 
+    change = measurement.change
     if as_json:
-        click.echo(json.dumps(to_dict(proposal), indent=2))
+        click.echo(json.dumps(change.to_dict(measurement.refused), indent=2))
         return
-    show_lines("photo refused", [f"{photo_id}: {reason}" for photo_id, reason in proposal.refused])
-    for line in [*changes(proposal), *describe(proposal.after)]:
+    show_lines("photo refused", [f"{photo_id}: {reason}" for photo_id, reason in measurement.refused])
+    for line in [*change.lines(), *describe(measurement.after)]:
         click.echo(line)
-    for kind, _, changed in changed_answers(proposal):
+    for kind, _, changed in change.answers():
         show_lines(f"answer to {kind} changes", changed, many=f"answers to {kind} change")

@@ -14,7 +14,7 @@ from retrieval.errors import GalleryError, InvalidParameter, command, counted, p
 from retrieval.files import write_file
 
 from .lines import describe_index, describe_rebuild
-from .options import BUNDLE, GALLERY, MEMORY, NEW_FILE, NEW_GALLERY
+from .options import BUNDLE, GALLERY, MEMORY, NEW_FILE, NEW_GALLERY, NEW_PATH
 
 if TYPE_CHECKING:
     from index.location import AnyGallery
@@ -25,8 +25,8 @@ FILE = click.Path(path_type=Path)
 def describe_point(opened: AnyGallery) -> list[str]:
     """Return lines on the gallery's operating point and its FPIR in the newest version, none if it has no point."""
     from index.database import POINT
-    from retrieval.threshold.gallery_points import as_served, read_points, warning_of
-    from retrieval.threshold.wording import describe_rate
+    from retrieval.galleries.points import as_served, read_points
+    from retrieval.measuring.sentences import describe_rate, warning_of
 
     points = read_points(opened.kept(POINT))
     if not points:
@@ -209,59 +209,61 @@ def verify(path: Path | str) -> None:
 
 @gallery.command()
 @click.argument("path", type=GALLERY)
-@click.argument("output", type=NEW_FILE)
+@click.argument("output", type=NEW_PATH)
 def export(path: Path | str, output: Path) -> None:
-    """Export all photos to a .parquet or .csv file.
+    """Back a gallery up to a new folder, or write a .csv table.
 
-    A .parquet file holds ids, vectors, metadata, thumbnails, thresholds, labelled queries and draws, but no change log.
-    It can be imported with `retrieval gallery import`. A .csv file holds ids and metadata for spreadsheets and cannot
-    be imported.
+    The folder holds one version of the gallery, verified, and is a gallery itself; the original can be searched and
+    changed meanwhile. To restore it, use `retrieval gallery import`. A .csv file holds ids and metadata for
+    spreadsheets and cannot be imported.
 
     \b
     Example:
-      retrieval gallery export galleries/shop shop.parquet
+      retrieval gallery export galleries/shop backups/shop-2026-11-21
       retrieval gallery export galleries/shop shop.csv
     """
     from index.database import POINT
-    from index.transfer import export_photos
-    from retrieval.threshold.labelled_queries import QUERIES
+    from index.upkeep.transfer import export_gallery
+    from retrieval.galleries.kept import Kept
 
     with _open(path, read_only=True) as opened:
-        click.echo(f"Wrote {output}: {counted(export_photos(opened, output, (POINT, QUERIES)), 'photo')}.")
+        click.echo(f"Wrote {output}: {counted(export_gallery(opened, output, (POINT, Kept.QUERIES)), 'photo')}.")
 
 
 @gallery.command("import")
 @click.argument("source", type=FILE)
 @click.argument("path", type=NEW_GALLERY)
 def import_(source: Path, path: Path | str) -> None:
-    """Create a gallery from an exported parquet file, or add its photos to a gallery of the same model.
+    """Restore an exported gallery, or add its photos to a gallery of the same model.
 
-    A new gallery gets the thresholds, the labelled queries and the draws of the exported one, so that it answers alike;
-    an existing gallery keeps its own. Draws are copied between local galleries only.
+    The source is verified. A new local gallery is the same as the exported one and answers alike; one on Milvus gets
+    the photos, the thresholds and the labelled queries. An existing gallery keeps its own threshold. Files that
+    version 0.2.0 exported (.parquet) can be imported, too, without their draws.
 
     \b
     Example:
-      retrieval gallery import shop.parquet galleries/copy
+      retrieval gallery import backups/shop-2026-11-21 galleries/restored
     """
     from index.database import POINT
-    from index.search.leave_one_out import DRAWS
-    from index.transfer import import_photos
-    from retrieval.threshold.gallery_points import read_points
+    from index.location import exists
+    from index.upkeep.transfer import copy_gallery, open_backup
+    from retrieval.galleries.kept import Kept
+    from retrieval.galleries.points import read_points
     from retrieval.verification.features import PackedFeatures
 
-    done = import_photos(
-        source, path, feature_format=PackedFeatures(), check=lambda contents: read_points(contents.get(POINT))
-    )
+    form, is_new = PackedFeatures(), not exists(path)
+    with open_backup(source, beside=path if isinstance(path, Path) else None, feature_format=form) as backup:
+        has_point = bool(read_points(backup.kept(POINT)))
+        photos = copy_gallery(backup, path, (POINT, Kept.QUERIES), feature_format=form)
     with _open(path, read_only=True) as opened:
-        points = read_points(opened.kept(POINT))
+        points, has_draws = read_points(opened.kept(POINT)), opened.kept(Kept.DRAWS) is not None
     again = command("calibrate", "BUNDLE", path)
     own = f", and {path} keeps its own threshold" if points else ""
-    click.echo(
-        f"Wrote {path}: {counted(done.photos, 'photo')}{', with their threshold' if POINT in done.kept else own}."
-    )
+    brings = is_new and has_point
+    click.echo(f"Wrote {path}: {counted(photos, 'photo')}{', with their threshold' if brings else own}.")
     if not points:
         click.echo(f"No threshold was imported; to set one: {again}")
-    elif POINT in done.kept and DRAWS not in done.kept:
+    elif brings and not has_draws:
         click.echo(f"No draws were imported, so the FPIR and p-values are unknown until they are made: {again}")
 
 
@@ -282,8 +284,8 @@ def report_on(bundle: Path, path: Path | str, output: Path) -> None:
     from index.database import POINT
     from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle, require_match
+    from retrieval.galleries.points import served_point
     from retrieval.reports.gallery_report import GalleryReport, render_gallery_report
-    from retrieval.threshold.gallery_points import served_point
 
     opened = Bundle.open(bundle)
     with open_gallery(path, read_only=True) as opened_gallery:

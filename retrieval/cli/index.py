@@ -194,8 +194,8 @@ def _counts(done: IndexReport) -> str:
 
 def show_expectations(done: IndexReport, bundle: Bundle, gallery: AnyGallery) -> None:
     """Print what to expect of the threshold in the gallery as it is now, with a warning if it breaks its promise."""
-    from retrieval.threshold.gallery_points import served_point, warning_of
-    from retrieval.threshold.wording import describe, describe_rate, threshold_change
+    from retrieval.galleries.points import served_point
+    from retrieval.measuring.sentences import describe, describe_rate, threshold_change, warning_of
 
     served = served_point(gallery.kept(POINT), bundle, gallery)
     if done.before is not None:

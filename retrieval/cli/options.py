@@ -23,6 +23,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 TYPES: Mapping[str, Any] = {  # of the fields that can be options
     "int": int,
     "float": float,
+    "float | None": float,
     "str": str,
     "bool": bool,
     "Path | None": click.Path(path_type=Path),
@@ -88,17 +89,20 @@ class Place(click.ParamType["Path | str"]):
 
 
 class Output(click.ParamType[Path]):
-    """A file or folder that a command writes. Raises OSError if that is impossible, before any work."""
+    """A file or folder that a command writes. Raises OSError if that is impossible, before any work.
+
+    `folder` tells which of them; if it is None, the command writes either, and refuses what exists.
+    """
 
     name = "path"
 
-    def __init__(self, *, folder: bool) -> None:
+    def __init__(self, *, folder: bool | None) -> None:
         self._folder = folder
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: ARG002
         """Return the path."""
         path = local(value)
-        if path.is_dir() and not self._folder:
+        if path.is_dir() and self._folder is False:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         check_place(path / "file" if self._folder else path)
         return path
@@ -132,7 +136,7 @@ BUNDLE, GALLERY, RUN = Place(A_BUNDLE), Place(A_GALLERY, is_address=is_address),
 NEW_GALLERY = Place(A_GALLERY, is_address=is_address, new=True)
 CATALOGUE = Place(A_CATALOGUE, is_address=_is_url)
 FOLDER_OR_TABLE = Place(A_CATALOGUE)  # on this machine
-NEW_FILE, NEW_FOLDER = Output(folder=False), Output(folder=True)
+NEW_FILE, NEW_FOLDER, NEW_PATH = Output(folder=False), Output(folder=True), Output(folder=None)
 
 
 class Memory(click.ParamType[int]):

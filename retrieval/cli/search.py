@@ -13,7 +13,7 @@ import click
 
 from retrieval.errors import InvalidParameter, counted
 from retrieval.files import naming
-from retrieval.search.result import PERHAPS, RANKED, REVIEW_P, TWINS, Match, SearchResult, p_value_words
+from retrieval.search.result import PERHAPS, RANKED, TWINS, Match, SearchResult, p_value_words
 
 from .lines import show_lines
 from .options import BUNDLE, CATALOGUE, GALLERY, NEW_FILE, GroupedCommand, options_as
@@ -34,7 +34,7 @@ class SearchOptions:
     boxes: str | None
     top_k: int
     where: str | None
-    review: float
+    review: float | None
     explain: bool
     output: Path | None
     truth: str | None
@@ -48,10 +48,8 @@ OPTIONS = (
     click.option(
         "--review",
         type=float,
-        default=REVIEW_P,
-        show_default=True,
         help="Largest p-value of the items beyond the threshold that are listed for review; with 0, at most an item to "
-        "confirm is listed.",
+        "confirm is listed.  [default: where a question is worth it]",
     ),
     click.option(
         "--explain",

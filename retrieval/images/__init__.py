@@ -1,7 +1,8 @@
 """Photos: decoding with limits, preprocessing and thumbnails."""
 
-from .decode import MAX_BYTES, MAX_PIXELS, MIN_SIDE, Source, open_image, plain_source, read_file
+from .decode import MAX_BYTES, Source, open_image, plain_source, read_file
 from .formats import check_sent
+from .pixels import MAX_PIXELS, MIN_SIDE
 from .preprocessing import (
     Appearance,
     Preprocessing,

@@ -25,8 +25,8 @@ from PIL import AvifImagePlugin, Image, ImageOps
 
 from retrieval.errors import ImageRefused, ImageTooLarge, ImageUnreadable, ImageUnsupported, install_command
 
-from .decode import check_shape, decoded, to_rgb
 from .formats import FORMATS, Format
+from .pixels import check_shape, decoded, to_rgb
 
 CPU_S = 1.5  # per photo
 MEMORY = 300 * 2**20  # bytes above those that the child has when it starts
@@ -54,7 +54,7 @@ def open_isolated(data: bytes, form: Format) -> Image.Image:
                 remedy="Convert it to JPEG or PNG",
             ) from error
         raise ImageUnreadable(
-            f"the {form.shown} image ended its decoder", remedy="Convert it to JPEG or PNG"
+            f"decoding the {form.shown} image crashed the decoder process", remedy="Convert it to JPEG or PNG"
         ) from error
     except ImageRefused:
         _IDLE.put(child)

@@ -6,7 +6,7 @@ They are kept in the gallery, so that draws can be made anew without the photos.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,17 @@ from tqdm import tqdm
 
 from index.gallery import Gallery
 from index.location import AnyGallery
-from index.maintenance import FOLDS, Kept, fold_problems, with_moves, write_folds
-from index.search.leave_one_out import DRAWS, WINDOWS, FoldVectors, Windows, hashed, sample
+from index.photos import hashed
 from index.snapshot import Snapshot
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.reading import in_order
-from retrieval.errors import ImageRefused, InvalidParameter
+from retrieval.errors import GalleryError, ImageRefused, InvalidParameter
+from retrieval.galleries.kept import Kept, pack_folds, pack_windows, read_folds, read_windows
 from retrieval.images import crop, open_image
+from retrieval.measuring.drawing import WindowVectors
+from retrieval.measuring.folds import FoldVectors
 from retrieval.search.boxes import MOST_WINDOWS, cropped, windows
 
 WINDOW_PHOTOS = 300  # whose windows are embedded, with every item once before any item twice
@@ -39,80 +41,82 @@ def keep_windows(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *
     """
     if not isinstance(gallery, Gallery):
         raise InvalidParameter("--windows", "be used with a local gallery", "a gallery on Milvus")
-    now, known, before = gallery.snapshot(), {photo.photo_id: photo for photo in photos}, Windows.read(gallery)
-    chosen = sample(now, WINDOW_PHOTOS)
-    wanted, kept = now.seqs[chosen].tolist(), _by_seq(gallery, before)
-    missing = [place for place, seq in zip(chosen.tolist(), wanted, strict=True) if seq not in kept]
+    now, known, before = gallery.snapshot(), {photo.photo_id: photo for photo in photos}, read_windows(gallery)
+    wanted = _ids(now, now.sample(WINDOW_PHOTOS))
+    kept = {} if before is None else dict(zip(before.ids.tolist(), before.vectors, strict=True))
+    missing = [known[photo_id] for photo_id in wanted if photo_id not in kept and photo_id in known]
     embedder = bundle.embedder()
-    for position in tqdm(missing, desc="windows", unit="photo", disable=not progress):
-        photo = known.get(now.photo(position)[0])
-        image = None if photo is None else _picture(photo)
+    for photo in tqdm(missing, desc="windows", unit="photo", disable=not progress):
+        image = _picture(photo)
         if image is None:
             continue
         pixels = [embedder.square(cropped(image, box)) for box in windows(image.width, image.height)]
-        found: NDArray[np.float32] = np.zeros((MOST_WINDOWS, bundle.dim), np.float32)
-        found[: len(pixels)] = embedder.embed_pixels(np.stack(pixels)).vectors
-        kept[int(now.seqs[position])] = found
-    seqs = [seq for seq in wanted if seq in kept]
-    if before is not None and before.seqs.tolist() == seqs:
+        vectors: NDArray[np.float32] = np.zeros((MOST_WINDOWS, bundle.dim), np.float32)
+        vectors[: len(pixels)] = embedder.embed_pixels(np.stack(pixels)).vectors
+        kept[photo.photo_id] = vectors
+    ids = [photo_id for photo_id in wanted if photo_id in kept]
+    if before is not None and before.ids.tolist() == ids:
         return
-    vectors = np.array([kept[seq] for seq in seqs], dtype=np.float32).reshape(-1, MOST_WINDOWS, bundle.dim)
-    packed = Windows(np.array(seqs, dtype=np.int64), vectors).pack()
-    gallery.keep({WINDOWS: packed, DRAWS: None}, "keep windows")  # the next draws are made with them
-
-
-def _by_seq(gallery: Gallery, kept: Kept | None) -> dict[int, NDArray[Any]]:
-    """Return the vectors that a gallery keeps of its photos, by their seqs."""
-    if kept is None:
-        return {}
-    now = with_moves(gallery, kept)
-    return dict(zip(now.seqs.tolist(), now.vectors, strict=True))
+    packed = pack_windows(WindowVectors(np.array(ids, dtype=str), _stacked(kept, ids, (MOST_WINDOWS, bundle.dim))))
+    gallery.keep({Kept.WINDOWS: packed, Kept.DRAWS: None}, "keep windows")  # the next draws are made with them
 
 
 def keep_fold_vectors(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *, progress: bool = True) -> None:
     """Embed the photos of a gallery that have no fold vectors yet, and keep these. A gallery on Milvus keeps none."""
     if not bundle.folds_key or bundle.fitted is None or not isinstance(gallery, Gallery):
         return
-    now, before = gallery.snapshot(), FoldVectors.read(gallery, bundle.folds_key)
-    before = None if fold_problems(gallery.path) else before
-    kept = _by_seq(gallery, before)
-    chosen = sample_of_items(now, bundle.fitted)
-    wanted, known = now.seqs[chosen], {photo.photo_id: photo for photo in photos}
-    missing = [
-        (seq, known[photo_id])
-        for seq, (photo_id, *_) in zip(wanted.tolist(), now.photos_at(chosen), strict=True)
-        if seq not in kept and photo_id in known
-    ]
-    if not missing and before is not None and np.isin(before.seqs, wanted).all() and gallery.kept(FOLDS) is not None:
+    now, before = gallery.snapshot(), _known_folds(bundle, gallery)
+    kept = {} if before is None else dict(zip(before.ids.tolist(), before.vectors, strict=True))
+    known = {photo.photo_id: photo for photo in photos}
+    wanted = _ids(now, sample_of_items(now, bundle.fitted))
+    missing = [known[photo_id] for photo_id in wanted if photo_id not in kept and photo_id in known]
+    if not missing and before is not None and {*before.ids.tolist()} <= {*wanted}:
         return
     embedder = bundle.folds_embedder()
     folds = embedder.dim // bundle.dim
 
-    def embed(some: list[tuple[int, Photo]]) -> dict[int, NDArray[np.float16]]:
-        pictures = {seq: _picture(photo) for seq, photo in some}
-        squares = {seq: embedder.square(image) for seq, image in pictures.items() if image is not None}
+    def embed(some: list[Photo]) -> dict[str, NDArray[np.float16]]:
+        pictures = {photo.photo_id: _picture(photo) for photo in some}
+        squares = {photo_id: embedder.square(image) for photo_id, image in pictures.items() if image is not None}
         vectors = embedder.embed_pixels(np.stack(list(squares.values()))).vectors if squares else np.zeros(0)
         return dict(zip(squares, vectors.reshape(-1, folds, bundle.dim).astype(np.float16), strict=True))
 
     batches = [missing[start : start + BATCH] for start in range(0, len(missing), BATCH)]
-    for found in tqdm(
+    for embedded in tqdm(
         in_order(embed, batches, threads=os.cpu_count() or 1),
         desc="cross-fitting",
         unit="batch",
         total=len(batches),
         disable=not progress,
     ):
-        kept |= found
-    seqs = [seq for seq in wanted.tolist() if seq in kept]
-    vectors = np.array([kept[seq] for seq in seqs], dtype=np.float16).reshape(-1, folds, bundle.dim)
-    digest = write_folds(gallery, FoldVectors(bundle.folds_key, np.array(seqs, dtype=np.int64), vectors))
-    gallery.keep({**digest, DRAWS: None}, "keep fold vectors")  # the next draws are made with them
+        kept |= embedded
+    ids = [photo_id for photo_id in wanted if photo_id in kept]
+    vectors = _stacked(kept, ids, (folds, bundle.dim)).astype(np.float16)
+    packed = pack_folds(FoldVectors(bundle.folds_key, np.array(ids, dtype=str), vectors))
+    gallery.keep({Kept.FOLDS: packed, Kept.DRAWS: None}, "keep fold vectors")  # the next draws are made with them
+
+
+def _known_folds(bundle: Bundle, gallery: Gallery) -> FoldVectors | None:
+    """Return the fold vectors that a gallery keeps, None if there are none or they are damaged: they are made anew."""
+    try:
+        return read_folds(gallery, bundle.folds_key)
+    except GalleryError:
+        return None
+
+
+def _ids(now: Snapshot, positions: NDArray[np.int64]) -> list[str]:
+    return [photo_id for photo_id, *_ in now.photos_at(positions)]
+
+
+def _stacked(vectors: Mapping[str, NDArray[Any]], ids: Sequence[str], shape: tuple[int, int]) -> NDArray[np.float32]:
+    """Return the vectors of photos, of one shape each, as an array (n, *shape)."""
+    return np.array([vectors[photo_id] for photo_id in ids], dtype=np.float32).reshape(-1, *shape)
 
 
 def sample_of_items(now: Snapshot, fitted: Fitted) -> NDArray[np.int64]:
     """Return the positions of up to FOLD_PHOTOS live photos of whole items, ascending.
 
-    Items are chosen by a hash of their numbers; those that the model was fitted on come first.
+    Items are chosen by a hash of their ids; those that the model was fitted on come first.
     """
     live = np.flatnonzero(now.live)
     if len(live) <= FOLD_PHOTOS:
@@ -120,7 +124,7 @@ def sample_of_items(now: Snapshot, fitted: Fitted) -> NDArray[np.int64]:
     numbers, firsts, counts = np.unique(now.items[live], return_index=True, return_counts=True)
     names = [item for _, item, _ in now.photos_at(live[firsts])]
     others = np.array([fitted.fold_of(name) is None for name in names])
-    order = np.lexsort((hashed(numbers.astype(np.int64)), others))
+    order = np.lexsort((hashed(names), others))
     chosen = numbers[order[np.cumsum(counts[order]) <= FOLD_PHOTOS]]
     return live[np.isin(now.items[live], chosen)]
 

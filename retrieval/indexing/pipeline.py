@@ -21,20 +21,18 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from index.database import POINT
-from index.gallery import Gallery
+from index.gallery import Gallery, Rebuilt
 from index.location import AnyGallery, exists, is_address, open_gallery, open_or_create
-from index.maintenance import MOVES, Rebuilt
-from index.search.leave_one_out import WINDOWS
 from retrieval.bundle.bundle import Bundle, require_match
 from retrieval.bundle.embedder import Embedder
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import Photo
 from retrieval.catalogue.reading import in_order, read_ahead
 from retrieval.errors import InvalidParameter
-from retrieval.threshold.error_rates import GalleryRates
-from retrieval.threshold.gallery_points import point_before
-from retrieval.threshold.proposal import remeasure
-from retrieval.verification.features import PackedFeatures
+from retrieval.galleries.kept import Kept
+from retrieval.galleries.measured import remeasure
+from retrieval.galleries.points import point_before
+from retrieval.measuring.point import Point
+from retrieval.measuring.rates import VersionRates
 
 from .columns import columns_of, conversions, convert_columns, for_filters, refused_metadata
 from .draw_vectors import keep_fold_vectors, keep_windows
@@ -59,11 +57,11 @@ class IndexReport:
     seconds: float = 0.0
     rebuilt: Rebuilt | None = None  # the new index, if it was rebuilt
     refused: list[tuple[str, str]] = field(default_factory=list)  # photo_id, reason
-    before: OperatingPoint | None = None  # the point that served before the run, None in a new gallery
-    point: OperatingPoint | None = None  # the gallery's operating point, None if the bundle's serves
+    before: Point | None = None  # the point that served before the run, None in a new gallery
+    point: Point | None = None  # the gallery's operating point, None if the bundle's serves
     sets_threshold: bool = False  # whether this run set its threshold or status
     unanchored: str = ""  # why the gallery has no operating point
-    rates: GalleryRates | None = None  # of the point in the gallery's newest version, None if there is no point
+    rates: VersionRates | None = None  # of the point in the gallery's newest version, None if there is no point
 
     def to_dict(self) -> dict[str, Any]:
         """Return the counts, the photos that were refused or are gone, and the threshold, as plain JSON values."""
@@ -113,7 +111,7 @@ def index_catalogue(
         open_or_create(gallery_place, dim=bundle.dim, **ids) as gallery,
         tqdm(total=len(photos), desc="indexing", unit="photo", disable=not progress) as bar,
     ):
-        gallery.feature_format = PackedFeatures.of(bundle)
+        gallery.feature_format = bundle.feature_format
         require_match(bundle, gallery, to_add=True)
         gallery.lock()  # the gallery must not change after the plan is made
         report.before = None if is_new else point_before(gallery.kept(POINT), bundle, gallery)
@@ -208,14 +206,12 @@ def _anchor(
     bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], report: IndexReport, *, windows: bool, progress: bool
 ) -> None:
     """Measure the operating point of a gallery, and set one if it has none."""
-    if windows or gallery.kept(WINDOWS) is not None:
+    if windows or gallery.kept(Kept.WINDOWS) is not None:
         keep_windows(bundle, gallery, photos, progress=progress)
     keep_fold_vectors(bundle, gallery, photos, progress=progress)
-    if gallery.kept(MOVES) is not None:
-        gallery.keep({MOVES: None}, "clean up after updates")  # windows and fold vectors are those of today's photos
-    found = remeasure(bundle, gallery, tighten=False)
-    report.point, report.rates, report.unanchored = found.point, found.rates, found.why_not
-    report.sets_threshold = found.sets_threshold
+    measurement = remeasure(bundle, gallery, rule="keep")
+    report.point, report.sets_threshold = measurement.point, measurement.sets_threshold
+    report.rates, report.unanchored = measurement.measured.rates, measurement.measured.why
 
 
 def recall_queries(bundle: Bundle) -> NDArray[np.float32] | None:

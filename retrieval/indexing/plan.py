@@ -15,11 +15,12 @@ from typing import Any
 
 from index.checks import check_ids, check_lengths, check_values, encode_metadata
 from index.location import AnyGallery
+from index.photos import CONTENT
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import InvalidParameter, PruneRefused, counted
 from retrieval.process import no_collection
 
-from .worker import BOX, CONTENT, FILE, catalogue_metadata, stored_metadata
+from .worker import BOX, FILE, catalogue_metadata, stored_metadata
 
 Facts = tuple[str, Mapping[str, Any]]  # item_id and metadata
 BATCH = 4096  # photos per transaction

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.location import AnyGallery
+from index.photos import CONTENT
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.fitted import content_hash
 from retrieval.catalogue.photos import Photo
@@ -18,7 +19,6 @@ from retrieval.errors import ImageRefused
 from retrieval.images import center_crop_resize, crop, open_image
 from retrieval.images.thumbnails import thumbnail
 
-CONTENT = "_content_sha256"  # reserved metadata key: hash of the photo's content when it was embedded
 FILE, BOX = "_file", "_bbox"  # reserved metadata keys: state of the file (`Photo.state`) and bounding box, if any
 
 

@@ -14,18 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from index.database import POINT
-from index.location import AnyGallery, AnyPhotos
+from index.location import AnyGallery
+from index.photos import NONE, Photos
 from index.search.distance import accepts
-from index.search.item_search import CLOSE, NOBODY, ItemSearch
-from index.search.leave_one_out import MOST_VERIFIED, Drawer, Draws, suspected_twins
+from index.search.left_out import CLOSE
 from retrieval.bundle.bundle import Bundle, require_match
 from retrieval.errors import CalibrationError, command, counted, photos_of_items
-from retrieval.threshold.gallery_points import served_point
+from retrieval.galleries.points import served_point
+from retrieval.measuring.drawing import MOST_VERIFIED, Drawing
+from retrieval.measuring.draws import Draws
+from retrieval.measuring.twins import suspected_twins
 
 from .duplicates import NEAR, SAME_FILE, SAME_PICTURE, is_copy, same_files
 
@@ -89,8 +91,7 @@ def audit(bundle: Bundle, gallery: AnyGallery) -> Audit:
     threshold, photos = _threshold(bundle, gallery), len(gallery)
     searched = photos if bundle.verifier is None else min(photos, MOST_VERIFIED)
     now = gallery.snapshot()
-    search = ItemSearch(now, bundle.item_distance, bundle.verifier)
-    draws = Drawer(search).own(most=searched)
+    draws = Drawing(now, bundle.item_distance, bundle.verifier, find_copies=False).own(most=searched)
     counts = np.unique(now.items[now.live], return_counts=True)[1]
     drawn, places = np.unique(draws.items, return_inverse=True)
     means = np.bincount(places, draws.distances) / np.bincount(places)
@@ -102,7 +103,7 @@ def audit(bundle: Bundle, gallery: AnyGallery) -> Audit:
         photos=photos,
         items=len(counts),
         threshold=threshold,
-        collisions=_collisions(now, draws, threshold),
+        collisions=_collisions(draws, threshold),
         duplicates=_duplicates(gallery, _close(now, draws)),
         twins=suspected_twins(draws),
         strays=sorted(lost, key=lambda stray: -stray.distance),
@@ -112,33 +113,32 @@ def audit(bundle: Bundle, gallery: AnyGallery) -> Audit:
     )
 
 
-def _collisions(photos: AnyPhotos, draws: Draws, threshold: float) -> list[Pair]:
+def _collisions(draws: Draws, threshold: float) -> list[Pair]:
     """Return the pairs of items of which one matches photos of the other, nearest first."""
-    rows = np.flatnonzero(accepts(draws.distances, threshold) & (draws.nearest != NOBODY)).tolist()
-    places = np.searchsorted(photos.seqs, draws.nearest)
-    return _nearest_pairs(
-        ((str(draws.items[row]), str(draws.ids[row])), photos.photo(int(places[row])), float(draws.distances[row]))
-        for row in rows
-    )
+    hits = draws.where(accepts(draws.distances, threshold) & (draws.nearest != ""))
+    columns = (hits.items, hits.ids, hits.nearest_items, hits.nearest, hits.distances)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return _nearest_pairs(((item, photo), (other, nearest), apart) for item, photo, other, nearest, apart in rows)
 
 
-def _close(photos: AnyPhotos, draws: Draws) -> list[Pair]:
+def _close(photos: Photos, draws: Draws) -> list[Pair]:
     """Return the pairs of items with photos that may be copies of each other, nearest first."""
-    rows = np.flatnonzero(accepts(draws.plain, CLOSE))
-    vectors = photos.vectors(np.searchsorted(photos.seqs, draws.seqs[rows]))
+    own = draws.where(accepts(draws.plain, CLOSE))
+    nearest, distances = photos.nearest(photos.vectors(photos.positions(own.ids.tolist())), COLLIDING)
+    of, columns = (accepts(distances, CLOSE) & (nearest != NONE)).nonzero()
+    stored = photos.photos_at(nearest[of, columns])
+    pairs = zip(of.tolist(), stored, distances[of, columns].tolist(), strict=True)
     return _nearest_pairs(
-        ((str(draws.items[row]), str(draws.ids[row])), photos.photo(position), apart)
-        for row, near in zip(rows.tolist(), photos.nearest(vectors, COLLIDING), strict=True)
-        for position, apart in near
-        if accepts(apart, CLOSE)
+        ((str(own.items[row]), str(own.ids[row])), (item_id, photo_id), apart)
+        for row, (photo_id, item_id, _), apart in pairs
     )
 
 
-def _nearest_pairs(found: Iterable[tuple[tuple[str, str], Sequence[Any], float]]) -> list[Pair]:
-    """Return the nearest pair of photos of each pair of items, given item and photo, photo and item, and a distance."""
+def _nearest_pairs(pairs: Iterable[tuple[tuple[str, str], tuple[str, str], float]]) -> list[Pair]:
+    """Return the nearest pair of photos of each pair of items, given both items with a photo, and a distance."""
     best: dict[frozenset[str], Pair] = {}
-    for own, (photo_id, item_id, *_), distance in found:
-        one, other = sorted((own, (item_id, photo_id)))
+    for own, found, distance in pairs:
+        one, other = sorted((own, found))
         items = frozenset((one[0], other[0]))
         if len(items) == 2 and (items not in best or distance < best[items].distance):
             best[items] = Pair(one[0], other[0], one[1], other[1], distance)

@@ -109,7 +109,7 @@ def _gallery(path: Path | str) -> str:
     from index.database import POINT
     from index.location import open_gallery
     from retrieval.errors import GalleryCorrupt
-    from retrieval.threshold.gallery_points import read_points
+    from retrieval.galleries.points import read_points
 
     with open_gallery(path, read_only=True) as gallery:
         problems = gallery.verify()

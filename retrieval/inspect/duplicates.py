@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from index.location import AnyGallery
-from retrieval.indexing.worker import CONTENT
+from index.photos import CONTENT
 
 SAME_FILE, SAME_PICTURE, NEAR = "same file", "same picture", "nearly the same"  # kinds of duplicates
 # Limits that separate photos that were scaled and saved again from photos of two items, which differ far more.

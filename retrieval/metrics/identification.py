@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from index.gallery import temporary_gallery
+from index.photos import NONE
+from index.photos.arrays import ArrayPhotos
 from index.search.details import Verifier
 from index.search.distance import accepts, exact_unit
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
-from index.search.item_search import NOBODY, ItemSearch, Queries
-from index.snapshot import GROUP
+from index.search.item_search import ItemSearch
+from index.search.left_out import Queries, search_without
 from retrieval.errors import InvalidParameter
 from retrieval.metrics.ranks import check_finite
 
@@ -92,7 +93,7 @@ def search_scores(
 ) -> SearchScores:
     """Return the distances of every query to its own item and to the first other item.
 
-    The photos are searched in a gallery in a temporary folder, by the code that serves (`index.search.item_search`).
+    The photos are searched in memory, by the code that serves (`index.search.tables`).
 
     Parameters
     ----------
@@ -110,10 +111,10 @@ def search_scores(
         Compares local features, and those of the queries and of the gallery photos.
     """
     labels, kept = np.asarray(query_labels), np.asarray(gallery_labels)
-    groups = None if gallery_groups is None else [{GROUP: group} for group in np.asarray(gallery_groups).tolist()]
+    groups = None if gallery_groups is None else np.asarray(gallery_groups, dtype=str).tolist()
     if len(queries) != len(labels) or {len(kept), len(kept if groups is None else groups)} != {len(gallery)}:
         lengths = (queries.shape, len(labels), gallery.shape, len(kept), len(groups or ()))
-        raise InvalidParameter("labels and gallery_groups", "have one value a vector", lengths)
+        raise InvalidParameter("labels and gallery_groups", "have one value per vector", lengths)
     if not len(kept):
         raise InvalidParameter("gallery", "hold at least one photo", gallery.shape)
     check_finite(queries, gallery)
@@ -122,21 +123,20 @@ def search_scores(
     items, codes = np.unique(kept, return_inverse=True)
     ids = [None] * len(labels) if query_ids is None else np.asarray(query_ids).tolist()
     rows = {} if gallery_ids is None else {photo: row for row, photo in enumerate(np.asarray(gallery_ids).tolist())}
-    key, kept_features = ("", None) if verifier is None else (verifier.features_key, features[1])
-    coded = codes.astype(str).tolist()
-    with temporary_gallery(gallery, coded, metadata=groups, features=kept_features, features_key=key) as place:
-        named = place.item_numbers([str(code) for code in range(len(items))])
-        numbers = np.array([named[str(code)] for code in range(len(items))], dtype=np.int32)
-        places = np.searchsorted(items, labels) % len(items)
-        asked = Queries(
-            np.asarray(exact_unit(queries), dtype=np.float32),
-            np.where(items[places] == labels, numbers[places], NOBODY),
-            np.array([[rows.get(photo, NOBODY)] for photo in ids], dtype=np.int64),
-            features[0],
-        )
-        found = ItemSearch(place.snapshot(), item_distance, verifier).draws(asked, lambda *_: False)
-    own, impostor = np.array([draw.own for draw in found]), np.array([draw.distance for draw in found])
-    return SearchScores(labels, own, impostor, len(items), np.array([draw.wrong for draw in found]))
+    unit, vectors = (np.asarray(exact_unit(each), dtype=np.float32) for each in (queries, gallery))
+    photos = ArrayPhotos(vectors, codes.astype(str), groups=groups, features=features[1])
+    numbers = photos.item_numbers([str(code) for code in range(len(items))])
+    known = np.array([numbers[str(code)] for code in range(len(items))], dtype=np.int64)
+    places = np.searchsorted(items, labels) % len(items)
+    asked = Queries(
+        unit,
+        np.where(items[places] == labels, known[places], NONE),
+        np.array([[rows.get(photo, NONE)] for photo in ids], dtype=np.int64).reshape(-1, 1),
+        features[0],
+        find_copies=False,
+    )
+    searched = search_without(ItemSearch(photos, item_distance, verifier), asked)
+    return SearchScores(labels, searched.own, searched.distances, len(items), searched.wrong)
 
 
 def identification_rates(scores: SearchScores, threshold: float) -> IdentificationRates:

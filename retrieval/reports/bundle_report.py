@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.measuring.point import Point
+from retrieval.measuring.sentences import caveats
 from retrieval.metrics.consistency import Opis, UtilityCurves, search_curves, search_opis
 from retrieval.metrics.identification import SearchScores, det_curve
 from retrieval.reports import number, render
@@ -26,7 +27,7 @@ MOST_CURVES, POINTS = 100, 100  # curves of items in a chart, and thresholds of 
 class ReportData:
     """The data behind a report."""
 
-    point: OperatingPoint
+    point: Point
     scores: SearchScores
     pair_curves: UtilityCurves | None = None  # over pairs of calibration photos
     pair_opis: Mapping[tuple[float, float], Opis] = field(default_factory=dict)  # by FAR range, the default range first
@@ -37,7 +38,7 @@ class ReportData:
 def report_data(bundle: Bundle) -> ReportData | None:
     """Return the data of a report that a bundle itself holds, which has no photos; None if it holds none."""
     point, calibration = bundle.operating_point, bundle.calibration
-    if calibration is None or "items_needed" not in point.evidence:  # the rule has set no threshold
+    if calibration is None or point.basis.items_needed is None:  # the rule has set no threshold
         return None
     return ReportData(point, calibration.scores)
 
@@ -48,6 +49,7 @@ def render_report(data: ReportData) -> str:
     return render(
         "bundle.html",
         point=data.point,
+        caveats=caveats(data.point),
         evidence=data.point.evidence,
         charts=list(_charts(data)),
         ranges=[
@@ -110,10 +112,10 @@ def _utility(title: str, curves: UtilityCurves, marks: Mapping[str, float]) -> C
     return Chart(title, lines, "distance", "utility", (0.0, float(curves.distances[-1])), in_percent=False)
 
 
-def _trade(scores: SearchScores, point: OperatingPoint) -> Chart:
+def _trade(scores: SearchScores, point: Point) -> Chart:
     curve = det_curve(scores)
-    fpir, upper = float(point.evidence["fpir"]), float(point.evidence["fpir_upper"])
-    fnir = 1 - float(point.evidence["tpir"])
+    fpir, upper = point.rates.fpir or 0.0, point.rates.fpir_upper or 0.0
+    fnir = 1 - (point.rates.tpir or 0.0)
     lines = [
         Line("", np.repeat(curve.fpir, 2)[1:], np.repeat(curve.fnir, 2)[:-1], "a"),
         Line(f"chosen: FPIR {fpir:.3f}, FNIR {fnir:.3f}", np.array([fpir, upper]), np.array([fnir, fnir]), "c"),

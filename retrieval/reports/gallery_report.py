@@ -10,29 +10,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.location import AnyGallery, AnyPhotos
+from index.groups import GROUP
+from index.location import AnyGallery
+from index.photos import Photos
 from index.search.distance import accepts
-from index.search.item_search import NOBODY
-from index.search.leave_one_out import OWN, Draws, KeptDraws
-from index.snapshot import GROUP
 from retrieval.bundle.bundle import Bundle
-from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
 from retrieval.errors import photos_of_items
+from retrieval.galleries.kept import read_draws
+from retrieval.galleries.measured import GalleryMeasurement
+from retrieval.measuring.draws import LABELLED, OWN, PROBE, REFERENCE, UNKNOWN, AllDraws, Draws
+from retrieval.measuring.fpir import DrawnDistances, setting_draws
+from retrieval.measuring.point import CERTIFIED, Point
+from retrieval.measuring.rates import LABELLED_QUERIES, VersionRates, assumptions
+from retrieval.measuring.sentences import caveats, describe_twins
 from retrieval.reports import number, percent, render
-from retrieval.threshold.anchor import assumptions
-from retrieval.threshold.error_rates import (
-    LABELLED,
-    PROBE,
-    REFERENCE,
-    UNKNOWN,
-    DrawnDistances,
-    GalleryRates,
-    Shift,
-    setting_draws,
-)
-from retrieval.threshold.proposal import Proposal
-from retrieval.threshold.rule import linked
-from retrieval.threshold.wording import describe_twins
 
 from .charts import Chart, Line, histogram
 
@@ -56,33 +47,33 @@ class GalleryReport:
     """The data of a report: the point that serves and, if it was set in this gallery, its draws."""
 
     gallery: AnyGallery
-    point: OperatingPoint
+    point: Point
     photos: int
     items: int
-    snapshot: AnyPhotos | None = None
+    snapshot: Photos | None = None
     draws: Mapping[str, Draws] | None = None  # of exactly the photos of the snapshot
-    rates: GalleryRates | None = None
+    rates: VersionRates | None = None
 
     @classmethod
-    def of(cls, bundle: Bundle, gallery: AnyGallery, point: OperatingPoint) -> GalleryReport:
+    def of(cls, bundle: Bundle, gallery: AnyGallery, point: Point) -> GalleryReport:
         """Return the data of a gallery's report for the point that serves."""
         plain = cls(gallery, point, len(gallery), gallery.items)
-        if not point.evidence.get("anchored"):
+        if not point.is_anchored:
             return plain
-        kept, snapshot = KeptDraws.read(gallery), gallery.snapshot()
-        if kept is None or kept.model != bundle.draws_id or kept.fingerprint != snapshot.fingerprint:
+        kept, snapshot = read_draws(gallery), gallery.snapshot()
+        if kept is None or kept.model != bundle.draws_id or snapshot.changes_since(kept.mark):
             return plain
         return plain.with_draws(kept, snapshot)
 
     @classmethod
-    def of_proposal(cls, gallery: AnyGallery, proposal: Proposal) -> GalleryReport:
+    def of_measurement(cls, gallery: AnyGallery, measurement: GalleryMeasurement) -> GalleryReport:
         """Return the data of a report for a point that the gallery may not have yet, with the draws behind it."""
-        plain, now = cls(gallery, proposal.after, len(gallery), gallery.items), gallery.snapshot()
-        return plain.with_draws(proposal.draws, now) if proposal.draws.fingerprint == now.fingerprint else plain
+        plain, now = cls(gallery, measurement.after, len(gallery), gallery.items), gallery.snapshot()
+        return plain.with_draws(measurement.draws, now) if not now.changes_since(measurement.draws.mark) else plain
 
-    def with_draws(self, kept: KeptDraws, snapshot: AnyPhotos) -> GalleryReport:
+    def with_draws(self, kept: AllDraws, snapshot: Photos) -> GalleryReport:
         """Return the report with draws, which are of exactly the photos of the snapshot."""
-        draws, rates = setting_draws(kept.sources, fitted=kept.fitted), GalleryRates.of(kept, self.point)
+        draws, rates = setting_draws(kept.sources, fitted=kept.fitted), VersionRates.of(kept, self.point)
         return replace(self, snapshot=snapshot, draws=draws, rates=rates)
 
 
@@ -97,14 +88,15 @@ def render_gallery_report(report: GalleryReport, *, live: Mapping[str, Any] | No
         "gallery.html",
         point=point,
         evidence=evidence,
+        caveats=caveats(point),
         size=f"{photos_of_items(report.photos, report.items)}.",
         promise=_promise(report),
         precision=[
             (f"{float(share):.0%} of searches", percent(value, 0))
-            for share, value in (evidence.get("precision") or {}).items()
+            for share, value in (point.rates.precision or {}).items()
         ],
         drawn=drawn,
-        assumptions=evidence.get("assumptions") or assumptions([PROBE]),
+        assumptions=point.basis.assumptions or assumptions([PROBE]),
         live=live,
         describe_twins=describe_twins,
         facts=[
@@ -117,14 +109,28 @@ def render_gallery_report(report: GalleryReport, *, live: Mapping[str, Any] | No
 
 def _promise(report: GalleryReport) -> dict[str, Any]:
     """Return the FPIR to expect, its bound, and whether it is certified or broken."""
-    point, evidence, rates = report.point, report.point.evidence, report.rates
-    fpir, upper = float(evidence.get("fpir", point.target_fpir)), evidence.get("fpir_upper")
-    expected = max(fpir, float(evidence.get("fpir_expected", 0)))
+    point, rates, upper = report.point, report.rates, report.point.rates.fpir_upper
+    fpir = point.target_fpir if point.rates.fpir is None else point.rates.fpir
+    expected = max(fpir, point.rates.fpir_expected or 0.0)
     if rates is not None:
         expected, upper = rates.expected(point.threshold), rates.fpir_upper(point.threshold)
     broken = rates is not None and rates.broken(point)
     certified = point.status == CERTIFIED and not broken
     return {"fpir": expected, "upper": upper, "broken": broken, "certified": certified}
+
+
+def linked(nearest: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the family (n,) of each item, from the number of its nearest other item (n,), -1 if there is none."""
+    count = len(nearest)
+    target = np.where(nearest >= 0, nearest, np.arange(count))
+    families = np.arange(count)
+    while True:
+        lowest = np.minimum(families, families[target])
+        np.minimum.at(lowest, target, lowest.copy())
+        if (lowest == families).all():
+            break
+        families = lowest
+    return np.unique(families, return_inverse=True)[1]
 
 
 def _most(numbers: NDArray[np.int64]) -> list[tuple[int, float]]:
@@ -140,9 +146,9 @@ class _Drawn:
     """What draws show of the point of a report."""
 
     report: GalleryReport
-    rates: GalleryRates
+    rates: VersionRates
     draws: Mapping[str, Draws]
-    snapshot: AnyPhotos
+    snapshot: Photos
 
     def values(self) -> dict[str, Any]:
         """Return the values of the template."""
@@ -158,13 +164,13 @@ class _Drawn:
             "families": families,
             "returned": returned,
             "look_alikes": self.pairs(own, np.argsort(own.distances, kind="stable"), own.nearest),
-            "duplicates": self.pairs(own, np.flatnonzero(own.duplicates != NOBODY), own.duplicates),
+            "duplicates": self.pairs(own, np.flatnonzero(own.is_copied), own.duplicates),
         }
 
     @cached_property
     def mated(self) -> Draws | None:
         """The draws whose item has another photo: labelled queries if there are any, else own ones."""
-        name = LABELLED if self.report.point.evidence.get("tpir_of") == "labelled queries" else OWN
+        name = LABELLED if self.report.point.rates.tpir_of == LABELLED_QUERIES else OWN
         return self.draws.get(name) if name in self.draws and np.isfinite(self.draws[name].own).any() else None
 
     @cached_property
@@ -227,7 +233,7 @@ class _Drawn:
         point = self.report.point
         rows: list[tuple[str, ...]] = []
         for name, draws in self.draws.items():
-            drawn = DrawnDistances.of({name: draws}, shift=Shift.of(point))
+            drawn = DrawnDistances.of({name: draws}, shift=point.shift)
             if name != REFERENCE and drawn.items:
                 rates = percent(drawn.fpir(point.threshold)), percent(drawn.fpir_upper(point.threshold))
                 rows.append((SOURCES.get(name, name), f"{drawn.items:,}", f"{len(drawn.distances):,}", *rates))
@@ -235,12 +241,12 @@ class _Drawn:
 
     def kinds(self, own: Draws) -> list[tuple[str, ...]]:
         """Return the rates of each kind of item, a group or the folder above the item, where there are several."""
-        places = np.searchsorted(self.snapshot.seqs, own.seqs).tolist()
-        groups = np.array([str(self.snapshot.photo(place)[2].get(GROUP) or "") for place in places])
+        stored = self.snapshot.photos_at(self.snapshot.positions(own.ids.tolist()))
+        groups = np.array([str(metadata.get(GROUP) or "") for *_, metadata in stored])
         rows: list[tuple[str, ...]] = []
         for name in sorted(set(groups.tolist()) - {""}):
             each = replace(own.where(groups == name), groups=own.items[groups == name])
-            drawn = DrawnDistances.of({OWN: each}, shift=Shift.of(self.report.point))
+            drawn = DrawnDistances.of({OWN: each}, shift=self.report.point.shift)
             mated = own.where((groups == name) & np.isfinite(own.own))
             if drawn.items < KIND_ITEMS or not len(mated):
                 continue
@@ -249,15 +255,14 @@ class _Drawn:
             rows.append((name, f"{drawn.items:,}", *rates))
         return rows if len(rows) > 1 else []
 
-    def pairs(self, draws: Draws, rows: NDArray[np.int64], others: NDArray[np.int64]) -> list[dict[str, Any]]:
-        """Return cards of draws with another photo (n,), by seq; each pair of items is shown once."""
+    def pairs(self, draws: Draws, rows: NDArray[np.int64], others: NDArray[np.str_]) -> list[dict[str, Any]]:
+        """Return cards of draws with another photo (n,), by id; each pair of items is shown once."""
         cards: list[dict[str, Any]] = []
         seen: set[frozenset[str]] = set()
         for row in rows.tolist():
-            place = int(np.searchsorted(self.snapshot.seqs, others[row]))
-            if len(cards) == SHOWN or others[row] == NOBODY:
+            if len(cards) == SHOWN or not others[row]:
                 break
-            photo_id, item_id = self.snapshot.photo(place)[:2]
+            ((photo_id, item_id, _),) = self.snapshot.photos_at(self.snapshot.positions([str(others[row])]))
             pair = frozenset((str(draws.items[row]), item_id))
             if pair not in seen:
                 apart = f", {draws.distances[row]:.3f} apart" if others is draws.nearest else ""
@@ -267,10 +272,10 @@ class _Drawn:
 
     def false_matches(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return cards of the families of similar items with the most false matches, and of the items returned most."""
-        draws, shift = self.draws.get(OWN, Draws.none()), Shift.of(self.report.point).applied
+        draws, shift = self.draws.get(OWN, Draws.none()), self.report.point.shift.applied
         if not len(draws):
             return [], []
-        usable = np.flatnonzero(np.isfinite(draws.distances) & (draws.duplicates == NOBODY))
+        usable = np.flatnonzero(np.isfinite(draws.distances) & ~draws.is_copied)
         usable = usable[np.argsort(-draws.distances[usable], kind="stable")]
         names, codes = np.unique(np.r_[draws.items[usable], draws.nearest_items[usable]], return_inverse=True)
         asked, other = np.split(codes, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,8 +14,8 @@ from index.search.distance import accepts
 from index.snapshot import Neighbour
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embeddings
-from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.threshold.error_rates import GalleryRates
+from retrieval.measuring.point import Point
+from retrieval.measuring.rates import VersionRates
 
 from .looks import Look, Options
 from .result import (
@@ -40,50 +41,50 @@ EXPLAINED = 5  # items in an explanation
 
 
 @dataclass(frozen=True)
-class Served:
-    """The operating point that decides queries in one gallery version, and the rates measured there."""
+class Listed:
+    """The neighbours of one query as matches, best first, and which of them the threshold accepts."""
 
-    point: OperatingPoint
-    version: int
-    rates: GalleryRates | None  # None if they were not measured: then there are no p-values
-    status: str  # of the threshold, as in `SearchResult`
+    matches: tuple[Match, ...]
+    within: tuple[bool, ...]  # the threshold
+    near: tuple[bool, ...]  # the distance up to which a question is worth it
+    are_twins: bool  # whether the first two items look like one under two ids, and are worth a question
 
-    def match(self, neighbour: Neighbour) -> Match:
-        """Return a neighbour as a match, with its p-value."""
-        return match_of(neighbour, None if self.rates is None else self.rates.p_value(neighbour.distance))
+    @classmethod
+    def of(cls, neighbours: Sequence[Neighbour], point: Point, rates: VersionRates | None) -> Listed:
+        """Return neighbours as the operating point of their gallery and its rates decide."""
+        distances = np.array([neighbour.distance for neighbour in neighbours])
+        within = accepts(distances, point.threshold).tolist()
+        p_values = [None] * len(neighbours) if rates is None else rates.p_values(distances).tolist()
+        matches = tuple(map(match_of, neighbours, p_values))
+        perhaps = point.perhaps if rates is not None else None
+        near = accepts(distances, -math.inf if perhaps is None else perhaps.within).tolist()
+        pair = frozenset(match.item_id for match in matches[:2])
+        are_twins = rates is not None and pair in rates.twins and (within[0] or near[0])
+        return cls(matches, tuple(within), tuple(near), are_twins)
 
-    def divided(self, neighbours: Sequence[Neighbour], review: float) -> tuple[tuple[Match, ...], tuple[Match, ...]]:
+    @property
+    def is_perhaps(self) -> bool:
+        """Whether the first item is worth a question if it is no match."""
+        return any(self.near[:1])
+
+    def divided(self, review: float | None) -> tuple[tuple[Match, ...], tuple[Match, ...]]:
         """Return the matches, which are within the threshold, and the others whose p-value is at most `review`.
 
-        Of two items that look like one under two ids none is a match, but both are for review.
+        Without `review`, the others are those up to the distance at which a question is worth it. Of two items that
+        look like one under two ids none is a match, but both are for review.
         """
-        listed = [self.match(neighbour) for neighbour in neighbours]
-
-        def is_match(match: Match) -> bool:
-            return bool(accepts(match.distance, self.point.threshold))
-
-        def is_near(match: Match) -> bool:
-            return match.p_value is not None and match.p_value <= review
-
-        if self.are_twins(neighbours):
-            return (), (*listed[:2], *(match for match in listed[2:] if is_match(match) or is_near(match)))
-        matches = tuple(filter(is_match, listed))
-        others = tuple(match for match in listed if is_near(match) and not is_match(match))
-        if not matches and not others and self.is_perhaps(neighbours):
-            others = (listed[0],)
+        pairs = list(zip(self.matches, self.within, strict=True))
+        near = self.near
+        if review is not None:
+            near = tuple(match.p_value is not None and match.p_value <= review for match in self.matches)
+        if self.are_twins:
+            shown = (match for (match, within), is_near in zip(pairs[2:], near[2:], strict=True) if within or is_near)
+            return (), (*self.matches[:2], *shown)
+        matches = tuple(match for match, within in pairs if within)
+        others = tuple(match for (match, within), is_near in zip(pairs, near, strict=True) if is_near and not within)
+        if not matches and not others and self.is_perhaps:
+            others = self.matches[:1]
         return matches, others
-
-    def is_perhaps(self, neighbours: Sequence[Neighbour]) -> bool:
-        """Return whether the first item is worth a question, by the rule of the operating point."""
-        rule = self.point.evidence.get("perhaps") if self.rates is not None else None
-        return bool(neighbours and rule and accepts(neighbours[0].distance, rule["within"]))
-
-    def are_twins(self, neighbours: Sequence[Neighbour]) -> bool:
-        """Return whether the first two items look like one under two ids and are near enough for a question."""
-        pair = frozenset(neighbour.item_id for neighbour in neighbours[:2])
-        if self.rates is None or pair not in self.rates.twins:
-            return False
-        return bool(accepts(neighbours[0].distance, self.point.threshold)) or self.is_perhaps(neighbours)
 
 
 def match_of(neighbour: Neighbour, p_value: float | None = None) -> Match:
@@ -93,47 +94,49 @@ def match_of(neighbour: Neighbour, p_value: float | None = None) -> Match:
 
 @dataclass(frozen=True)
 class Answers:
-    """Makes the answers of one search."""
+    """Makes the answers of one search, by the operating point of the gallery version that was searched."""
 
     bundle: Bundle
     gallery: AnyGallery
     options: Options
-    served: Served
+    point: Point
+    version: int
+    rates: VersionRates | None  # None if they were not measured: then there are no p-values
 
     def answer(self, made: Embeddings, neighbours: Sequence[Neighbour], look: Look | None = None) -> SearchResult:
         """Return the answer to one query with vector (1, d), given its neighbours."""
-        served, top_k = self.served, self.options.top_k
-        point, twins = served.point, served.are_twins(neighbours)
-        matches, review = served.divided(neighbours, self.options.review)
+        point, top_k = self.point, self.options.top_k
+        listed = Listed.of(neighbours, point, self.rates)
+        matches, review = listed.divided(self.options.review)
+        norm = float(made.certainties[0])
         decision: Decision = MATCH if matches else NO_MATCH if point.decides else RANKED
-        if decision == NO_MATCH and (twins or served.is_perhaps(neighbours)):
+        if decision == NO_MATCH and (listed.are_twins or listed.is_perhaps):
             decision = PERHAPS
         return SearchResult(
             matches=matches[:top_k],
             decision=decision,
-            reason="" if matches else TWINS if twins else self._reason(neighbours),
+            reason="" if matches else TWINS if listed.are_twins else self._reason(neighbours),
             threshold=point.threshold_or_none,
             nearest_distance=neighbours[0].distance if neighbours else None,
-            certainty=float(made.certainties[0]),
-            nearest=served.match(neighbours[0]) if neighbours else None,
+            nearest=listed.matches[0] if neighbours else None,
             bundle_id=self.bundle.bundle_id,
-            gallery_version=served.version,
-            ranked=() if point.decides else tuple(served.match(n) for n in neighbours[:top_k]),
-            threshold_status=served.status,  # type: ignore[arg-type]
-            review=review[: max(0, (max(2, top_k) if twins else top_k) - len(matches))],
-            p_value_without_filter=self.options.where is not None and served.rates is not None,
+            gallery_version=self.version,
+            ranked=() if point.decides else listed.matches[:top_k],
+            threshold_status=point.served_status,  # type: ignore[arg-type]
+            review=review[: max(0, (max(2, top_k) if listed.are_twins else top_k) - len(matches))],
+            p_value_without_filter=self.options.where is not None and self.rates is not None,
             box=None if look is None else look.box,
+            norm=norm if self.bundle.tells_norms else None,
+            embedding_norm=norm,
             appearance=None if look is None else look.appearance,
             explanation=self._explanation(neighbours, look) if self.options.explain else None,
         )
 
     def _explanation(self, neighbours: Sequence[Neighbour], look: Look | None) -> Explanation:
         """Return the evidence behind an answer."""
-        shown = [(near, near.evidence) for near in neighbours[:EXPLAINED]]
         items = tuple(
-            Evidence(near.item_id, near.photo_id, evidence.photo, evidence.mean, evidence.inliers)
-            for near, evidence in shown
-            if evidence is not None
+            Evidence(near.item_id, near.photo_id, near.photo_distance, near.mean_distance, near.inliers)
+            for near in neighbours[:EXPLAINED]
         )
         return Explanation(items, self._places(neighbours[0], look) if items and items[0].inliers else ())
 
@@ -151,7 +154,7 @@ class Answers:
 
     def _reason(self, neighbours: Sequence[Neighbour]) -> Reason:
         """Return the reason for an answer without a match."""
-        if not self.served.point.decides:
+        if not self.point.decides:
             return UNCALIBRATED
         if not neighbours:
             return GALLERY_EMPTY if self.options.where is None or not len(self.gallery) else FILTERED_OUT

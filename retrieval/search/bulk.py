@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from index.groups import GROUP, group_of, groups_by_item
 from index.location import AnyGallery
-from index.search.leave_one_out import groups_by_item
-from index.snapshot import GROUP, group_of
+from index.photos import CONTENT
 from retrieval.bundle.fitted import content_hash
 from retrieval.catalogue.photos import LABELS, QUERIES, UNLABELLED, Labels, Photo
 from retrieval.catalogue.read import is_table, photos_of, read_catalogue
@@ -20,7 +20,6 @@ from retrieval.catalogue.remote import is_url, remote, shown
 from retrieval.errors import DataError, ImageRefused, InvalidParameter
 from retrieval.images import Source, crop, open_image
 from retrieval.images.formats import SUFFIXES
-from retrieval.indexing.worker import CONTENT
 from retrieval.process import cores
 from retrieval.retriever import Retriever
 from retrieval.text import as_utf8
@@ -135,7 +134,7 @@ def answer_photos(
 ) -> Iterator[Line]:
     """Yield the answers to photos as JSON objects, in order, and count them; with `truth` their items are known."""
     gallery = retriever.gallery
-    groups = groups_by_item(gallery) if truth else {}
+    groups = groups_by_item(gallery.values(GROUP)) if truth else {}
     known_groups = frozenset(groups.values()) - {""}
     hashes = frozenset(digest for *_, digest in gallery.values(CONTENT) if digest) if truth else ()
 

@@ -20,7 +20,7 @@ from retrieval.errors import ImageRefused, InvalidParameter
 from retrieval.images import Appearance, Source, open_image
 
 from .boxes import check_bbox, cropped
-from .result import REVIEW_P, BBox
+from .result import BBox
 
 MOST_MATCHES = 100  # per search
 MOST_QUERY_PHOTOS = 4  # photos of one query
@@ -34,7 +34,7 @@ class Options:
     top_k: int = 10
     where: str | None = None
     explain: bool = False
-    review: float = REVIEW_P
+    review: float | None = None  # p-value up to which items are listed for review; None: where a question is worth it
     left_out: Collection[str] = ()  # ids of photos
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class Options:
             raise InvalidParameter("where", f"be a text of at most {MOST_WHERE} characters", told)
         if self.left_out and where is not None:
             raise InvalidParameter("left_out", "be empty in a search with a filter", len(self.left_out))
-        if not isinstance(review, Real) or not 0 <= review <= 1:
+        if review is not None and not (isinstance(review, Real) and 0 <= review <= 1):
             raise InvalidParameter("review", "lie between 0 and 1", review)
 
 

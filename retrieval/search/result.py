@@ -24,7 +24,6 @@ BEYOND_THRESHOLD: Literal["beyond_threshold"] = "beyond_threshold"
 TWINS: Literal["twins"] = "twins"
 FILTERED_OUT: Literal["filtered_out"] = "filtered_out"
 GALLERY_EMPTY: Literal["gallery_empty"] = "gallery_empty"
-REVIEW_P = 0.25  # default limit of the p-value of candidates for review
 
 BBox = tuple[float, float, float, float]  # left, upper, right, lower in pixels of the upright photo
 Decision = Literal["match", "perhaps", "no_match", "ranked"]
@@ -108,7 +107,6 @@ class SearchResult:
         float | None, Field(description="The gallery's, or the bundle's; null if neither has one for this query.")
     ]
     nearest_distance: Annotated[float | None, Field(description="Null if no photo was compared.")]
-    certainty: Annotated[float, Field(description="The norm of the embedding: how sure the model is of the photo.")]
     nearest: Annotated[Match | None, Field(description="The closest item, match or not.")]
     bundle_id: str
     gallery_version: int
@@ -130,6 +128,10 @@ class SearchResult:
     box: Annotated[
         BBox | None, Field(description="The part that was searched: left, upper, right, lower in pixels; null: all.")
     ] = None
+    norm: Annotated[
+        float | None,
+        Field(description="The norm of the embedding, if the model was trained with vmf_nca; null for other models."),
+    ] = None
     timings_ms: Annotated[
         dict[str, float],
         Field(description="queue, decode, embed, search."),
@@ -138,6 +140,9 @@ class SearchResult:
     request_id: Annotated[str, Field(description="Of an answer by HTTP, for feedback.")] = field(
         default="", compare=False
     )
+    embedding_norm: Annotated[SkipJsonSchema[SkipValidation[float | None]], Field(exclude=True)] = field(
+        default=None, compare=False
+    )  # of any model, for the drift monitor
     appearance: Annotated[SkipJsonSchema[SkipValidation[Appearance | None]], Field(exclude=True)] = field(
         default=None, compare=False
     )
@@ -162,7 +167,7 @@ class SearchResult:
         return self.matches or self.ranked
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the answer as plain JSON values, without the appearance."""
+        """Return the answer as plain JSON values, without what only the drift monitor reads."""
         return dict(RESULT.dump_python(self, mode="json"))
 
 

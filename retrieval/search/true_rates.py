@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.snapshot import group_of
+from index.groups import group_of
 from retrieval.errors import counted, photos_of_items
-from retrieval.threshold.bounds import binomial_bound
+from retrieval.measuring.bounds import binomial_bound
 
 from .result import RANKED, Match, SearchResult
 

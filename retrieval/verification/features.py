@@ -8,15 +8,12 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.errors import GalleryCorrupt, InvalidParameter
-
-if TYPE_CHECKING:
-    from retrieval.bundle.bundle import Bundle
 
 LENGTH = 128  # numbers of a descriptor
 UNIT = 512  # Euclidean length of a descriptor
@@ -113,11 +110,6 @@ class PackedFeatures:
     """The format of `LocalFeatures.pack`, with the size of the vocabulary, `words`, if it is known."""
 
     words: int | None = None
-
-    @classmethod
-    def of(cls, bundle: Bundle) -> PackedFeatures | None:
-        """Return the format of the features that a bundle computes, None if it computes none."""
-        return None if bundle.verifier is None else cls(len(bundle.verifier.vocabulary.weights))
 
     def problem(self, features: bytes) -> str:
         """Return what is wrong with the features of a photo, "" if nothing is."""

@@ -9,7 +9,6 @@ import os
 import re
 import time
 from collections.abc import Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
@@ -18,10 +17,10 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retrieval.errors import command
-from serving.api.problems import problem
 from serving.ops.metrics import Metrics
+from serving.problems import problem
 
-from .keys import ADMIN, SEARCH, Key, KeyRing
+from .keys import ADMIN, CALLER, SEARCH, Caller, Key, KeyRing
 
 log = logging.getLogger("retrieval.access")
 PROBES = ("/healthz", "/readyz")  # open without a key: they reveal nothing
@@ -52,23 +51,6 @@ SECURITY_HEADERS = {  # security headers of the page and of the endpoint
     ]
     for endpoint, csp in ((False, PAGE_CSP), (True, ENDPOINT_CSP))
 }
-
-
-@dataclass(frozen=True)
-class Caller:
-    """Holder of an API key, or an anonymous client of a server without keys."""
-
-    key: str = ""  # name of the key
-    is_admin: bool = False
-
-    @property
-    def actor(self) -> str:
-        """Name for the gallery's change log."""
-        return self.key or "http"
-
-
-# of the current request, in the threads of the pool and the page too
-CALLER: ContextVar[Caller] = ContextVar("caller", default=Caller())  # noqa: B039 (it is frozen)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""API keys.
+"""API keys, and the callers who hold them.
 
 The key file holds hashes and is read again when it changes: keys are added and removed without a restart. A key is 256
 random bits, so an unsalted SHA-256 hash is enough. The scope `search` allows searching and reading; `admin` also
@@ -15,21 +15,19 @@ import os
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 
 from index.checks import check_actor
-from retrieval.errors import InvalidParameter, RetrievalError, command
+from retrieval.errors import InvalidParameter, command
 from retrieval.files import write_file
+from serving.errors import KeyFileError
 
 SEARCH, ADMIN = SCOPES = ("search", "admin")
 PREFIX = "rk_"  # makes leaked keys recognizable
-
-
-class KeyFileError(RetrievalError):
-    """The key file is missing or damaged."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,23 @@ class Key:
     def may(self, scope: str) -> bool:
         """Return whether the key covers a scope; `admin` covers all."""
         return self.scope in (scope, ADMIN)
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Holder of an API key, or an anonymous client of a server without keys."""
+
+    key: str = ""  # name of the key
+    is_admin: bool = False
+
+    @property
+    def actor(self) -> str:
+        """Name for the gallery's change log."""
+        return self.key or "http"
+
+
+# of the current request, in the threads of the pool and the page too
+CALLER: ContextVar[Caller] = ContextVar("caller", default=Caller())  # noqa: B039 (it is frozen)
 
 
 class KeyRing:

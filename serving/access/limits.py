@@ -1,4 +1,4 @@
-"""Limits on request bodies: their size, their arrival time and their number; and the errors of a server."""
+"""Limits on request bodies: their size, their arrival time and their number."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from collections import Counter
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from retrieval.errors import ImageTooLarge, RetrievalError
+from retrieval.errors import ImageTooLarge
 from retrieval.images import MAX_BYTES
-from serving.api.problems import problem, problem_response
+from serving.errors import TRY_AGAIN, Busy
+from serving.problems import problem, problem_response
 
 BATCH_BYTES = 64 * 2**20  # per batch of images
 CLIENT_BYTES, ALL_BYTES = 2 * BATCH_BYTES, 4 * BATCH_BYTES  # of bodies at once, per key or address and in all
@@ -21,33 +22,8 @@ OVERHEAD = 64 * 1024  # allowance for multipart framing
 BATCH_PATHS = ("/v1/search/batch", "/v1/search/photos")
 VERDICT_PATH = "/v1/feedback"  # its body holds no photo
 LENGTH = re.compile(rb"[0-9]{1,19}")  # Content-Length in bytes; int() rejects thousands of digits
-TRY_AGAIN = "Try again in a second"
 TOO_MANY = "the requests that are arriving have too many bytes together"
 CLOSE = {"Connection": "close"}  # the rest of the body is not read
-
-
-class Busy(RetrievalError):
-    """The queue or the upload store is full, or a search passed its deadline."""
-
-
-class NoSuchThing(RetrievalError):
-    """A photo, item or answer that does not exist."""
-
-
-class GalleryMismatch(RetrievalError):
-    """The served bundle does not compute the local features that the gallery keeps."""
-
-
-class ReadOnly(RetrievalError):
-    """The gallery is in a folder that the server may not write to."""
-
-
-class PartlyWritten(RetrievalError):
-    """The disk became full after a part of a table had been written."""
-
-
-class PhotoChanged(RetrievalError):
-    """A photo was changed since the client saw it, or is there although the request is to add a new one."""
 
 
 class BodyLimit:

@@ -19,8 +19,9 @@ from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import DiskFull, InvalidParameter, listed
 from retrieval.indexing.plan import SyncPlan, SyncSettings, plan_table, sync_table
 from retrieval.messages import Item, ItemPage, Photo, Removed, Stored, Synced
-from serving.access.guard import CALLER
-from serving.access.limits import NoSuchThing, PartlyWritten
+from serving.access.keys import CALLER
+from serving.errors import NotFound, PartlyWritten
+from serving.problems import problem
 from serving.service import Service, check_unchanged, etag_of
 
 from .bodies import (
@@ -36,7 +37,7 @@ from .bodies import (
     no_parameters,
     parsed,
 )
-from .problems import BODY, IMAGE, answers, body_of, errors, json_of, problem
+from .openapi import BODY, IMAGE, answers, body_of, errors, json_of
 from .search import public
 
 LISTED = 100  # photo_ids in the answer to a table
@@ -83,7 +84,7 @@ def item_routes(service: Service) -> APIRouter:
         """Return an item and its photos."""
         photos = service.retriever.gallery.photos(item_id)
         if not photos:
-            raise NoSuchThing(f"the gallery has no item {item_id}")
+            raise NotFound(f"the gallery has no item {item_id}")
         return {"item_id": item_id, "photos": [_photo(photo) for photo in photos]}
 
     @router.delete(
@@ -109,7 +110,7 @@ def photo_routes(service: Service) -> APIRouter:
         """Return a photo's item and metadata."""
         row = service.retriever.gallery.photo(photo_id)
         if row is None:
-            raise NoSuchThing(f"the gallery has no photo {photo_id}")
+            raise NotFound(f"the gallery has no photo {photo_id}")
         return _photo(row)
 
     @router.put(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from base64 import b64encode
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import cache, partial
@@ -28,16 +28,15 @@ from retrieval.messages import Info, Reloaded, Status
 from retrieval.reports.bundle_report import render_report, report_data
 from retrieval.reports.gallery_report import GalleryReport, render_gallery_report
 from retrieval.retriever import Retriever
-from retrieval.threshold.gallery_points import threshold_status
 from serving.access.guard import BUNDLE_REPORT_PATH, DOCS_PATH, REPORT_PATH
-from serving.launch import watch_shutdown
 from serving.ops.drift import Drift, drift_warning
+from serving.problems import STATUS, problem, problem_response
 from serving.service import Service
 
 from .admin import admin_routes
 from .bodies import broken_rule
 from .gallery import NO_QUERY, item_routes, photo_routes, sync_routes, thumbnail_routes
-from .problems import STATUS, answers, document, errors, problem, problem_response
+from .openapi import answers, document, errors
 from .search import feedback_routes, ranking_routes, search_routes
 
 log = logging.getLogger("retrieval.serving")
@@ -57,12 +56,13 @@ DESCRIPTION = (
 )
 
 
-def create_api(service: Service) -> FastAPI:
-    """Return the FastAPI application of a service."""
+def create_api(service: Service, on_start: Callable[[], None] | None = None) -> FastAPI:
+    """Return the FastAPI application of a service; `on_start` is called when the server starts."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        watch_shutdown()
+        if on_start is not None:
+            on_start()
         await to_thread.run_sync(service.start)
         yield
         await to_thread.run_sync(service.stop)
@@ -111,8 +111,8 @@ def state_routes(service: Service) -> APIRouter:
                 "the reload was refused",
                 "The current bundle and gallery stay in service; the server's log says why.",
             )
-        told = {"before": _identity(before), "after": _identity(after)}
-        return {name: {when: facts[name] for when, facts in told.items()} for name in told["before"]}
+        old, new = _identity(before), _identity(after)
+        return {name: {"before": old[name], "after": new[name]} for name in old}
 
     @router.get("/metrics", response_class=Response, responses=answers("text/plain") | errors())
     def metrics() -> Response:
@@ -149,14 +149,14 @@ def report_routes(service: Service) -> APIRouter:
     def report() -> Response:
         """Return the report on the threshold that serves and its error rates, as HTML."""
         retriever = service.retriever
-        told = GalleryReport.of(retriever.bundle, retriever.gallery, retriever.point)
-        return _html(render_gallery_report(told, live=_live(retriever, service.drift.state())))
+        contents = GalleryReport.of(retriever.bundle, retriever.gallery, retriever.point)
+        return _html(render_gallery_report(contents, live=_live(retriever, service.drift.state())))
 
     @router.get(BUNDLE_REPORT_PATH, response_class=Response, responses=answers("text/html") | errors(404))
     def bundle_report() -> Response:
         """Return the report on the bundle's own threshold, made from its data: its HTML could be anybody's."""
-        told = report_data(service.retriever.bundle)
-        return problem(404, "the bundle has no report") if told is None else _html(render_report(told))
+        data = report_data(service.retriever.bundle)
+        return problem(404, "the bundle has no report") if data is None else _html(render_report(data))
 
     return router
 
@@ -189,8 +189,8 @@ def server_info(service: Service) -> dict[str, Any]:
     """Return the state of a service as plain JSON values."""
     retriever, drifts = service.retriever, service.drift.state()
     bundle, gallery = retriever.bundle, retriever.gallery
-    point, rates = retriever.measured()
-    drifted, warning = drift_warning(drifts), retriever.warning()
+    point, rates = retriever.gallery_point.measured()
+    drifted, warning = drift_warning(drifts), retriever.gallery_point.warning()
     return {
         "bundle_id": bundle.bundle_id,
         "embedding_id": bundle.embedding_id,
@@ -198,8 +198,8 @@ def server_info(service: Service) -> dict[str, Any]:
         "status": point.status,
         "target_fpir": point.target_fpir,
         "item_distance": bundle.item_distance.to_dict(),
-        "evidence": dict(point.evidence),
-        "threshold_status": threshold_status(point, bundle),
+        "evidence": point.evidence,
+        "threshold_status": point.served_status,
         "in_gallery": None if rates is None else {**rates.to_dict(point), "warning": warning},
         "gallery": {
             "version": gallery.version,
@@ -208,27 +208,29 @@ def server_info(service: Service) -> dict[str, Any]:
             "index": gallery.index(),
             "columns": gallery.columns(),
         },
-        "warnings": [f"{told}." for told in (warning, drifted) if told],
+        "warnings": [f"{text}." for text in (warning, drifted) if text],
         "drift": {"warning": drifted, "statistics": [asdict(drift) for drift in drifts]},
     }
 
 
 def _identity(retriever: Retriever) -> dict[str, Any]:
     """Return what was searched last, for the answer to a reload: the gallery before may not be readable any more."""
-    version, point, _ = retriever.last
+    version, point, _ = retriever.gallery_point.last
     return {
         "bundle_id": retriever.bundle.bundle_id,
         "gallery_version": version,
         "threshold": point.threshold_or_none,
-        "threshold_status": threshold_status(point, retriever.bundle),
+        "threshold_status": point.served_status,
     }
 
 
 def _live(retriever: Retriever, drifts: Sequence[Drift]) -> dict[str, Any]:
     """Return what the report tells of live photos."""
-    told = "Recent photos differ from those that the rates were measured with" if drift_warning(drifts) else ""
+    differs = drift_warning(drifts) != ""
     return {
-        "told": told or "No drift was found",
+        "told": "Recent photos differ from those that the rates were measured with"
+        if differs
+        else "No drift was found",
         "searches": f"{max((drift.searches for drift in drifts), default=0):,}",
         "rows": [
             (drift.statistic.replace("_", " "), _number(drift.median), _number(drift.reference_median), _verdict(drift))

@@ -14,6 +14,7 @@ from retrieval.messages import BatchAnswer, Problem, Recorded
 from retrieval.search.boxes import check_bbox, parse_bbox
 from retrieval.search.looks import MOST_QUERY_PHOTOS
 from retrieval.search.result import RESULT, Match, SearchResult
+from serving.problems import problem_response
 from serving.service import Service
 
 from .bodies import (
@@ -29,7 +30,7 @@ from .bodies import (
     is_json,
     parsed,
 )
-from .problems import BODY, IMAGE, body_of, errors, problem_response
+from .openapi import BODY, IMAGE, body_of, errors
 
 
 def search_routes(service: Service) -> APIRouter:
@@ -44,22 +45,22 @@ def search_routes(service: Service) -> APIRouter:
     )
     async def search(request: Request, query: Annotated[PhotoQuery, Query()]) -> Response:
         """Search with one photo or a part: send the raw image, a form with the file `image`, or JSON with base64."""
-        asked: Explained = query
+        options: Explained = query
         if is_json(request):
             if request.query_params:
                 raise InvalidParameter(
                     "query parameter", "be a field of the JSON body", ", ".join(request.query_params)
                 )
-            asked = body = await parsed(request, SearchRequest)
+            options = body = await parsed(request, SearchRequest)
             image, part = decoded(body.image), None if body.bbox is None else check_bbox(body.bbox)
         else:
             part = None if query.bbox is None else parse_bbox(query.bbox)
             image = await image_of(request)
         request_id = request.state.request_id
         result = await service.search(
-            image, bbox=part, top_k=asked.top_k, where=asked.where, explain=asked.explain, request_id=request_id
+            image, bbox=part, top_k=options.top_k, where=options.where, explain=options.explain, request_id=request_id
         )
-        return _json(RESULT.dump_json(shown(result, request_id, asked.fields)))
+        return _json(RESULT.dump_json(shown(result, request_id, options.fields)))
 
     @router.post(
         "/search/batch",

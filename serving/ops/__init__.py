@@ -1,1 +1,1 @@
-"""Metrics and drift monitoring."""
+"""Logs, metrics, drift monitor and readiness."""

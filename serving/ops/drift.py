@@ -1,6 +1,6 @@
 """Drift monitor: compare live photos with those the threshold was calibrated on.
 
-Certainty and appearance are compared with the calibration photos. Nearest distances are compared with the first 2,000
+Norm and appearance are compared with the calibration photos. Nearest distances are compared with the first 2,000
 live searches, because a catalogue may legitimately differ from the calibration items; the calibration median is
 reported too. The effect is the two-sample Kolmogorov-Smirnov statistic: the largest difference between the empirical
 distribution functions. An alarm needs a minimum number of searches and a minimum effect.
@@ -24,8 +24,8 @@ WINDOW = 1000  # newest searches compared
 LEAST = 200  # minimum number of searches and of reference values
 EFFECT = 0.25  # alarm above this statistic; chance alone reaches 0.12 with 200 against 200 values
 FIRST = 2000  # first live searches, the reference of nearest distances
-CERTAINTY, NEAREST = "certainty", "nearest_distance"
-STATISTICS = (CERTAINTY, *(field.name for field in fields(Appearance)), NEAREST)
+NORM, NEAREST = "norm", "nearest_distance"
+STATISTICS = (NORM, *(field.name for field in fields(Appearance)), NEAREST)
 
 Floats = NDArray[np.float64]
 
@@ -55,7 +55,7 @@ class DriftMonitor:
 
     def observe(self, result: SearchResult) -> None:
         """Record the statistics of an answer."""
-        values = {CERTAINTY: result.certainty}
+        values = {} if result.embedding_norm is None else {NORM: result.embedding_norm}
         if result.appearance is not None:
             values |= vars(result.appearance)
         with self._guard:
@@ -94,11 +94,11 @@ def drift_warning(drifts: Sequence[Drift]) -> str:
     )
 
 
-def largest_difference(one: Floats, other: Floats) -> float:
+def largest_difference(first: Floats, second: Floats) -> float:
     """Return the two-sample Kolmogorov-Smirnov statistic of two samples."""
-    one, other = np.sort(one), np.sort(other)
-    values = np.concatenate([one, other])
-    below = [np.searchsorted(sample, values, side="right") / len(sample) for sample in (one, other)]
+    first, second = np.sort(first), np.sort(second)
+    values = np.concatenate([first, second])
+    below = [np.searchsorted(sample, values, side="right") / len(sample) for sample in (first, second)]
     return float(np.abs(below[0] - below[1]).max())
 
 
@@ -108,7 +108,7 @@ def _calibration(bundle: Bundle) -> dict[str, Floats]:
         return {}
     names = [field.name for field in fields(Appearance)]
     return {
-        CERTAINTY: searches.certainties.astype(np.float64),
+        NORM: searches.certainties.astype(np.float64),
         NEAREST: np.minimum(searches.scores.own, searches.scores.impostor),
         **dict(zip(names, searches.appearances.T.astype(np.float64), strict=True)),
     }

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+from retrieval.retriever import Retriever
 from retrieval.search.result import SearchResult
+from serving.pool import SearchPool
 
-if TYPE_CHECKING:
-    from serving.service import Service
+from .drift import DriftMonitor
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # variable of prometheus_client: a folder with the counts of all processes
 METRICS = (  # names without the suffixes that Prometheus appends
@@ -22,7 +23,7 @@ METRICS = (  # names without the suffixes that Prometheus appends
     "retrieval_request_seconds",
     "retrieval_stage_seconds",
     "retrieval_decisions",
-    "retrieval_certainty",
+    "retrieval_norm",
     "retrieval_nearest_distance",
     "retrieval_busy",
     "retrieval_reloads",
@@ -42,8 +43,16 @@ METRICS = (  # names without the suffixes that Prometheus appends
     "retrieval_bundle_info",
 )
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-CERTAINTIES = tuple(float(2 ** (i / 2)) for i in range(-4, 17))  # 0.25 to 256
+NORMS = tuple(float(2 ** (i / 2)) for i in range(-4, 17))  # 0.25 to 256
 DISTANCES = tuple(i / 20 for i in range(1, 41))  # up to 2
+
+
+class Serving(Protocol):
+    """What gauges are read from."""
+
+    retriever: Retriever
+    pool: SearchPool
+    drift: DriftMonitor
 
 
 class Metrics:
@@ -64,7 +73,7 @@ class Metrics:
             "retrieval_stage_seconds", "Time of a search's stages.", ["stage"], buckets=SECONDS, **made
         )
         self._decisions = Counter("retrieval_decisions", "Answers by decision.", ["decision", "reason"], **made)
-        self._certainty = Histogram("retrieval_certainty", "Certainty of the photos.", buckets=CERTAINTIES, **made)
+        self._norm = Histogram("retrieval_norm", "Norm of the embeddings.", buckets=NORMS, **made)
         self._nearest = Histogram(
             "retrieval_nearest_distance", "Distance to the nearest item.", buckets=DISTANCES, **made
         )
@@ -76,7 +85,7 @@ class Metrics:
         self._by_route: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._by_stage: dict[str, Histogram] = {}
 
-    def watch(self, service: Service) -> None:
+    def watch(self, service: Serving) -> None:
         """Register gauges that are read from a service at each scrape."""
         self.registry.register(_State(service))
 
@@ -90,8 +99,9 @@ class Metrics:
         metrics[1].observe(seconds)
 
     def answer(self, result: SearchResult) -> None:
-        """Record a search result: stage times, decision, certainty and nearest distance."""
-        self._certainty.observe(result.certainty)
+        """Record a search result: stage times, decision, norm and nearest distance."""
+        if result.embedding_norm is not None:
+            self._norm.observe(result.embedding_norm)
         if result.nearest_distance is not None:
             self._nearest.observe(result.nearest_distance)
         for stage, milliseconds in result.timings_ms.items():
@@ -108,7 +118,7 @@ class Metrics:
 class _State(Collector):
     """Collector of gauges that are read from a service."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Serving) -> None:
         self._service = service
 
     def describe(self) -> Iterable[Metric]:
@@ -118,7 +128,7 @@ class _State(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges."""
         retriever = self._service.retriever
-        point, rates = retriever.measured()
+        point, rates = retriever.gallery_point.measured()
         pool = self._service.pool
         numbers = {
             "queue_depth": ("Searches waiting for a thread.", pool.waiting),
@@ -137,7 +147,7 @@ class _State(Collector):
             numbers["fpir_upper"] = ("Upper 95 % bound on the FPIR.", rates.fpir_upper(point.threshold))
         numbers["gallery_outgrown"] = (
             "1 if the gallery has more items than the threshold was set for.",
-            retriever.outgrown,
+            retriever.gallery_point.outgrown,
         )
         for name, (text, number) in numbers.items():
             yield GaugeMetricFamily(f"retrieval_{name}", text, value=float(number))

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from retrieval.bundle.operating_point import CERTIFIED
+from retrieval.measuring.point import CERTIFIED
 from retrieval.retriever import Retriever
 from retrieval.search.result import (
     FILTERED_OUT,
@@ -50,15 +50,15 @@ def header_html(retriever: Retriever, *, drift: bool = False) -> str:
 
     `drift`: whether recent photos differ from those that the rates were measured with.
     """
-    point, rates = retriever.measured()
-    evidence, wrong, most = point.evidence, point.target_fpir, None
+    point, rates = retriever.gallery_point.measured()
+    wrong, most = point.target_fpir, None
     if rates is not None and not (point.status == CERTIFIED and not rates.broken(point)):
         wrong, most = rates.expected(point.threshold), rates.fpir_upper(point.threshold)
-    found = evidence.get("tpir") if point.evidence.get("anchored") else None
+    found = point.rates.tpir if point.is_anchored else None
     warnings = {
         "That is more than intended, because the catalogue has changed.": rates is not None and rates.broken(point),
-        "The catalogue has changed since this was measured.": retriever.unmeasured,
-        "That is more than intended, because the catalogue has grown.": retriever.outgrown,
+        "The catalogue has changed since this was measured.": retriever.gallery_point.unmeasured,
+        "That is more than intended, because the catalogue has grown.": retriever.gallery_point.outgrown,
         "Recent photos look different from those that this was measured with.": drift,
     }
     return (

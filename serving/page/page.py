@@ -17,20 +17,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from fastapi import FastAPI
+from numpy.typing import NDArray
 from starlette.applications import Starlette
 
 from index.files import working_folder
 from index.gallery import Gallery
-from index.search.leave_one_out import evenly_spaced
+from index.snapshot import Snapshot
 from retrieval.errors import ImageRefused, ImageUnreadable, InvalidParameter, MissingDependency
 from retrieval.images import MAX_BYTES, open_image, read_file
 from retrieval.retriever import Retriever
 from retrieval.search.boxes import WINDOWS
 from retrieval.search.result import BBox
-from serving.access.limits import Busy, NoSuchThing
-from serving.api.problems import problem_response
+from serving.errors import Busy, NotFound
 from serving.ops.drift import drift_warning
+from serving.problems import problem_response
 from serving.service import Service
 
 from .answers import WAITING, answer_html, example_label, header_html, labels_html, parts_html, refused_html
@@ -173,8 +175,8 @@ class PageSearch:
             request_id=event.request_id,
         )
         judged = service.judged is not None and not left_out
-        rates = retriever.rates()
-        least_p = 0.0 if rates is None else rates.p_value(-1.0)
+        _, rates = retriever.gallery_point.measured()
+        least_p = 0.0 if rates is None else float(rates.p_values(np.array([-1.0]))[0])
         return answer_html(result, event.request_id if judged else "", least_p=least_p)
 
     async def _search_parts(self, data: bytes, *, left_out: Sequence[str]) -> str:
@@ -190,9 +192,16 @@ class PageSearch:
         event = EVENT.get()
         try:
             return await search(self._uploads.read(token, event.client))
-        except (ImageRefused, InvalidParameter, NoSuchThing, Busy) as error:
+        except (ImageRefused, InvalidParameter, NotFound, Busy) as error:
             event.status = problem_response(error).status_code
             return refused_html(str(error))
+
+
+def _evenly_spaced(snapshot: Snapshot, count: int) -> NDArray[np.int64]:
+    """Return the positions of up to `count` live photos, evenly spaced in insertion order."""
+    positions = np.flatnonzero(snapshot.live)
+    count = min(count, len(positions))
+    return np.asarray(positions[(2 * np.arange(count) + 1) * len(positions) // max(1, 2 * count)])
 
 
 def gallery_examples(retriever: Retriever) -> list[Example]:
@@ -204,7 +213,7 @@ def gallery_examples(retriever: Retriever) -> list[Example]:
     if not isinstance(gallery, Gallery):
         return []  # nothing can be left out
     now = gallery.snapshot()
-    chosen = evenly_spaced(now, OWN_EXAMPLES + UNKNOWN_EXAMPLES)
+    chosen = _evenly_spaced(now, OWN_EXAMPLES + UNKNOWN_EXAMPLES)
     for place, position in enumerate(chosen.tolist()):
         photo_id, item_id, _ = now.photo(position)
         jpeg = gallery.thumbnail(photo_id)

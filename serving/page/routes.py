@@ -31,7 +31,7 @@ from retrieval.errors import ImageUnreadable, InvalidParameter, RetrievalError
 from retrieval.images import MAX_BYTES
 from retrieval.images.formats import format_of
 from serving.api.bodies import images_of
-from serving.api.problems import ProblemResponse, problem, problem_response
+from serving.problems import ProblemResponse, problem, problem_response
 
 from .uploads import Uploads
 

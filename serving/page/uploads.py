@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 
-from serving.access.limits import TRY_AGAIN, Busy, NoSuchThing
+from serving.errors import TRY_AGAIN, Busy, NotFound
 
 KEPT_S = 900.0  # lifetime of a photo after its last use, in seconds
 LEAST = 64 * 1024  # minimum size that a photo counts, which bounds the number of photos
@@ -90,7 +90,7 @@ class Uploads:
 
         Raises
         ------
-        NoSuchThing
+        NotFound
             If no photo is stored under the token for this client and session.
         """
         with self._guard:
@@ -109,7 +109,7 @@ class Uploads:
             self._drop_session(client, session)
 
     def read(self, token: str, client: str) -> bytes:
-        """Return the bytes of a photo; raise NoSuchThing if none is stored for this client."""
+        """Return the bytes of a photo; raise NotFound if none is stored for this client."""
         with self._guard:
             return self._of(token, client).data
 
@@ -148,5 +148,5 @@ class Uploads:
             del self._held[token]
 
 
-def _missing() -> NoSuchThing:
-    return NoSuchThing("this photo is no longer stored", remedy="Upload it again")
+def _missing() -> NotFound:
+    return NotFound("this photo is no longer stored", remedy="Upload it again")

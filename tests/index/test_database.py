@@ -117,7 +117,7 @@ def test_sqlites_errors_are_ours(path: Path, database: Database) -> None:
     with pytest.raises(GalleryCorrupt, match="holds metadata that is not JSON"):
         database.rows("SELECT json_extract('{', '$.a')")
     with pytest.raises(GalleryCorrupt, match=r"holds '\{', which is not JSON"):
-        database.parse("{")
+        database._parse("{")
     database.close()
     path.write_bytes(b"no database" * 1000)
     with pytest.raises(GalleryCorrupt, match="is damaged"):

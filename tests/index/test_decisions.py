@@ -9,8 +9,10 @@ import pytest
 
 from index.ann.kinds import IVF, KINDS
 from index.errors import GalleryError
+from index.folder import GalleryFolder
 from index.gallery import Gallery
 from index.search.distance import plain_distance
+from index.upkeep.rebuild import compact
 
 from ..gallery_contents import contents
 from .vectors import DIM, filled, unit
@@ -107,13 +109,13 @@ def test_a_filter_is_of_the_version_that_is_searched(tmp_path: Path, monkeypatch
 def test_small_additions_then_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sixteenth single addition writes all of them as one segment; a rebuild starts from that one."""
     gallery, vectors = Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e"), unit(17)
-    other, compact = Gallery.open(tmp_path / "g", read_only=True), gallery._compact
+    other = Gallery.open(tmp_path / "g", read_only=True)
 
-    def read_first() -> None:
+    def read_first(folder: GalleryFolder) -> None:
         assert len(other) == i + 1  # the reader knows the version before its segments are combined
-        compact()
+        compact(folder)
 
-    monkeypatch.setattr(gallery, "_compact", read_first)
+    monkeypatch.setattr("index.gallery.compact", read_first)
     for i in range(16):
         gallery.add([f"p{i}"], [f"i{i}"], vectors[i : i + 1])
         assert len(other) == i + 1

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index import gallery as gallery_module
+from index import folder
 from index.errors import GalleryCorrupt, GalleryError, GalleryLocked, RetrievalError
 from index.gallery import Gallery
-from index.maintenance import _differing_rows
 from index.segments import _arrays, encode_row
+from index.upkeep.verify import _differing_rows
 
 from ..gallery_contents import contents
 from .vectors import DIM, features_of, filled, unit, with_features
@@ -111,7 +111,7 @@ def test_a_row_that_fails_its_checksum_is_one_problem_beside_those_of_other_rows
 def test_a_gallery_that_is_locked_is_not_changed_by_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gallery_module, "LOCK_S", 0.05)
+    monkeypatch.setattr(folder, "LOCK_S", 0.05)
     with filled(tmp_path / "g") as gallery, Gallery.open(tmp_path / "g") as other:
         before = gallery.version
         gallery.lock()

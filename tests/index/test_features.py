@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index import features, maintenance, transfer
+from index import features
 from index.errors import GalleryCorrupt, GalleryError, InvalidParameter
 from index.gallery import Gallery
 from index.location import open_or_create
-from index.transfer import export_photos, import_photos
+from index.upkeep import rebuild
 
 from .vectors import DIM, features_of, filled, unit, with_features
 
@@ -25,7 +25,7 @@ def check(gallery: Gallery, photos: int) -> None:
 
 
 def test_features_share_the_life_of_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "FEATURES_BLOCK", 3)
+    monkeypatch.setattr(rebuild, "FEATURES_BLOCK", 3)
     with with_features(tmp_path / "g") as gallery:
         assert (gallery.features_key, gallery._database.facts()["format"]) == ("f", "5")
         check(gallery, 40)
@@ -129,24 +129,6 @@ def test_vectors_of_a_gallery_with_features_are_checked_row_by_row(tmp_path: Pat
         file.write_bytes(vectors)
     with Gallery.open(tmp_path / "g", read_only=True) as gallery, pytest.raises(GalleryCorrupt, match="photo number 1"):
         gallery.search(unit(1), 1)
-
-
-def test_features_are_exported_and_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "FEATURES_BATCH", 7)
-    file = tmp_path / "g.parquet"
-    with with_features(tmp_path / "g") as gallery:
-        gallery.remove(photo_ids=["p3"])
-        assert export_photos(gallery, file) == 39
-    assert import_photos(file, tmp_path / "new").photos == 39
-    with Gallery.open(tmp_path / "new") as new:
-        assert new.features_key == "f"
-        check(new, 39)
-    assert import_photos(file, tmp_path / "new").photos == 39  # into the same gallery, again
-    with Gallery.open(tmp_path / "new") as new:
-        check(new, 39)
-    filled(tmp_path / "plain").close()
-    with pytest.raises(GalleryError, match="vectors or features of another model"):
-        import_photos(file, tmp_path / "plain")
 
 
 def test_open_or_create(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from index.gallery import Gallery
 from index.location import AnyGallery
 from index.milvus import PART, TEXTS, MilvusGallery
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
-from index.search.leave_one_out import DRAWS, OWN, Draws, KeptDraws, Probes, make_draws
+from index.search.leave_one_out import DRAWS, make_draws
+from retrieval.measuring.draws import OWN, AllDraws, Draws, Probes
 
 from .search.test_leave_one_out import CONTENT
 from .vectors import DIM, unit
@@ -26,7 +27,7 @@ def probes() -> dict[str, Probes]:
     return {"probe": Probes(unit(6, 77), [f"q{i}" for i in range(6)], ["i0", "i1", "x", "x", "i2", "y"])}
 
 
-def made_from(gallery: AnyGallery, distance: ItemDistance) -> KeptDraws:
+def made_from(gallery: AnyGallery, distance: ItemDistance) -> AllDraws:
     def is_fitted(item: str, content: str | None) -> bool:
         return item == "i3" or content == "fitted"
 

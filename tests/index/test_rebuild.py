@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index import gallery as gallery_module
-from index import maintenance
 from index.ann.kinds import choose_kind
 from index.database import Segment
 from index.errors import GalleryError, InvalidParameter
 from index.files import load_array, remove_unused, sha256
+from index.folder import INDEX_ENDINGS
 from index.gallery import Gallery
+from index.upkeep import rebuild
 
 from .vectors import DIM, filled, unit
 
@@ -44,7 +44,7 @@ def segments(*rows: int) -> list[Segment]:
 )
 def test_sixteen_newest_segments_of_a_size_are_combined(rows: list[int], combined: int) -> None:
     everything = segments(*rows)
-    assert maintenance.segments_to_combine(everything) == everything[len(rows) - combined :]
+    assert rebuild.segments_to_combine(everything) == everything[len(rows) - combined :]
 
 
 def three(path: Path) -> Gallery:
@@ -75,36 +75,36 @@ def test_a_rebuild_starts_at_the_first_segment_that_is_worth_it(
 ) -> None:
     with three(tmp_path / "g") as gallery:
         gallery.remove(photo_ids=[f"p{i}" for i in removed])
-        assert maintenance.segments_to_rewrite(gallery.snapshot(), purge=purge) == rewritten
+        assert rebuild.segments_to_rewrite(gallery.snapshot(), purge=purge) == rewritten
 
 
 def test_segments_that_are_smaller_than_what_follows_are_rewritten(tmp_path: Path) -> None:
     with three(tmp_path / "g") as gallery:
         gallery.add([f"n{i}" for i in range(10)], ["n"] * 10, unit(10, 9))
-        assert maintenance.segments_to_rewrite(gallery.snapshot(), purge=True) == set()  # 10, 20 and 40 follow as many
+        assert rebuild.segments_to_rewrite(gallery.snapshot(), purge=True) == set()  # 10, 20 and 40 follow as many
         gallery.add(["last"], ["n"], unit(1, 10))
-        assert maintenance.segments_to_rewrite(gallery.snapshot(), purge=True) == {1, 2, 3, 4, 5}
+        assert rebuild.segments_to_rewrite(gallery.snapshot(), purge=True) == {1, 2, 3, 4, 5}
 
 
 def test_rewriting_keeps_live_photos_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "BLOCK", 7)
+    monkeypatch.setattr(rebuild, "BLOCK", 7)
     with three(tmp_path / "g") as gallery:
         gallery.remove(photo_ids=[f"p{i}" for i in (*range(40, 60), 60, 63)])
         now = gallery.snapshot()
-        done = maintenance.rewrite(now, {2, 3}, tmp_path / "g" / "segments")
+        done = rebuild.rewrite(now, {2, 3}, tmp_path / "g" / "segments")
         assert (done.replaced, done.dropped) == ([2, 3], [*range(40, 60), 60, 63])
         files = [tmp_path / "g" / "segments" / f"{done.segment.name}{ending}" for ending in (".npy", ".rows")]
         assert (done.segment.rows, done.segment.first, done.segment.sha256) == (8, 61, sha256(*files))
         kept = [61, 62, 64, 65, 66, 67, 68, 69]
         np.testing.assert_array_equal(np.load(files[0]), unit(70)[kept])
-        gone = maintenance.rewrite(now, {2}, tmp_path / "g" / "segments")
+        gone = rebuild.rewrite(now, {2}, tmp_path / "g" / "segments")
         assert (gone.replaced, gone.segment, gone.dropped) == ([2], None, list(range(40, 60)))
 
 
-def built(gallery: Gallery, kind: str, folder: Path) -> maintenance.IndexFile | None:
+def built(gallery: Gallery, kind: str, folder: Path) -> rebuild.IndexFile | None:
     now = gallery.snapshot()
     choice = choose_kind(now.photos, DIM, kind=kind)
-    index, recall = maintenance.build_index(choice, folder, now, min_recall=0.9, threads=1)
+    index, recall = rebuild.build_index(choice, folder, now, min_recall=0.9, threads=1)
     assert (recall is not None) == (kind == "ivf")
     return index
 
@@ -121,9 +121,9 @@ def test_an_index_is_written_over_the_live_photos(tmp_path: Path) -> None:
             assert load_array(files[1]).tolist() == now.seqs[now.live].tolist()
             assert ("recall" in index.settings) == (kind == "ivf")
         assert len(list((tmp_path / "indexes").iterdir())) == 4  # nothing is left over
-        remove_unused(tmp_path / "indexes", {index.name}, maintenance.INDEX_ENDINGS)
+        remove_unused(tmp_path / "indexes", {index.name}, INDEX_ENDINGS)
         assert sorted((tmp_path / "indexes").iterdir()) == sorted(files)
-        remove_unused(tmp_path / "indexes", set(), maintenance.INDEX_ENDINGS)
+        remove_unused(tmp_path / "indexes", set(), INDEX_ENDINGS)
         assert list((tmp_path / "indexes").iterdir()) == []
 
 
@@ -153,7 +153,7 @@ def test_searches_during_a_rebuild_use_the_index_in_its_file(
             raise GalleryError("refused")
 
         with monkeypatch.context() as patch:
-            patch.setattr("index.gallery.build_index", refused)
+            patch.setattr("index.upkeep.rebuild.build_index", refused)
             with pytest.raises(GalleryError, match="refused"):
                 gallery.rebuild(kind=kind)
         assert during == answers
@@ -179,15 +179,15 @@ def test_the_memory_of_the_old_index_is_returned_before_a_new_one_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[str] = []
-    build = gallery_module.build_index
+    build = rebuild.build_index
     monkeypatch.setattr(
-        gallery_module, "build_index", lambda *given, **more: (events.append("build"), build(*given, **more))[1]
+        rebuild, "build_index", lambda *given, **more: (events.append("build"), build(*given, **more))[1]
     )
     with filled(tmp_path / "g") as gallery:
         gallery.rebuild(kind="fp16")
         gallery.search(unit(1), 1)
         old = weakref.ref(gallery.snapshot().base.candidates)
-        monkeypatch.setattr(gallery_module, "release_memory", lambda: events.append("kept" if old() else "released"))
+        monkeypatch.setattr(rebuild, "release_memory", lambda: events.append("kept" if old() else "released"))
         gallery.rebuild(kind="fp16")
     assert events == ["build", "released", "build"]
 
@@ -195,7 +195,7 @@ def test_the_memory_of_the_old_index_is_returned_before_a_new_one_is_built(
 def test_a_rebuild_is_due_when_more_than_a_fifth_of_the_photos_are_outside_the_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gallery_module, "TAIL", 3)
+    monkeypatch.setattr(rebuild, "TAIL", 3)
     with filled(tmp_path / "g", count=80) as gallery:
         gallery.rebuild(kind="fp16")
         gallery.add([f"n{i}" for i in range(20)], [f"n{i}" for i in range(20)], unit(20, 9))

@@ -14,9 +14,10 @@ from index import snapshot
 from index.ann.faiss_index import Candidates
 from index.errors import GalleryCorrupt
 from index.gallery import Gallery
+from index.groups import group_number
 from index.search.distance import plain_distance
-from index.search.exact_search import MANY, sweep
-from index.snapshot import Proposed, Snapshot, group_number
+from index.search.exact import MANY, sweep
+from index.snapshot import Proposed, Snapshot
 
 from .vectors import DIM, filled, unit
 

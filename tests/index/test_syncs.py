@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from index.gallery import Gallery
-from index.transfer import export_photos
+from index.upkeep.transfer import export_gallery
 
 from .vectors import DIM, filled, unit, with_features
 
@@ -114,8 +114,25 @@ def test_a_new_gallery_is_on_the_disk(tmp_path: Path, watch: Watch) -> None:
     assert ("sync", "g") in watch.events[watch.place("rename", "gallery.sqlite") :]
 
 
-def test_an_export_is_on_the_disk_before_it_has_its_name(tmp_path: Path, watch: Watch) -> None:
+def test_a_table_is_on_the_disk_before_it_has_its_name(tmp_path: Path, watch: Watch) -> None:
     gallery = filled(tmp_path / "g")
     watch.events.clear()
-    export_photos(gallery, tmp_path / "g.parquet")
-    watch.check_file(tmp_path / "g.parquet", "g.parquet.partial")
+    export_gallery(gallery, tmp_path / "g.csv")
+    watch.check_file(tmp_path / "g.csv", "g.csv")
+
+
+@pytest.mark.usefixtures("few_own_queries")
+def test_a_backup_is_on_the_disk_before_it_has_its_name(tmp_path: Path, watch: Watch) -> None:
+    gallery = with_features(tmp_path / "g", count=300)
+    gallery.rebuild(kind="fp16")
+    watch.events.clear()
+    export_gallery(gallery, tmp_path / "backup")
+    renamed = watch.place("rename", "backup")
+    made = [path for path in (tmp_path / "backup").rglob("*") if path.is_file()]
+    assert len(made) == 6
+    for path in made:
+        assert watch.sizes[path.name] == path.stat().st_size
+        assert watch.place("sync", path.name) < renamed
+    for name in ("segments", "indexes", "gallery"):
+        assert watch.place("sync", name) < renamed
+    assert ("sync", tmp_path.name) in watch.events[renamed:]

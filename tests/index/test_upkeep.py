@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from index import gallery as gallery_module
-from index import maintenance, snapshot, transfer
+from index import snapshot
 from index.ann.recall import Recall
-from index.database import POINT
 from index.errors import GalleryCorrupt, GalleryError
 from index.gallery import Gallery
 from index.search.distance import plain_distance
-from index.search.leave_one_out import DRAWS
-from index.transfer import export_photos, import_photos
+from index.upkeep import rebuild
 
 from ..gallery_contents import contents
 from .vectors import DIM, filled, unit
@@ -88,7 +84,7 @@ def test_an_index_is_refused_by_the_lower_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recall: Recall, least: float, accepted: bool
 ) -> None:
     gallery = filled(tmp_path / "g", count=300)
-    monkeypatch.setattr(maintenance, "tune", lambda _snapshot, candidates, *_: (candidates, recall))
+    monkeypatch.setattr(rebuild, "tune", lambda _snapshot, candidates, *_: (candidates, recall))
     if accepted:
         assert gallery.rebuild(kind="ivf", min_recall=least).recall == recall
     else:
@@ -117,7 +113,7 @@ def test_a_full_disk_during_a_compaction_loses_nothing(tmp_path: Path, monkeypat
     for i in range(15):
         gallery.add([f"p{i}"], [f"i{i}"], unit(1, i))
     with monkeypatch.context() as patch:
-        patch.setattr(gallery_module, "rewrite", full)
+        patch.setattr(rebuild, "rewrite", full)
         assert gallery.add(["p15"], ["i15"], unit(1, 15)) == 1
     assert len(gallery) == len(gallery._database.segments()) == 16
     gallery.add(["p16"], ["i16"], unit(1, 16))
@@ -137,58 +133,3 @@ def test_a_gallery_of_another_format_is_refused(tmp_path: Path, found: str, told
     with pytest.raises(GalleryError, match=told) as caught:
         Gallery.open(tmp_path / "g")
     assert not isinstance(caught.value, GalleryCorrupt)
-
-
-def test_an_export_is_of_one_version(tmp_path: Path) -> None:
-    gallery = filled(tmp_path / "g")
-    columns = gallery.columns
-
-    def change_first() -> dict[str, str]:
-        gallery.columns = columns  # type: ignore[method-assign]
-        gallery.add(["new"], ["new"], unit(1, 9))
-        gallery.remove(photo_ids=["p0"])
-        return columns()
-
-    gallery.columns = change_first  # type: ignore[method-assign]  # others change it while it is exported
-    assert export_photos(gallery, tmp_path / "g.parquet") == 40
-    import_photos(tmp_path / "g.parquet", tmp_path / "copy")
-    with Gallery.open(tmp_path / "copy") as copy:
-        assert {photo[0] for photo in copy.photos()} == {f"p{i}" for i in range(40)}
-
-
-def test_two_exports_to_one_place_at_once_both_leave_a_whole_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gallery, first = filled(tmp_path / "g"), tmp_path / "g.parquet"
-    write = transfer._write_parquet
-
-    def overtaken(*arguments: Any) -> int:
-        count = write(*arguments)
-        monkeypatch.setattr(transfer, "_write_parquet", write)
-        gallery.add(["new"], ["new"], unit(1, 9))
-        assert export_photos(gallery, first) == 41
-        return count
-
-    monkeypatch.setattr(transfer, "_write_parquet", overtaken)
-    assert export_photos(gallery, first) == 40
-    import_photos(first, tmp_path / "copy")
-    with Gallery.open(tmp_path / "copy") as copy:
-        assert len(copy) == 40
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "g", "g.parquet"]
-
-
-def test_what_a_gallery_keeps_is_exported_except_draws_and_replaces_nothing(tmp_path: Path) -> None:
-    gallery, other = filled(tmp_path / "g"), filled(tmp_path / "other")
-    gallery.keep({POINT: b"point", "labelled queries": bytes(range(256)), DRAWS: b"draws"}, "calibrate")
-    other.keep({POINT: b"own"}, "calibrate")
-    other.close()
-    export_photos(gallery, tmp_path / "g.parquet", (POINT, "labelled queries", "none"))
-    done = import_photos(tmp_path / "g.parquet", tmp_path / "copy")
-    assert (done.photos, done.kept) == (40, {POINT, "labelled queries"})
-    with Gallery.open(tmp_path / "copy") as copy:
-        assert [copy.kept(name) for name in (POINT, "labelled queries", DRAWS)] == [b"point", bytes(range(256)), None]
-        assert copy.changes(1)[0].action == "import the labelled queries and the operating point"
-        assert copy.verify() == []
-    assert import_photos(tmp_path / "g.parquet", tmp_path / "other").kept == set()
-    with Gallery.open(tmp_path / "other") as kept:
-        assert (kept.kept(POINT), kept.kept("labelled queries")) == (b"own", None)

@@ -142,7 +142,7 @@ def make(archive: Path) -> None:
     for catalogue in ("photos", "more"):
         call("index", "bundle", catalogue, "-o", "gallery", "--windows")
     call("calibrate", "bundle", "gallery", "--queries", "labelled.csv")
-    call("gallery", "export", "gallery", "gallery.parquet")
+    call("gallery", "export", "gallery", "backup")
     Path("answers.json").write_text(json.dumps(answers("bundle", "gallery"), indent=1) + "\n")
     for folder in list(Path().rglob("tensorboard")):
         shutil.rmtree(folder)

@@ -17,11 +17,11 @@ from index.errors import GalleryError, InvalidParameter
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle, write_bundle
 from retrieval.bundle.embedder import Embedder
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import BundleError, RetrievalError
 from retrieval.images import Preprocessing
 from retrieval.indexing.pipeline import index_catalogue
+from retrieval.measuring.point import Point, Rates
 from retrieval.retriever import Retriever
 
 from ..world import DIM, SIZE, draw, encode, make_bundle, write_model
@@ -183,7 +183,7 @@ def test_metadata_nested_too_deeply_is_refused_by_add(tmp_path: Path, depth: int
 
 
 def test_builds_that_do_not_belong_together_are_refused(tmp_path: Path, world: Path) -> None:
-    point = OperatingPoint(0.5, "estimated", 0.05, {"fpir": 0.05})
+    point = Point(0.5, "estimated", 0.05, rates=Rates(fpir=0.05))
     seen = Preprocessing(size=SIZE, view=0.9)
     model = write_model(tmp_path / "m.onnx")
     other = write_bundle(tmp_path / "b", model=model, preprocessing=seen, dim=DIM, operating_point=point)

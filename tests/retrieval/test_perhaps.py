@@ -12,21 +12,24 @@ from click.testing import CliRunner
 from fastapi.testclient import TestClient
 
 from index.gallery import Gallery
-from index.search.leave_one_out import NOBODY, OWN, Draws
-from index.snapshot import GROUP, Neighbour
+from index.groups import GROUP
+from index.photos import NONE
+from index.snapshot import Neighbour
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.cli.main import group
 from retrieval.cli.search import lines
+from retrieval.galleries.measured import remeasure
+from retrieval.measuring.draws import OWN, Draws
+from retrieval.measuring.fpir import DrawnDistances
+from retrieval.measuring.point import Point
+from retrieval.measuring.rates import VersionRates
+from retrieval.measuring.rule import set_threshold
+from retrieval.measuring.sentences import describe
 from retrieval.retriever import Retriever
 from retrieval.search.answers import Served
 from retrieval.search.result import Match, SearchResult
 from retrieval.search.true_rates import Known, TrueRates
-from retrieval.threshold.anchor import anchor
-from retrieval.threshold.error_rates import DrawnDistances, GalleryRates
-from retrieval.threshold.proposal import remeasure
-from retrieval.threshold.wording import describe
 from serving.app import create_app
 
 from ..world import draw, encode, make_bundle
@@ -35,7 +38,7 @@ from ..world import draw, encode, make_bundle
 def own_draws(own: np.ndarray, other: np.ndarray, **changed: np.ndarray) -> Draws:
     """Return one draw of each of n items, with the distances to the own item and to another one."""
     count = len(own)
-    names, nobody = np.array([f"i{row}" for row in range(count)]), np.full(count, NOBODY)
+    names, nobody = np.array([f"i{row}" for row in range(count)]), np.full(count, NONE)
     wrong = np.where(other <= own, other, np.inf)
     found = Draws(
         *(names, names, nobody, other, nobody, np.full(count, ""), other),
@@ -50,7 +53,7 @@ def own_draws(own: np.ndarray, other: np.ndarray, **changed: np.ndarray) -> Draw
 def test_perhaps_reaches_as_far_as_a_quarter_of_unknown_items_come() -> None:
     other = np.linspace(0.5, 1.5, 200)
     own = np.where(np.arange(200) % 2, 0.1, 1.4)  # beyond the threshold, hardly any first item is right
-    point = anchor({OWN: own_draws(own, other)}, 0.05, gallery_items=200)
+    point = set_threshold({OWN: own_draws(own, other)}, 0.05, gallery_items=200)
     drawn = DrawnDistances.of({OWN: own_draws(own, other)})
     told = point.evidence["perhaps"]
     within = drawn.distances <= told["within"]
@@ -63,7 +66,7 @@ def test_perhaps_reaches_farther_where_the_first_item_is_right_more_often_than_n
     own = np.random.default_rng(0).permutation(np.linspace(0.1, 0.9, 200))
     own = np.minimum(own, other - 0.01)  # the own item is always first
     draws = own_draws(own, other)
-    told = anchor({OWN: draws}, 0.02, gallery_items=200).evidence["perhaps"]
+    told = set_threshold({OWN: draws}, 0.02, gallery_items=200).evidence["perhaps"]
     assert told["within"] == pytest.approx(own.max())
     assert DrawnDistances.of({OWN: draws}).fpir(told["within"]) > 0.25
     assert told["right"] == 1
@@ -73,7 +76,7 @@ def test_the_evidence_counts_how_often_the_first_item_is_right_between_threshold
     other, own = np.linspace(0.5, 1.5, 200), np.full(200, 0.1)
     own[100:] = 0.62  # of these items, the own one is first from 0.62 on: the others are wrong below that
     draws = own_draws(own, np.random.default_rng(1).permutation(other))
-    point = anchor({OWN: draws}, 0.05, gallery_items=200)
+    point = set_threshold({OWN: draws}, 0.05, gallery_items=200)
     told = point.evidence["perhaps"]
     first = np.minimum(np.where(np.isinf(draws.wrong), draws.own, np.inf), draws.wrong)
     asked = (first > point.threshold) & (first <= told["within"])
@@ -111,7 +114,7 @@ def served(within: float | None, twins: tuple[str, ...] = ()) -> Served:
     drawn = DrawnDistances.of_items(np.linspace(0.4, 1.4, 50), np.arange(50))
     evidence = {} if within is None else {"perhaps": {"within": within}}
     pairs = frozenset([frozenset(twins)] if twins else [])
-    return Served(OperatingPoint(0.5, "estimated", 0.05, evidence), 1, GalleryRates(drawn, twins=pairs), "estimated")
+    return Served(Point(0.5, "estimated", 0.05, evidence), 1, VersionRates(drawn, twins=pairs), "estimated")
 
 
 def near(*distances: float) -> list[Neighbour]:
@@ -158,7 +161,7 @@ def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     Its three views are unlike each other, and each was taken once for either id.
     """
     folder, shared = tmp_path_factory.mktemp("twins"), request.param
-    point = OperatingPoint.uncalibrated(0.1)
+    point = Point.uncalibrated(0.1)
     bundle = make_bundle(folder, point=point, files={FITTED: Fitted.of([], []).pack()})
     embedder = bundle.embedder()
     with Gallery.create(folder / "gallery", dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery:

@@ -9,17 +9,17 @@ import pytest
 
 from index.database import POINT
 from index.gallery import Gallery
+from index.groups import GROUP
+from index.photos import CONTENT
 from index.search.item_distance import ItemDistance
-from index.snapshot import GROUP
 from retrieval.bundle.bundle import Bundle
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.providers import BATCH
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import BundleMismatch, GalleryError, ImageRefused, InvalidParameter
+from retrieval.galleries.points import pack_points
 from retrieval.indexing.pipeline import index_catalogue
-from retrieval.indexing.worker import CONTENT
+from retrieval.measuring.point import Basis, Point
 from retrieval.retriever import Retriever
-from retrieval.threshold.gallery_points import pack_points
 
 from ..gallery_contents import contents
 from ..world import draw, encode, make_bundle, write_folder
@@ -42,7 +42,21 @@ def test_another_photo_of_an_item_matches_and_a_stranger_does_not(retriever: Ret
     stranger = retriever.search(encode(draw(77, 0)))
     assert (stranger.decision, stranger.matches) == ("no_match", ())
     assert stranger.nearest.distance == stranger.nearest_distance > stranger.threshold
-    assert stranger.certainty > 0
+    assert (stranger.norm, stranger.to_dict()["norm"]) == (None, None)
+    assert stranger.embedding_norm > 0
+    assert not {"embedding_norm", "certainty"} & stranger.to_dict().keys()
+
+
+@pytest.mark.parametrize("settings", [{"loss": "vmf_nca"}, {"loss": "proxy_anchor", "regularizer": "vmf_nca"}])
+def test_answers_of_a_model_trained_with_vmf_nca_have_its_norm(
+    world: Path, tmp_path: Path, settings: dict[str, str]
+) -> None:
+    bundle = make_bundle(tmp_path, evidence={"settings": settings})
+    with Gallery.open(world / "gallery", read_only=True) as gallery:
+        answer = Retriever(bundle, gallery).search(encode(draw(3, 3)))
+    assert answer.norm == answer.embedding_norm == answer.to_dict()["norm"]
+    assert answer.norm
+    assert answer.norm > 0
 
 
 @pytest.mark.parametrize("rebuilt", [False, True])
@@ -277,7 +291,7 @@ def test_a_threshold_that_another_process_sets_decides_the_next_search(world: Pa
     image, bundle = encode(draw(3, 3)), Bundle.open(world / "bundle")
     with Retriever.open(bundle.path, tmp_path / "gallery") as retriever, Gallery.open(tmp_path / "gallery") as writer:
         for threshold, count in ((0.001, 0), (2.0, 10), (0.5, 1)):
-            point = OperatingPoint(threshold, "estimated", 0.05)
+            point = Point(threshold, "estimated", 0.05)
             writer.keep({POINT: pack_points(writer.kept(POINT), bundle, point)}, "calibrate")
             result = retriever.search(image)
             assert (result.threshold, result.gallery_version, len(result.matches)) == (threshold, writer.version, count)
@@ -343,7 +357,7 @@ def test_as_many_items_are_answered_as_asked_for(retriever: Retriever, world: Pa
 
 
 def test_a_gallery_with_more_items_than_the_bundle_was_calibrated_on_is_outgrown(tmp_path: Path) -> None:
-    bundle = make_bundle(tmp_path, point=OperatingPoint(0.5, "estimated", 0.05, {"gallery_items": 1}))
+    bundle = make_bundle(tmp_path, point=Point(0.5, "estimated", 0.05, basis=Basis(gallery_items=1)))
     with Gallery.create(tmp_path / "g", dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery:
         retriever = Retriever(bundle, gallery)
         for number in range(2):
@@ -356,7 +370,7 @@ def test_a_gallery_with_more_items_than_the_bundle_was_calibrated_on_is_outgrown
 def test_a_bundle_with_a_threshold_for_all_catalogues_ranks_below_its_least_number_of_items(
     world: Path, tmp_path: Path
 ) -> None:
-    point = OperatingPoint(0.5, "estimated", 0.05, {"least_items": 11})
+    point = Point(0.5, "estimated", 0.05, basis=Basis(least_items=11))
     bundle, photo = make_bundle(tmp_path, point=point), encode(draw(3, 3))
     shutil.copytree(world / "gallery", tmp_path / "g")
     with Gallery.open(tmp_path / "g") as gallery:

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from index.gallery import Gallery
 from retrieval.bundle.bundle import FITTED
 from retrieval.bundle.fitted import Fitted
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import Photo
 from retrieval.cli.main import group
 from retrieval.errors import InvalidParameter
 from retrieval.indexing.pipeline import index_catalogue
+from retrieval.measuring.point import Point, Rates
 from retrieval.retriever import Retriever
 from retrieval.search.result import p_value_words
 
@@ -29,7 +29,7 @@ ITEMS = 30
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("review")
     bundle = make_bundle(
-        folder, point=OperatingPoint(0.5, "estimated", 0.2, {"fpir": 0.05}), files={FITTED: Fitted.of([], []).pack()}
+        folder, point=Point(0.5, "estimated", 0.2, rates=Rates(fpir=0.05)), files={FITTED: Fitted.of([], []).pack()}
     )
     photos = []
     for item in range(ITEMS):

@@ -14,10 +14,9 @@ NOT_NEEDED = {
     "torch",
     "transformers",
     "retrieval.cli",
-    "retrieval.threshold.anchor",
-    "retrieval.threshold.rule",
+    "retrieval.measuring.rule",
     "retrieval.feedback",
-    "retrieval.threshold.labelled_queries",
+    "retrieval.measuring.labelled",
     "retrieval.reports.bundle_report",
 }
 OF_A_SERVER = {name for name in NOT_NEEDED if "." not in name} - {"click"} | {"gradio", "httpx"}

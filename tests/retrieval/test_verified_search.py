@@ -12,17 +12,17 @@ from PIL import Image
 
 from index.gallery import Gallery
 from index.search.item_distance import mean_photo
-from index.search.leave_one_out import OWN, KeptDraws
-from index.transfer import export_photos, import_photos
+from index.upkeep.transfer import copy_gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import BundleMismatch, GalleryError, ImageRefused, InvalidParameter
+from retrieval.galleries.kept import read_queries
+from retrieval.galleries.measured import draw_gallery, measure_gallery
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.worker import Batch, embed_batch, write_batch
 from retrieval.inspect.audit import audit, summary
+from retrieval.measuring.draws import OWN, AllDraws
 from retrieval.retriever import Retriever
-from retrieval.threshold.labelled_queries import read_queries
-from retrieval.threshold.proposal import gallery_draws, propose
 from retrieval.verification.features import LocalFeatures, PackedFeatures
 
 from ..prints import BY_DETAILS, SIDE, cover_verifier, draw_cover, verified_bundle, write_covers
@@ -205,7 +205,7 @@ def test_features_that_the_bundle_cannot_read_are_not_added(shop: Path, tmp_path
     }
     vector = np.eye(1, DIM)
     with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e", features_key=bundle.features_key) as gallery:
-        gallery.feature_format = PackedFeatures.of(bundle)
+        gallery.feature_format = bundle.feature_format
         for features, message in refused.items():
             with pytest.raises(InvalidParameter, match=message):
                 gallery.add(["good", "bad"], ["i", "i"], vector.repeat(2, axis=0), features=[whole, features])
@@ -213,13 +213,14 @@ def test_features_that_the_bundle_cannot_read_are_not_added(shop: Path, tmp_path
         gallery.add(["p", "q"], ["i", "j"], vector.repeat(2, axis=0), features=[whole, last])
         gallery.feature_format = None
         gallery.add(["bad"], ["i"], vector, features=[beyond])
-        export_photos(gallery, tmp_path / "g.parquet")
-        gallery.feature_format = PackedFeatures.of(bundle)
+        gallery.feature_format = bundle.feature_format
         assert gallery.update(["p", "bad"], ["k", "k"], [{}, {}]) == 2  # stored features are not judged again
     assert PackedFeatures.of(Bundle.open(shop / "plain")) is None
-    assert import_photos(tmp_path / "g.parquet", tmp_path / "copy", feature_format=PackedFeatures()).photos == 3
-    with pytest.raises(InvalidParameter, match="for bad: they have the visual word"):
-        import_photos(tmp_path / "g.parquet", tmp_path / "another", feature_format=PackedFeatures(words))
+    with Gallery.open(tmp_path / "g", read_only=True) as gallery:
+        Gallery.create(tmp_path / "copy", dim=DIM, embedding_id="e", features_key=bundle.features_key).close()
+        with pytest.raises(InvalidParameter, match="for bad: they have the visual word"):
+            copy_gallery(gallery, tmp_path / "copy", feature_format=PackedFeatures(words))
+        assert copy_gallery(gallery, tmp_path / "copy", feature_format=PackedFeatures()) == 3
 
 
 def test_milvus_keeps_no_features(shop: Path) -> None:
@@ -230,7 +231,7 @@ def test_milvus_keeps_no_features(shop: Path) -> None:
 def test_own_draws_are_verified_searches_without_the_own_item(shop: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(shop / "bundle")
     with Gallery.open(shop / "gallery", read_only=True) as gallery:
-        draws = gallery_draws(bundle, gallery).sources[OWN]
+        draws = draw_gallery(bundle, gallery)[1].sources[OWN]
         photos = {photo.photo_id: photo for some in gallery.walk(10, whole=True) for photo in some}
     asked = photos[str(draws.ids[0])]
     others = [photo for photo in photos.values() if photo.item_id != asked.item_id]
@@ -259,12 +260,12 @@ def test_labelled_queries_are_kept_with_their_features(shop: Path, tmp_path: Pat
     copytree(shop / "gallery", tmp_path / "gallery")
     labelled = write_covers(tmp_path / "labelled", items=ITEMS, photos=range(7, 8))
     with Gallery.open(tmp_path / "gallery") as gallery:
-        proposal = propose(bundle, gallery, photos=read_catalogue(labelled))
+        proposal = measure_gallery(bundle, gallery, photos=read_catalogue(labelled))
         assert proposal.after.evidence["tpir"] > 0.9
         proposal.write(gallery)
         kept = read_queries(gallery, bundle.features_key)
         assert list(kept.features) == [bundle.embedder().describe(draw_cover(item, 7)) for item in ITEMS]
-        assert propose(bundle, gallery).after.threshold == proposal.after.threshold
+        assert measure_gallery(bundle, gallery).after.threshold == proposal.after.threshold
         assert read_queries(gallery, "another vocabulary") is None
         plain = read_queries(gallery)
         assert not plain.features
@@ -275,7 +276,7 @@ def test_an_audit_finds_collisions_and_strays_by_details_that_agree(shop: Path, 
     bundle = Bundle.open(shop / "bundle")
     with Gallery.open(tmp_path / "gallery") as gallery:
         found = audit(bundle, gallery)
-        own = KeptDraws.read(gallery).sources[OWN]  # type: ignore[union-attr]
+        own = AllDraws.read(gallery).sources[OWN]  # type: ignore[union-attr]
         assert found.sampled == len(own) == 48
         assert len(found.strays) == int((own.own > found.threshold).sum()) < 10  # a second photo shows the same print
         assert summary(found).endswith("for photos that miss their item: 48 photos.")

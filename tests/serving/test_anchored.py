@@ -15,11 +15,11 @@ from fastapi.testclient import TestClient
 from index.files import take_lock
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import GalleryError, GalleryLocked, InvalidParameter
 from retrieval.indexing.pipeline import index_catalogue
+from retrieval.measuring.point import Point, Rates
 from retrieval.retriever import Retriever
 from serving import measuring
 from serving.app import create_app
@@ -42,7 +42,7 @@ def measured_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def retriever(tmp_path: Path) -> Iterator[Retriever]:
-    point = OperatingPoint(0.5, "estimated", 0.2, {"fpir": 0.05})
+    point = Point(0.5, "estimated", 0.2, rates=Rates(fpir=0.05))
     bundle = make_bundle(tmp_path, point=point, files={FITTED: Fitted.of([], []).pack()})
     photos = write_folder(tmp_path / "photos", items=range(24), photos=range(1))  # the greatest threshold serves
     index_catalogue(bundle, read_catalogue(photos), tmp_path / "gallery", progress=False)
@@ -117,8 +117,8 @@ def test_a_change_that_was_not_measured_is_told(retriever: Retriever, tmp_path: 
 def test_bundle_and_threshold_move_together_in_a_reload_and_a_rollback(retriever: Retriever, tmp_path: Path) -> None:
     """The gallery is calibrated with the new bundle first; the running server keeps the threshold of its own."""
     files = {FITTED: Fitted.of([], []).pack()}
-    make_bundle(tmp_path, name="looser", point=OperatingPoint(0.6, "estimated", 0.4), files=files)
-    make_bundle(tmp_path, name="new", point=OperatingPoint(0.001, "estimated", 0.4), files=files)
+    make_bundle(tmp_path, name="looser", point=Point(0.6, "estimated", 0.4), files=files)
+    make_bundle(tmp_path, name="new", point=Point(0.001, "estimated", 0.4), files=files)
     link, gallery = tmp_path / "current", tmp_path / "gallery"
     served = retriever.bundle.path
 
@@ -254,9 +254,10 @@ def test_a_server_that_closes_while_it_measures_logs_no_failure(
     retriever: Retriever, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(measuring, "CHECK_S", 0.01)
-    begun, closed = threading.Event(), threading.Event()
+    begun, closed, threads = threading.Event(), threading.Event(), list[threading.Thread]()
 
     def measure(_: Measuring) -> None:
+        threads.append(threading.current_thread())
         begun.set()
         assert closed.wait(30)
         retriever.gallery.snapshot()
@@ -264,19 +265,18 @@ def test_a_server_that_closes_while_it_measures_logs_no_failure(
     monkeypatch.setattr(Measuring, "measure_if_due", measure)
     with serving(retriever):
         assert begun.wait(30)
-        threads = [thread for thread in threading.enumerate() if thread.name == "measuring"]
     retriever.close()
     with pytest.raises(GalleryError):
         retriever.gallery.snapshot()
     closed.set()
-    for thread in threads:
-        thread.join(30)
-        assert not thread.is_alive()
+    (thread,) = threads
+    thread.join(30)
+    assert not thread.is_alive()
     assert "could not be measured" not in caplog.text
 
 
 def test_a_gallery_that_grows_over_http_gets_a_threshold_of_its_own(tmp_path: Path) -> None:
-    point = OperatingPoint(1.9, "estimated", 0.2, {"fpir": 0.05})
+    point = Point(1.9, "estimated", 0.2, rates=Rates(fpir=0.05))
     bundle = make_bundle(tmp_path, point=point, files={FITTED: Fitted.of([], []).pack()})
     photos = write_folder(tmp_path / "photos", items=range(12), photos=range(1))
     index_catalogue(bundle, read_catalogue(photos), tmp_path / "gallery", progress=False)

@@ -46,7 +46,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, int]]:
             listener.close()
 
     monkeypatch.setattr(uvicorn.Server, "run", run)
-    monkeypatch.setattr("serving.launch.logging.basicConfig", lambda **_: None)  # this process goes on
+    monkeypatch.setattr("serving.ops.logs.logging.basicConfig", lambda **_: None)  # this process goes on
     monkeypatch.setattr("serving.launch.signal.signal", lambda *_: None)
     return found
 

@@ -15,9 +15,10 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 import index.gallery
+from index.database import Database
 from retrieval.retriever import Retriever
-from serving.api.problems import MEDIA_TYPE
 from serving.app import create_app
+from serving.problems import MEDIA_TYPE
 
 from ..world import draw, encode
 
@@ -52,7 +53,7 @@ def full_database(*_: Any, **__: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("place", "name", "fail"),
-    [(index.gallery, "write_segment", full_segment), (index.gallery.Database, "add_photos", full_database)],
+    [(index.gallery, "write_segment", full_segment), (Database, "add_photos", full_database)],
     ids=["vectors", "database"],
 )
 def test_a_put_on_a_full_disk_says_so_changes_nothing_and_works_again(

@@ -31,7 +31,7 @@ LIMIT_S = 25  # in which a server that is told to end ends by its own watchdog
 HANGING = (
     """
 import ctypes, os, time
-import index.gallery, retrieval.bundle.embedder, serving.page.page, serving.launch, serving.service
+import index.reader, retrieval.bundle.embedder, serving.page.page, serving.launch, serving.service
 
 serving.launch.GRACE_S, serving.launch.EXIT_S = {limits}
 
@@ -56,7 +56,7 @@ def embed_pixels(self, pixels):
 
 retrieval.bundle.embedder.Embedder.embed_pixels = embed_pixels
 if {where!r} == "check":
-    index.gallery.verify_files = lambda *_: hang()
+    index.reader.verify_files = lambda *_: hang()
 if {where!r} == "page":
     serving.page.page.build_page = lambda *_: hang()
 if {where!r} == "feedback":
@@ -127,7 +127,7 @@ def test_a_server_whose_threads_hang_is_not_ready_until_they_go_on(world: Path, 
             assert [answer.result().status_code for answer in ask] == [503, 503]
         told = httpx.get(f"{served.address}/readyz")
         assert (told.status_code, told.json()["title"]) == (503, "not ready")
-        assert "at one photo for longer than the deadline" in told.json()["detail"]
+        assert "exceeded the deadline and may be stuck" in told.json()["detail"]
         assert status(served, "/healthz") == 200
         assert "retrieval_overdue_threads" in httpx.get(f"{served.address}/metrics").text
         with pipe.open("wb"):  # whoever reads goes on

@@ -27,7 +27,7 @@ from PIL import Image
 
 from retrieval.images import MAX_BYTES
 from serving.access.guard import PROBES
-from serving.api.problems import MEDIA_TYPE
+from serving.problems import MEDIA_TYPE
 
 from ..conftest import ROOT
 from ..world import draw, encode
@@ -624,6 +624,8 @@ def map_path_parameters(context, parameters):
 def map_body(context, body):
     if isinstance(body, dict) and isinstance(body.get("image"), str):
         body["image"] = TEXTS[len(body["image"]) % len(TEXTS)]
+    if isinstance(body, dict) and isinstance(body.get("images"), list):  # a form
+        body["images"] = IMAGES[: 2 + len(body["images"]) % 3]
     if isinstance(body, dict) and "verdict" in body and len(str(body.get("item_id"))) % 3:
         body["item_id"] = "item-03" if body["verdict"] == "wrong" else ""
     return body

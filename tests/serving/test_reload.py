@@ -64,24 +64,24 @@ def test_what_opens_but_does_not_answer_never_takes_over(
     assert client.get("/v1/info").json()["threshold"] == 0.01
 
 
-def searches(certainty: float) -> bytes:
-    """Return the calibration of a bundle whose photos all had one certainty."""
+def searches(norm: float) -> bytes:
+    """Return the calibration of a bundle whose photos all had one norm."""
     own, impostor = np.full(4, 0.2), np.full(4, 0.9)
     scores = SearchScores(np.arange(4).astype(str), own, impostor, 4)
-    return pack_calibration(scores, np.full(4, certainty, np.float32))
+    return pack_calibration(scores, np.full(4, norm, np.float32))
 
 
 def test_drift_is_told_of_the_bundle_that_serves(client: TestClient, opens: Opens, world: Path, tmp_path: Path) -> None:
-    def certainty() -> dict[str, Any]:
+    def norm() -> dict[str, Any]:
         drift = client.get("/v1/info").json()["drift"]["statistics"]
-        (found,) = (one for one in drift if one["statistic"] == "certainty")
+        (found,) = (one for one in drift if one["statistic"] == "norm")
         return dict(found)
 
     for number in (1, 2):
         make_bundle(tmp_path, name=f"of-{number}", files={CALIBRATION: searches(float(number))})
         opens.next = Retriever.open(tmp_path / f"of-{number}", world / "gallery")
         assert client.post("/v1/admin/reload").status_code == 200
-        assert (certainty()["calibration_median"], certainty()["searches"]) == (number, 0)
+        assert (norm()["calibration_median"], norm()["searches"]) == (number, 0)
         for _ in range(3):
             assert client.post("/v1/search", content=MINE).status_code == 200
-        assert certainty()["searches"] == 3
+        assert norm()["searches"] == 3

@@ -12,9 +12,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from retrieval.bundle.bundle import CALIBRATION, REPORT, Bundle
+from retrieval.measuring.rule import calibrate
 from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever
-from retrieval.threshold.rule import calibrate
 from serving.app import create_app
 
 from ..retrieval.threshold.simulated import searches, simulated

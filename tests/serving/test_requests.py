@@ -16,8 +16,8 @@ from starlette.websockets import WebSocketDisconnect
 
 from retrieval.retriever import Retriever
 from serving.access.keys import add_key
-from serving.api.problems import MEDIA_TYPE
 from serving.app import create_app
+from serving.problems import MEDIA_TYPE
 from serving.settings import ServeSettings
 
 from ..world import draw, encode

@@ -28,11 +28,12 @@ from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.worker import FILE
 from retrieval.retriever import Retriever
 from retrieval.search.result import SearchResult
-from serving.access.keys import KeyFileError, KeyRing, add_key, read_keys, remove_keys
+from serving.access.keys import KeyRing, add_key, read_keys, remove_keys
 from serving.app import create_app
 from serving.batching import BatchingEmbedder
-from serving.launch import JsonFormatter, TextFormatter, concerns_people
+from serving.errors import KeyFileError
 from serving.ops.drift import EFFECT, FIRST, LEAST, DriftMonitor, drift_warning, largest_difference
+from serving.ops.logs import JsonFormatter, TextFormatter, concerns_people
 from serving.ops.metrics import METRICS
 from serving.reloads import Places
 from serving.settings import ServeSettings
@@ -489,7 +490,7 @@ def test_metrics_count_what_happens(client: TestClient) -> None:
         "retrieval_nearest_distance_count 2.0",
         "retrieval_gallery_items 10.0",
         "retrieval_threshold 0.5",
-        'retrieval_drift_alarm{statistic="certainty"} 0.0',
+        'retrieval_drift_alarm{statistic="norm"} 0.0',
     ):
         assert line in text
     named = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
@@ -532,25 +533,25 @@ def test_a_bundle_behind_a_link_stays_the_one_that_was_opened(changing: tuple[Te
     assert client.get("/v1/info").status_code == 200
 
 
-def answer(certainty: float, distance: float, brightness: float) -> SearchResult:
-    made = SearchResult((), "no_match", "beyond_threshold", 0.5, distance, certainty, None, "b", 1)
-    return replace(made, appearance=Appearance(brightness, 0.2, 0.1))
+def answer(norm: float, distance: float, brightness: float) -> SearchResult:
+    made = SearchResult((), "no_match", "beyond_threshold", 0.5, distance, None, "b", 1)
+    return replace(made, embedding_norm=norm, appearance=Appearance(brightness, 0.2, 0.1))
 
 
 def test_drift_alarms_for_what_matters_and_not_before(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(0)
     monitor = DriftMonitor(Retriever.open(shop / "bundle", shop / "gallery").bundle)
-    usual = {"certainty": generator.normal(10, 1, 500), "brightness": generator.uniform(0.3, 0.7, 500)}
+    usual = {"norm": generator.normal(10, 1, 500), "brightness": generator.uniform(0.3, 0.7, 500)}
     monkeypatch.setattr(monitor, "_calibration", usual)
     for _ in range(LEAST - 1):
         monitor.observe(answer(float(generator.normal(10, 1)), 0.3, 0.05))  # too dark
     assert drift_warning(monitor.state()) == ""  # too few to tell
     monitor.observe(answer(10.0, 0.3, 0.05))
     assert "brightness" in drift_warning(monitor.state())
-    assert "certainty" not in drift_warning(monitor.state())
+    assert "norm" not in drift_warning(monitor.state())
     alarms = {drift.statistic: drift.alarm for drift in monitor.state()}
     assert alarms == {
-        "certainty": False,
+        "norm": False,
         "brightness": True,
         "contrast": False,  # nothing to compare with
         "sharpness": False,

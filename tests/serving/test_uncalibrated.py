@@ -9,16 +9,16 @@ import pytest
 from click.testing import CliRunner
 from fastapi.testclient import TestClient
 
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import CalibrationError
+from retrieval.galleries.measured import measure_gallery
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.inspect.audit import audit
+from retrieval.measuring.point import Point
+from retrieval.measuring.sentences import changes
 from retrieval.retriever import Retriever
 from retrieval.search.result import RESULT
-from retrieval.threshold.proposal import propose
-from retrieval.threshold.wording import changes
 from serving.app import create_app
 from serving.page.answers import answer_html, header_html
 from serving.settings import ServeSettings
@@ -31,7 +31,7 @@ JPEG = {"content-type": "image/jpeg"}
 @pytest.fixture(scope="module")
 def retriever(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
     folder = tmp_path_factory.mktemp("uncalibrated")
-    bundle = make_bundle(folder, point=OperatingPoint.uncalibrated(0.05))
+    bundle = make_bundle(folder, point=Point.uncalibrated(0.05))
     photos = write_folder(folder / "photos", items=range(6), photos=range(2))
     index_catalogue(bundle, read_catalogue(photos), folder / "gallery", progress=False)
     with Retriever.open(bundle.path, folder / "gallery") as opened:
@@ -108,11 +108,11 @@ def test_the_first_threshold_of_a_gallery_has_none_to_compare_with(tmp_path: Pat
     from retrieval.bundle.fitted import Fitted
 
     fitted = {FITTED: Fitted.of([], []).pack()}
-    bundle = make_bundle(tmp_path, point=OperatingPoint.uncalibrated(0.1), files=fitted)
+    bundle = make_bundle(tmp_path, point=Point.uncalibrated(0.1), files=fitted)
     with Gallery.create(tmp_path / "gallery", dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery:
         vectors = bundle.embedder().embed([draw(item, 0) for item in range(24)]).vectors
         gallery.add([str(i) for i in range(24)], [f"item-{i}" for i in range(24)], vectors)
-        proposal = propose(bundle, gallery)
+        proposal = measure_gallery(bundle, gallery)
         (line,) = changes(proposal)
         assert line.startswith("The gallery gets its first threshold, ")
         proposal.write(gallery)

@@ -12,9 +12,10 @@ from fastapi.testclient import TestClient
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.cli.main import group
+from retrieval.galleries.kept import read_queries
+from retrieval.measuring.draws import LABELLED, UNKNOWN
+from retrieval.measuring.labelled import by_source
 from retrieval.retriever import Retriever
-from retrieval.threshold.error_rates import LABELLED, UNKNOWN
-from retrieval.threshold.labelled_queries import by_source, read_queries
 from serving.app import create_app
 from serving.settings import ServeSettings
 from training.loop.run import Run

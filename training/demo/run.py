@@ -9,8 +9,8 @@ from pathlib import Path
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.catalogue.splits import side
 from retrieval.indexing.pipeline import index_catalogue
+from retrieval.measuring.sentences import describe
 from retrieval.retriever import Retriever
-from retrieval.threshold.wording import describe
 from training.config import Settings
 from training.data.synthetic.catalogue import CATALOGUE, QUERIES, TRAINING, make_catalogue
 from training.export.export import export
@@ -86,7 +86,7 @@ def run_demo(output: Path, *, seed: int = SEED) -> DemoResult:
     settings = demo_settings(catalogue.with_name(TRAINING), seed=seed)
     run = train(settings, output / RUNS[WITH_TCM])
     train(replace(settings, regularizer="", regularizer_arguments={}), output / RUNS[WITHOUT_TCM])
-    bundle = export(run, output / "bundle", target_fpir=TARGET_FPIR, allow_estimate=True)
+    bundle = export(run, output / "bundle", target_fpir=TARGET_FPIR)
     index_catalogue(bundle, _shown(run, read_catalogue(catalogue)), output / "gallery")
     result = measure_demo(output)
     copy_examples(result.answers, result.examples, output / "examples")
@@ -102,7 +102,7 @@ def measure_demo(output: Path) -> DemoResult:
     with Retriever.open(output / "bundle", output / "gallery") as retriever:
         bundle, point = retriever.bundle, retriever.point
         answers = ask(retriever, queries, {photo.item_id for photo in trained})
-        expectation = describe(point) if retriever.rates() is not None else []
+        expectation = describe(point) if retriever.gallery_point.measured()[1] is not None else []
     by_hand = best_f1_threshold(bundle, trained)
     rates = compare_thresholds(answers, by_hand=by_hand, bundle=bundle.threshold, gallery=point.threshold)
     return DemoResult(trainings, answers, rates, expectation, choose_examples(answers))

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from index.groups import GROUP, group_of
 from index.search.details import Verifier
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
-from index.snapshot import GROUP, group_of
 from retrieval.catalogue.read import Photo
 from retrieval.catalogue.splits import EvaluationProtocol, query_and_gallery
 from retrieval.metrics.consistency import opis
 from retrieval.metrics.identification import IdentificationRates, SearchScores, search_scores
 from retrieval.metrics.ranks import map_at_r, r_precision, recall_at_k
+
+ONE_GROUP = "the calibration items are all of one group, so that no search among them returns a wrong item"
+MORE_GROUPS = "Give items of different groups to the partition calibration, or leave the column `group` out"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from retrieval.metrics.identification import (
     threshold_at_fpir,
 )
 from retrieval.reports.error_sheet import ErrorKind, ErrorSheet, Shown, WrongAnswer
-from retrieval.threshold.rule import MORE_GROUPS, ONE_GROUP
 from training.data.reader import PhotoReader
 from training.loop.run import Run
 
@@ -39,6 +38,8 @@ from .errors import (
     worst_rows,
 )
 from .evaluate import (
+    MORE_GROUPS,
+    ONE_GROUP,
     identification_metrics,
     item_groups,
     item_labels,

@@ -3,31 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from index.photos.arrays import ArrayPhotos
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
-from index.search.leave_one_out import Probes
 from retrieval.bundle.bundle import CalibrationSet, pack_features
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import Photo
 from retrieval.catalogue.splits import photos_in_protocol
+from retrieval.errors import CalibrationError
 from retrieval.images import open_image
 from retrieval.images.thumbnails import thumbnail
+from retrieval.measuring.drawing import Drawing
+from retrieval.measuring.draws import PROBE, AllDraws, Draws, Probes
+from retrieval.measuring.fpir import LEAST_ITEMS, DrawnDistances
+from retrieval.measuring.point import BUNDLE, Point
+from retrieval.measuring.rule import set_threshold
 from retrieval.metrics.consistency import FAR_RANGE, opis, opis_of_ranges, search_opis, utility_curves
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
 from retrieval.reports.bundle_report import ReportData, render_report, variant_cells
 from retrieval.text import text_table
 from retrieval.verification.verifier import GeometricVerifier
-from training.evaluation.evaluate import EvaluationSplit, item_groups, item_labels, make_evaluation_split, score_split
+from training.evaluation.evaluate import (
+    MORE_GROUPS,
+    ONE_GROUP,
+    EvaluationSplit,
+    item_groups,
+    item_labels,
+    make_evaluation_split,
+    score_split,
+)
 
 from .variants import REFERENCE, ExportedModel, ModelExporter, embed_with_onnx, embed_with_torch
 from .verification import detect_features
 
 FAR_RANGES = (FAR_RANGE, (1e-4, 1e-3), (1e-3, 1e-2), (1e-2, 5e-2), (1e-1, 3e-1))  # of pairs, in the report
 PICTURES = 4  # photos per item in the report
+LEAST_SERVED = 50  # items of a gallery in which the threshold of a bundle decides
 
 
 @dataclass(frozen=True)
@@ -91,11 +105,40 @@ class CalibrationItems:
         """Item of each photo."""
         return [photo.item_id for photo in self.photos]
 
-    @property
-    def groups(self) -> np.ndarray | None:
-        """Group of each query, or None if the catalogue has no groups."""
-        groups = np.array([self.photos[i].group for i in self.split.queries])
-        return groups if all(groups) else None
+    def point(self, target_fpir: float, *, certify: bool) -> Point:
+        """Return the operating point that follows from the searches among these items.
+
+        It has no threshold if there are too few items for the target: galleries set one. Raises CalibrationError for
+        too few items with `certify`, and if nothing is found.
+        """
+        if not np.isfinite(self.searches.impostor).any():
+            raise CalibrationError(ONE_GROUP, remedy=MORE_GROUPS)
+        draws = AllDraws("", {PROBE: self._draws()}, frozenset())
+        drawn = DrawnDistances.of(draws.sources)
+        if not certify and (drawn.items < LEAST_ITEMS or target_fpir < drawn.smallest_target):
+            return Point.uncalibrated(target_fpir)
+        items = len({*self.item_ids})
+        point = set_threshold(draws, target_fpir, items=items, certify=certify, origin=BUNDLE)
+        return replace(
+            point,
+            rates=replace(point.rates, opis=self.opis(target_fpir)),
+            basis=replace(point.basis, least_items=min(LEAST_SERVED, items)),
+        )
+
+    def _draws(self) -> Draws:
+        """Return the searches for the query photos, each without itself and without its item."""
+        groups, ids = item_groups(self.photos), [photo.photo_id for photo in self.photos]
+
+        def probes(rows: np.ndarray) -> Probes:
+            given = [self.features[row] for row in rows] if self.features else ()
+            photo_ids, item_ids = ([values[row] for row in rows] for values in (ids, self.item_ids))
+            return Probes(self.vectors[rows], photo_ids, item_ids, given, groups[rows].tolist(), are_here=True)
+
+        shown = probes(self.split.gallery)
+        photos = ArrayPhotos(
+            shown.vectors, shown.items, photo_ids=shown.ids, groups=shown.groups, features=shown.features
+        )
+        return Drawing(photos, self.item_distance, self.verifier).probes(probes(self.split.queries))
 
     def scores(self, vectors: np.ndarray) -> SearchScores:
         """Return the searches with other vectors (n, d)."""
@@ -137,7 +180,7 @@ class CalibrationItems:
         used = np.union1d(self.split.queries, self.split.gallery).tolist()
         return pack_features({self.photos[i].photo_id: self.features[i] for i in used})
 
-    def report(self, point: OperatingPoint, comparison: Sequence[Mapping[str, Any]]) -> bytes:
+    def report(self, point: Point, comparison: Sequence[Mapping[str, Any]]) -> bytes:
         """Return the bundle's report: the operating point, its searches and a comparison with fp32."""
         ranges = opis_of_ranges(self.vectors, self.item_ids, far_ranges=FAR_RANGES)
         data = ReportData(

@@ -14,6 +14,7 @@ from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.lines import show_next
 from retrieval.cli.options import FOLDER_OR_TABLE, NEW_FOLDER, RUN, GroupedCommand
 from retrieval.errors import InvalidParameter, command
+from retrieval.measuring.sentences import caveats, describe_briefly
 from training.cli import named_backbone, open_run
 from training.config import HARDWARE, MODEL, OUTPUT
 
@@ -28,7 +29,7 @@ class ExportCommand(GroupedCommand):
     """`retrieval export`, with its options in groups."""
 
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
-        "Threshold": ["target_fpir", "allow_estimate"],
+        "Threshold": ["target_fpir", "certify"],
         HARDWARE: ["precision", "provider"],
         MODEL: ["pretrained", "fit", "verify", "item_distance", "even_if_worse"],
         OUTPUT: ["output"],
@@ -71,7 +72,11 @@ class ExportCommand(GroupedCommand):
     show_default=True,
     help="Maximum share of searches for unknown items that return a match (FPIR).",
 )
-@click.option("--allow-estimate", is_flag=True, help="Accept a threshold whose FPIR could not be certified.")
+@click.option(
+    "--certify",
+    is_flag=True,
+    help="Certify the target FPIR with 95 % confidence, or fail. A certified threshold finds much less.",
+)
 @click.option(
     "--precision",
     type=click.Choice(list(PRECISIONS)),
@@ -95,7 +100,7 @@ def export(  # noqa: PLR0913, PLR0917, one an option
     item_distance: str,
     even_if_worse: bool,
     target_fpir: float,
-    allow_estimate: bool,
+    certify: bool,
     precision: str,
     provider: str,
 ) -> None:
@@ -109,8 +114,8 @@ def export(  # noqa: PLR0913, PLR0917, one an option
 
     \b
     Example:
-      retrieval export runs/shop -o bundles/shop --target-fpir 0.05 --allow-estimate
-      retrieval export runs/shop -o bundles/shop-int8 --precision int8 --allow-estimate
+      retrieval export runs/shop -o bundles/shop --target-fpir 0.05
+      retrieval export runs/shop -o bundles/shop-int8 --precision int8
       retrieval export --pretrained auto -o bundles/shop
       retrieval export --pretrained auto --fit photos.csv --verify -o bundles/shop
     """
@@ -118,8 +123,8 @@ def export(  # noqa: PLR0913, PLR0917, one an option
 
     variant, distance = Variant(precision, provider), _distance(item_distance, verify=verify)
     if pretrained is not None:
-        if run is not None or allow_estimate or even_if_worse:
-            rule = "be used without RUN, --allow-estimate and --even-if-worse"
+        if run is not None or certify or even_if_worse:
+            rule = "be used without RUN, --certify and --even-if-worse"
             raise InvalidParameter("--pretrained", rule, pretrained, remedy="Leave them out")
         bundle = _export_pretrained(
             pretrained, output, fit=fit, verify=verify, distance=distance, target_fpir=target_fpir, variant=variant
@@ -133,15 +138,15 @@ def export(  # noqa: PLR0913, PLR0917, one an option
             open_run(run),
             output,
             target_fpir=target_fpir,
-            allow_estimate=allow_estimate,
+            certify=certify,
             variant=variant,
             item_distance=distance,
             verify=verify,
             even_if_worse=even_if_worse,
         )
         _show_evidence(bundle.manifest["evidence"])
-    click.echo(f"Wrote {output}: {bundle.operating_point.describe()}")
-    for caveat in bundle.operating_point.caveats():
+    click.echo(f"Wrote {output}: {describe_briefly(bundle.operating_point)}")
+    for caveat in caveats(bundle.operating_point):
         click.echo(f"Note: {caveat}.")
     show_next(command("index", output, "PHOTOS", "-o", f"galleries/{output.name}"))
 

@@ -8,9 +8,9 @@ from index.files import working_folder
 from index.search.item_distance import ItemDistance
 from retrieval.bundle.bundle import FITTED, FOLDS, GOLDEN, Bundle, write_bundle
 from retrieval.bundle.embedder import Embedder, pack_golden
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.providers import INT8
 from retrieval.errors import InvalidParameter
+from retrieval.measuring.point import Point
 from training.loop.run import Run
 from training.model import FoldModels
 
@@ -53,7 +53,7 @@ def export_cross_fitted(
             model=model.onnx,
             preprocessing=run.preprocessing,
             dim=run.settings.embedding_size,
-            operating_point=OperatingPoint.uncalibrated(target_fpir),
+            operating_point=Point.uncalibrated(target_fpir),
             item_distance=item_distance,
             precision=variant.precision,
             provider=variant.provider,

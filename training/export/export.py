@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,9 @@ from retrieval.bundle.bundle import (
     write_bundle,
 )
 from retrieval.bundle.embedder import pack_golden
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.errors import CalibrationError, RunError, counted
-from retrieval.threshold.bounds import items_needed
-from retrieval.threshold.rule import REMEDY, calibrate
+from retrieval.measuring.bounds import items_needed
+from retrieval.measuring.point import Point
 from retrieval.verification.verifier import GeometricVerifier
 from training.loop.run import Run
 
@@ -33,15 +31,13 @@ from .cross_fitted import export_cross_fitted
 from .variants import REFERENCE, ModelExporter, Variant, check_parity
 from .verification import fit_verifier
 
-LEAST_ITEMS = 50  # in a gallery where the threshold of the bundle decides
-
 
 def export(
     run: Run,
     path: Path,
     *,
     target_fpir: float = 0.05,
-    allow_estimate: bool = False,
+    certify: bool = False,
     variant: Variant = REFERENCE,
     item_distance: ItemDistance | None = None,
     verify: bool = False,
@@ -53,8 +49,8 @@ def export(
     ----------
     target_fpir:
         Promise of the threshold.
-    allow_estimate:
-        Accept a threshold whose FPIR could not be certified.
+    certify:
+        Certify the target FPIR, or raise. A certified threshold finds less than an estimated one.
     variant:
         Precision and execution provider.
     item_distance:
@@ -71,7 +67,7 @@ def export(
     CalibrationError, BundleError
         If no threshold keeps the promise, or `path` exists.
     """
-    _check(run, path, target_fpir=target_fpir, allow_estimate=allow_estimate, even_if_worse=even_if_worse)
+    _check(run, path, target_fpir=target_fpir, certify=certify, even_if_worse=even_if_worse)
     distance = item_distance or ItemDistance.default(verified=verify)
     if run.folds:
         return export_cross_fitted(run, path, target_fpir=target_fpir, variant=variant, item_distance=distance)
@@ -80,23 +76,14 @@ def export(
         verifier, model = _verifier(exporter) if verify else None, exporter.make(variant)
         items = CalibrationItems.embed(exporter, model, distance, verifier)
         parity = check_parity(items.vectors, items.raw, variant)
-        point = calibrate(
-            items.searches,
-            target_fpir=target_fpir,
-            allow_estimate=allow_estimate,
-            groups=items.groups,
-            vectors=items.vectors[items.split.queries],
-            seen_labels=[*run.splits.fit, *run.splits.validation],
-        )
-        served = {"opis": items.opis(target_fpir), "least_items": min(LEAST_ITEMS, len(run.splits.calibration))}
-        point = replace(point, evidence={**point.evidence, **served})
+        point = items.point(target_fpir, certify=certify)
         comparison = [] if variant.is_reference else compare_with_fp32(items, target_fpir)
         parities = {"parity": {**parity, "photos": len(items.photos)}, "beside_fp32": comparison}
         evidence = {**parities, **_facts(run, items)}
         return _write(path, run, items, point, evidence, report=items.report(point, comparison))
 
 
-def _check(run: Run, path: Path, *, target_fpir: float, allow_estimate: bool, even_if_worse: bool) -> None:
+def _check(run: Run, path: Path, *, target_fpir: float, certify: bool, even_if_worse: bool) -> None:
     """Raise an error, before minutes of work, if the run cannot be exported or needs a word for it."""
     check_new(path)
     if not even_if_worse:
@@ -106,9 +93,11 @@ def _check(run: Run, path: Path, *, target_fpir: float, allow_estimate: bool, ev
     if not run.splits.calibration:
         raise RunError("the run has no calibration items", remedy="Assign some items to the partition calibration")
     items, needed = len(run.splits.calibration), items_needed(target_fpir) if 0 < target_fpir < 1 else 0
-    if items < needed and not allow_estimate:
-        few = f"{counted(items, 'item')} for calibration cannot certify an FPIR of {target_fpir:g}: it takes {needed}"
-        raise CalibrationError(few, remedy=REMEDY)
+    if certify and items < needed:
+        raise CalibrationError(
+            f"{counted(items, 'item')} for calibration cannot certify an FPIR of {target_fpir:g}: it takes {needed}",
+            remedy="Bring more calibration items, or leave --certify out",
+        )
 
 
 def _verifier(exporter: ModelExporter) -> GeometricVerifier:
@@ -132,7 +121,7 @@ def _facts(run: Run, items: CalibrationItems) -> dict[str, Any]:
 
 
 def _write(
-    path: Path, run: Run, items: CalibrationItems, point: OperatingPoint, evidence: Mapping[str, Any], *, report: bytes
+    path: Path, run: Run, items: CalibrationItems, point: Point, evidence: Mapping[str, Any], *, report: bytes
 ) -> Bundle:
     """Write the bundle."""
     model = items.model

@@ -20,11 +20,11 @@ from index.search.item_distance import ItemDistance
 from retrieval.bundle.bundle import FITTED, GOLDEN, VERIFICATION, Bundle, check_new, write_bundle
 from retrieval.bundle.embedder import golden_pixels, pack_golden
 from retrieval.bundle.fitted import Fitted
-from retrieval.bundle.operating_point import ESTIMATED, OperatingPoint
 from retrieval.bundle.providers import INT8
 from retrieval.catalogue.read import Photo
 from retrieval.errors import ImageRefused, InvalidParameter
 from retrieval.images import Preprocessing, crop, open_image
+from retrieval.measuring.point import ESTIMATED, Basis, Point
 from retrieval.verification.verifier import GeometricVerifier
 from training.backbones import check_size, load_backbone, published_preprocessing
 from training.config import LITE0
@@ -38,7 +38,7 @@ SYNTHETIC, COMPARED = 8, 32  # synthetic images and photos that the ONNX model i
 # The threshold at which FPIR is 5 % on average over training items of five catalogues of photos (birds, cars, covers,
 # groceries, drawn symbols) and of the demo, with galleries of 100 items. Set without one of them, it realised 1 % to
 # 10 % there with 200 items or more, and up to 22 % with 50 (research/benchmarks/item_distance.py).
-ONE_FOR_ALL = OperatingPoint(1.192, ESTIMATED, 0.05, {"least_items": 200, "fpir_range": [0.012, 0.104]})
+ONE_FOR_ALL = Point(1.192, ESTIMATED, 0.05, basis=Basis(least_items=200, fpir_range=(0.012, 0.104)))
 NOTHING_FITTED = Fitted.of((), ())
 
 
@@ -135,11 +135,11 @@ def export_pretrained(
         )
 
 
-def _point(pretrained: Pretrained, distance: ItemDistance, target_fpir: float) -> OperatingPoint:
+def _point(pretrained: Pretrained, distance: ItemDistance, target_fpir: float) -> Point:
     """Return the threshold for all catalogues where it was measured for this model and distance, else none."""
     as_it_is = pretrained.name == LITE0 and pretrained.model.projection is None and distance == ItemDistance()
     serves = as_it_is and target_fpir == ONE_FOR_ALL.target_fpir
-    return ONE_FOR_ALL if serves else OperatingPoint.uncalibrated(target_fpir)
+    return ONE_FOR_ALL if serves else Point.uncalibrated(target_fpir)
 
 
 def _readable_sample(photos: Sequence[Photo]) -> list[Photo]:

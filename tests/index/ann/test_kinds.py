@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index import maintenance
 from index.ann import recall
 from index.ann.faiss_index import Candidates
 from index.ann.kinds import FLAT, KINDS, choose_kind, lists_of, memory_of
@@ -16,6 +15,7 @@ from index.ann.recall import Recall
 from index.errors import GalleryCorrupt, GalleryError, InvalidParameter
 from index.gallery import Gallery
 from index.search.distance import plain_distance
+from index.upkeep import rebuild
 
 from ..vectors import unit
 
@@ -142,7 +142,7 @@ def test_many_small_additions_become_few_segments(tmp_path: Path) -> None:
         if i % 5 == 0:
             gallery.remove(photo_ids=[f"p{i}"])
     segments = gallery._database.segments()
-    assert len(segments) <= 2 * maintenance.FANOUT
+    assert len(segments) <= 2 * rebuild.FANOUT
     assert {file.stem for file in (tmp_path / "g" / "segments").iterdir()} == {segment.name for segment in segments}
     assert gallery.verify() == []
     assert len(gallery) == 180
@@ -156,14 +156,14 @@ def test_many_small_additions_become_few_segments(tmp_path: Path) -> None:
 def test_additions_and_searches_go_on_during_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gallery, vectors, _ = gallery_of(tmp_path / "g", FLAT)
     started, release = threading.Event(), threading.Event()
-    build = maintenance.build_index
+    build = rebuild.build_index
 
     def slow(*arguments: object, **named: object) -> object:
         started.set()
         assert release.wait(30)
         return build(*arguments, **named)
 
-    monkeypatch.setattr("index.gallery.build_index", slow)
+    monkeypatch.setattr("index.upkeep.rebuild.build_index", slow)
     thread = threading.Thread(target=lambda: gallery.rebuild(kind="ivf"))
     thread.start()
     assert started.wait(30)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from index import snapshot
 from index.gallery import Gallery
-from index.search.exact_search import contenders, first_places
+from index.search.exact import contenders, first_places
 from index.snapshot import Snapshot
 
 from ..vectors import DIM, unit

@@ -14,10 +14,12 @@ import pytest
 from index.errors import GalleryCorrupt, GalleryError, InvalidParameter
 from index.gallery import Gallery
 from index.location import open_or_create
+from index.photos import NONE
 from index.search import item_distance, item_search
 from index.search.distance import plain_distance
-from index.search.item_distance import NEAREST_PHOTO, ItemDistance, mean_photo
-from index.search.item_search import CANDIDATES, NOBODY, Draw, IsDuplicate, ItemSearch, Queries
+from index.search.item_distance import CANDIDATES, NEAREST_PHOTO, ItemDistance, mean_photo
+from index.search.item_search import Draw, IsDuplicate, ItemSearch
+from index.search.left_out import Queries
 from index.snapshot import Neighbour, Snapshot
 
 from ..vectors import DIM, unit
@@ -239,7 +241,7 @@ def test_a_draw_is_a_search_of_a_gallery_without_the_item_and_one_without_the_ph
 def test_a_draw_of_an_unknown_item_leaves_nothing_out(tmp_path: Path) -> None:
     queries = clustered(5, 40, 13)[0]
     with filled(tmp_path / "g") as gallery:
-        nobody = np.full((5, 1), NOBODY)
+        nobody = np.full((5, 1), NONE)
         found = ItemSearch(gallery.snapshot(), ITEM).draws(Queries(queries, nobody[:, 0], nobody), lambda *_: False)  # type: ignore[arg-type]
         answers = gallery.search(queries, 1, item_distance=ITEM)
         assert [draw.distance for draw in found] == [best[0].distance for best in answers]
@@ -452,7 +454,7 @@ def test_votes_bring_no_copy_of_the_query_of_a_draw(tmp_path: Path) -> None:
     now, query = far_behind(tmp_path / "g", [0.985, 0.983, 0.9], 0.99)
     copies = {"far 0", "far 1"}
     draw = drawn(now, query, lambda own, other: own == query and now.photo(other)[0] in copies, FakeVerifier(voted=1))
-    assert draw.duplicate != NOBODY
+    assert draw.duplicate != NONE
     assert now.photo(draw.duplicate)[0] == "far 0"
     assert now.photo(draw.nearest)[0].startswith("other")
 
@@ -506,6 +508,6 @@ def test_photos_of_other_items_up_to_0_2_away_are_looked_at_for_copies(
         now = gallery.snapshot()
         query = Queries(vectors[[1]], now.items[[1]], np.array([[1]]))
         (found,) = ItemSearch(now, ITEM).draws(query, lambda *pair: bool(seen.append(pair)) or True)
-    assert found.duplicate == (2 if compared else NOBODY)
+    assert found.duplicate == (2 if compared else NONE)
     assert found.nearest == (0 if compared else 2)
     assert seen == ([(1, 2)] if compared else [])

@@ -13,28 +13,17 @@ import pytest
 from index.database import POINT
 from index.errors import InvalidParameter
 from index.gallery import Gallery
+from index.groups import GROUP, group_key, group_number, groups_by_item
+from index.photos import NONE, every_item_once, hashed
 from index.search import leave_one_out
 from index.search.distance import plain_distance
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
-from index.search.item_search import NOBODY, ItemSearch
-from index.search.leave_one_out import (
-    DRAWS,
-    OWN,
-    Drawer,
-    Draws,
-    FoldVectors,
-    KeptDraws,
-    Probes,
-    Windows,
-    evenly_spaced,
-    every_item_once,
-    groups_by_item,
-    hashed,
-    make_draws,
-    sample,
-    suspected_twins,
-)
-from index.snapshot import GROUP, group_key, group_number
+from index.search.item_search import ItemSearch
+from index.search.leave_one_out import DRAWS, evenly_spaced, make_draws, sample
+from retrieval.measuring.drawing import Drawing, WindowVectors
+from retrieval.measuring.draws import OWN, AllDraws, Draws, Probes
+from retrieval.measuring.folds import FoldVectors
+from retrieval.measuring.twins import suspected_twins
 from tests.index.search.fake_verifier import FakeVerifier
 from tests.index.vectors import DIM, filled, unit
 from tests.world import shuffled
@@ -44,11 +33,11 @@ AXES = np.eye(DIM, dtype=np.float32)
 LINE = {"a0": ("a", 0.0), "a1": ("a", 3.0), "b0": ("b", 10.0), "c0": ("c", 24.0), "d0": ("d", 40.0)}
 
 
-def drawer(gallery: Gallery) -> Drawer:
-    return Drawer(ItemSearch(gallery.snapshot(), NEAREST_PHOTO), CONTENT)
+def drawer(gallery: Gallery) -> Drawing:
+    return Drawing(ItemSearch(gallery.snapshot(), NEAREST_PHOTO), CONTENT)
 
 
-def kept(gallery: Gallery, **options: Any) -> KeptDraws:
+def kept(gallery: Gallery, **options: Any) -> AllDraws:
     values: dict[str, Any] = {
         "model": "m",
         "item_distance": NEAREST_PHOTO,
@@ -125,7 +114,7 @@ def test_a_draw_knows_its_distance_without_the_first_item_and_without_each_of_it
         with Gallery.create(tmp_path / f"{len(rows)}-{left.tobytes().hex()}"[:200], dim=DIM, embedding_id="e") as made:
             ids = [f"p{row}" for row in rows]
             made.add(ids, [names[row] for row in rows], vectors[rows], metadata=[abouts[row] for row in rows])
-            return Drawer(ItemSearch(made.snapshot(), item_distance)).own()
+            return Drawing(ItemSearch(made.snapshot(), item_distance)).own()
 
     draws, compared = drawn(np.ones(36, bool)), 0
     keys = [group_key(name, groups.get(item, "")) for name, item in zip(names, items.tolist(), strict=True)]
@@ -148,7 +137,7 @@ def test_a_draw_that_finds_one_item_has_no_rival(tmp_path: Path) -> None:
     with shop(tmp_path / "g", {"a0": ("a", 0.0), "b0": ("b", 10.0)}) as gallery:
         draws = drawer(gallery).own()
     assert np.isinf(draws.without).all()
-    assert (draws.rivals == NOBODY).all()
+    assert (draws.rivals == NONE).all()
 
 
 def test_a_photo_of_another_item_that_is_as_near_as_the_own_one_comes_first(tmp_path: Path) -> None:
@@ -246,8 +235,8 @@ def test_an_only_item_has_no_other(tmp_path: Path) -> None:
     with filled(tmp_path / "g", count=1, items=1) as gallery:
         draws = drawer(gallery).own()
         assert (draws.distances[0], draws.nearest[0], draws.own[0], draws.own_nearest[0]) == (
-            *(np.inf, NOBODY),
-            *(np.inf, NOBODY),
+            *(np.inf, NONE),
+            *(np.inf, NONE),
         )
         gallery.add(["new"], ["other"], unit(1, 5))
         again = drawer(gallery).own()
@@ -276,15 +265,15 @@ def test_probes_leave_their_own_item_out(tmp_path: Path) -> None:
 def test_the_nearest_photo_of_the_own_item_follows_its_photos(tmp_path: Path) -> None:
     with shop(tmp_path / "g", LINE) as gallery:
         now = drawer(gallery).own()
-        assert by_id(now, "own_nearest") == {"a0": 1, "a1": 0, "b0": NOBODY, "c0": NOBODY, "d0": NOBODY}
+        assert by_id(now, "own_nearest") == {"a0": 1, "a1": 0, "b0": NONE, "c0": NONE, "d0": NONE}
         assert by_id(now, "own")["b0"] == np.inf
         assert by_id(now, "own")["a0"] == pytest.approx(distance(3), abs=1e-6)
         put(gallery, {"a2": ("a", 1.0), "b1": ("b", 90.0)})
         now = drawer(gallery).own()
-        assert by_id(now, "own_nearest") == {"a0": 5, "a1": 5, "a2": 0, "b0": 6, "b1": 2, "c0": NOBODY, "d0": NOBODY}
+        assert by_id(now, "own_nearest") == {"a0": 5, "a1": 5, "a2": 0, "b0": 6, "b1": 2, "c0": NONE, "d0": NONE}
         gallery.remove(photo_ids=["a2", "b1"])
         now = drawer(gallery).own()
-        assert by_id(now, "own_nearest") == {"a0": 1, "a1": 0, "b0": NOBODY, "c0": NOBODY, "d0": NOBODY}
+        assert by_id(now, "own_nearest") == {"a0": 1, "a1": 0, "b0": NONE, "c0": NONE, "d0": NONE}
 
 
 SAME = {
@@ -304,11 +293,11 @@ def test_the_same_file_under_many_items_is_passed_over(tmp_path: Path) -> None:
         assert by_id(found, "nearest_items")["a0"] == "k"
         assert by_id(found, "duplicates")["a0"] == 1
         assert by_id(found, "duplicates")["b0"] == 0
-        assert by_id(found, "duplicates")["k0"] == by_id(found, "duplicates")["a1"] == NOBODY
+        assert by_id(found, "duplicates")["k0"] == by_id(found, "duplicates")["a1"] == NONE
         gallery.remove(photo_ids=["k0", "a1"])
         alone = drawer(gallery).own()
         assert set(alone.distances.tolist()) == {np.inf}
-        assert set(alone.nearest.tolist()) == {NOBODY}
+        assert set(alone.nearest.tolist()) == {NONE}
         assert set(alone.nearest_items.tolist()) == {""}
 
 
@@ -324,9 +313,9 @@ def test_an_item_counts_again_when_its_copy_is_removed(tmp_path: Path) -> None:
 
 def test_without_a_key_for_contents_a_copy_counts_as_any_photo(tmp_path: Path) -> None:
     with shop(tmp_path / "g", {"a0": ("a", 0.0), "b0": ("b", 0.0)}, {"a0": "x", "b0": "x"}) as gallery:
-        plain = Drawer(ItemSearch(gallery.snapshot(), NEAREST_PHOTO)).own()
+        plain = Drawing(ItemSearch(gallery.snapshot(), NEAREST_PHOTO)).own()
     assert plain.distances.tolist() == [0, 0]
-    assert plain.duplicates.tolist() == [NOBODY, NOBODY]
+    assert plain.duplicates.tolist() == [NONE, NONE]
 
 
 def split_products(path: Path, seed: int, *, groups: bool = False) -> tuple[Gallery, set[tuple[str, str]]]:
@@ -352,7 +341,7 @@ def test_most_products_under_two_ids_are_suspected_and_hardly_any_other_pair(tmp
     for seed in range(5):
         gallery, pairs = split_products(tmp_path / f"g{seed}", seed)
         with gallery:
-            suspects = suspected_twins(Drawer(ItemSearch(gallery.snapshot(), ItemDistance())).own())
+            suspects = suspected_twins(Drawing(ItemSearch(gallery.snapshot(), ItemDistance())).own())
         assert suspects == sorted(suspects)
         found, false = found + len(pairs & set(suspects)), false + len(set(suspects) - pairs)
     assert found >= 40  # of 50
@@ -362,7 +351,7 @@ def test_most_products_under_two_ids_are_suspected_and_hardly_any_other_pair(tmp
 def test_two_ids_of_one_group_are_not_suspected(tmp_path: Path) -> None:
     gallery, pairs = split_products(tmp_path / "g", 0, groups=True)
     with gallery:
-        suspects = suspected_twins(Drawer(ItemSearch(gallery.snapshot(), ItemDistance())).own())
+        suspects = suspected_twins(Drawing(ItemSearch(gallery.snapshot(), ItemDistance())).own())
     assert not pairs & set(suspects)
 
 
@@ -407,8 +396,8 @@ def test_fitted_items_need_the_key_of_the_hashes(tmp_path: Path) -> None:
 def test_a_gallery_keeps_fewer_draws_where_details_are_compared(tmp_path: Path) -> None:
     with filled(tmp_path / "g") as gallery:
         now = gallery.snapshot()
-        assert Drawer(ItemSearch(now, NEAREST_PHOTO)).most == leave_one_out.MOST_DRAWS
-        assert Drawer(ItemSearch(now, NEAREST_PHOTO, FakeVerifier())).most == leave_one_out.MOST_VERIFIED
+        assert Drawing(ItemSearch(now, NEAREST_PHOTO)).most == leave_one_out.MOST_DRAWS
+        assert Drawing(ItemSearch(now, NEAREST_PHOTO, FakeVerifier())).most == leave_one_out.MOST_VERIFIED
     assert leave_one_out.MOST_VERIFIED < leave_one_out.MOST_DRAWS
 
 
@@ -449,7 +438,7 @@ def test_a_photo_with_fewer_windows_is_drawn_with_those_that_it_has(tmp_path: Pa
         vectors = np.zeros((3, 3, DIM), np.float32)  # zeros where a photo has fewer windows
         for row, windows in enumerate(angles.values()):
             vectors[row, : len(windows)] = [at(angle) for angle in windows]
-        found = drawer(gallery).windows(Windows(np.array([seq[name] for name in angles]), vectors))
+        found = drawer(gallery).windows(WindowVectors(np.array([seq[name] for name in angles]), vectors))
     assert by_id(found, "nearest_items") == {"c0": "b", "a1": "b", "d0": "c"}
     assert by_id(found, "distances") == pytest.approx(
         {"c0": distance(7), "a1": distance(2), "d0": distance(9)}, abs=1e-6
@@ -459,12 +448,12 @@ def test_a_photo_with_fewer_windows_is_drawn_with_those_that_it_has(tmp_path: Pa
 def test_draws_are_kept_and_read(tmp_path: Path) -> None:
     probes = {"probe": Probes(np.stack([at(8.0), at(9.0)]), ["q0", "q1"], ["b", "stranger"])}
     with shop(tmp_path / "g", LINE) as gallery:
-        assert KeptDraws.read(gallery) is None
+        assert AllDraws.read(gallery) is None
         made = kept(gallery, probes=probes, is_fitted=lambda item, _: item == "c")
         assert (made.photos, made.until) == (5, 5)
         assert made.changed(gallery) == 0
         gallery.keep({DRAWS: made.pack()}, "measure")
-        read = KeptDraws.read(gallery)
+        read = AllDraws.read(gallery)
         assert read is not None
         assert (read.model, read.fitted, read.version, read.photos, read.until) == ("m", {"c"}, 1, 5, 5)
         assert set(read.sources) == {OWN, "probe", "2 photos", "3 photos", "4 photos"}
@@ -477,7 +466,7 @@ def test_draws_are_kept_and_read(tmp_path: Path) -> None:
         gallery.remove(photo_ids=["a0"])
         assert read.changed(gallery)
         gallery._database._connection.execute("UPDATE kept SET content = 'x' WHERE name = ?", (DRAWS,))
-        assert KeptDraws.read(gallery) is None
+        assert AllDraws.read(gallery) is None
 
 
 @pytest.mark.parametrize("about", [b"{", b"{}", b'{"model": 1}', b"[" * 100_000], ids=len)
@@ -487,7 +476,7 @@ def test_content_that_makes_no_sense_is_none(tmp_path: Path, about: bytes) -> No
     with shop(tmp_path / "g", LINE) as gallery:
         for content in (about, file.getvalue()):
             gallery.keep({DRAWS: content, POINT: None}, "measure")
-            assert KeptDraws.read(gallery) is None
+            assert AllDraws.read(gallery) is None
 
 
 @pytest.mark.parametrize(
@@ -503,7 +492,7 @@ def test_draws_with_an_array_of_another_length_or_kind_are_damaged(
         assert len(made.sources[OWN]) == 5
         damaged = replace(made.sources[OWN], **{field: value})
         gallery.keep({DRAWS: replace(made, sources={OWN: damaged}).pack()}, "measure")
-        assert KeptDraws.read(gallery) is None
+        assert AllDraws.read(gallery) is None
 
 
 def test_an_update_is_of_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -550,7 +539,7 @@ def test_a_copy_by_its_pixels_is_passed_over_only_if_it_is_close(tmp_path: Path)
     places = {"a0": ("a", 0.0), "b0": ("b", 2.0), "c0": ("c", 40.0), "d0": ("d", 44.0)}
     with shop(tmp_path / "g", places) as gallery:
         found = kept(gallery, is_copy=is_copy).sources[OWN]
-    assert by_id(found, "duplicates") == {"a0": 1, "b0": 0, "c0": NOBODY, "d0": NOBODY}
+    assert by_id(found, "duplicates") == {"a0": 1, "b0": 0, "c0": NONE, "d0": NONE}
     assert by_id(found, "nearest_items") == {"a0": "c", "b0": "c", "c0": "d", "d0": "c"}
     assert {"a0", "c0"} not in asked  # 40 degrees apart: no copy, whatever the pixels say
 
@@ -631,7 +620,7 @@ def test_two_items_are_suspected_by_three_quarters_and_three_tenths_of_their_dra
     items = np.array(["b", "a"] * (count // 2))
     other = np.where(np.arange(count) < found, np.array(["a", "b"] * (count // 2)), [f"x{i}" for i in range(count)])
     wrong = np.where(np.arange(count) < before, 0.3, np.inf)
-    nobody, near = np.full(count, NOBODY), np.full(count, 0.4)
+    nobody, near = np.full(count, NONE), np.full(count, 0.4)
     made = Draws(items, items, nobody, near, nobody, other, near, near, nobody, near, wrong, nobody)
     chosen = Draws(**{name: values[order] for name, values in made.arrays().items()})
     assert suspected_twins(chosen) == ([("a", "b")] if suspected else [])

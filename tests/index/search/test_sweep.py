@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import index.search.exact_search
+import index.search.exact
 from index.ann.kinds import FLAT, FP16
-from index.search.exact_search import MANY, sweep
+from index.search.exact import MANY, sweep
 
 from ..vectors import filled, unit
 
 
 def test_the_nearest_of_all_blocks_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index.search.exact_search, "BLOCK", 64)
+    monkeypatch.setattr(index.search.exact, "BLOCK", 64)
     vectors, positions = unit(1000), np.arange(0, 1000, 3)
     for queries in (unit(3, 5), unit(MANY, 5)):
         for count in (1, 5, 100):
@@ -36,7 +36,7 @@ def test_the_nearest_of_all_blocks_are_found(monkeypatch: pytest.MonkeyPatch) ->
 def test_many_queries_get_the_answers_of_single_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(index.search.exact_search, "BLOCK", 64)
+    monkeypatch.setattr(index.search.exact, "BLOCK", 64)
     queries = unit(MANY + 20, 5)
     with filled(tmp_path / "g", count=400, items=50) as gallery:
         gallery.rebuild(kind=kind)

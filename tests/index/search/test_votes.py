@@ -92,7 +92,7 @@ def test_lists_are_kept_by_voting(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         for number in range(1, 5):
             monkeypatch.setattr(FakeVerifier, "voting", replace(voting, key=f"votes {number}"))
             gallery.snapshot().votes(FakeVerifier(items=number), QUERY)
-        assert list(gallery._caches.lists._known) == ["votes 3", "votes 4"]
+        assert list(gallery.snapshot().caches.lists._known) == ["votes 3", "votes 4"]
 
 
 def test_a_word_that_the_verifier_does_not_know_is_named_with_its_photo(

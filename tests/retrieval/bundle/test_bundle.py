@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from retrieval.bundle.bundle import Bundle
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.errors import BundleCorrupt, BundleError
+from retrieval.measuring.point import Point, Rates
 
 from ...world import DIM, make_bundle
 
@@ -21,7 +21,7 @@ def test_a_bundle_opens_as_it_was_written(bundle: Bundle) -> None:
     again = Bundle.open(bundle.path)
     assert again.manifest == bundle.manifest
     assert again.threshold == 0.5
-    assert again.operating_point == OperatingPoint(0.5, "estimated", 0.05, {"fpir": 0.05})
+    assert again.operating_point == Point(0.5, "estimated", 0.05, rates=Rates(fpir=0.05))
     made = again.embedder().embed_pixels(np.random.default_rng(0).integers(0, 255, (3, 32, 32, 3), dtype=np.uint8))
     assert made.vectors.shape == (3, DIM)
 

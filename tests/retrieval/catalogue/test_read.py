@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from index.snapshot import GROUP, group_of
+from index.groups import GROUP, group_of
 from retrieval.catalogue.check import check_catalogue
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import DataError

@@ -117,7 +117,7 @@ def test_an_address_is_shown_as_it_was_typed(here: Path, typed: str) -> None:
         ("data check photos --report photos", "Is a directory"),
         ("search b g flat --output photos", "Is a directory"),
         ("gallery report b g -o photos", "Is a directory"),
-        ("gallery export g photos", "Is a directory"),
+        ("gallery export g photos", "photos exists"),
         ("gallery export g file/g.csv", "Not a directory"),
     ],
 )

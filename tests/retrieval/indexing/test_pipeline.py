@@ -97,11 +97,11 @@ def test_index_waits_for_another_process_that_writes_for_a_moment(
     index_catalogue(bundle, photos[:3], tmp_path / "gallery", progress=False)
     with Gallery.open(tmp_path / "gallery") as other:
         other.lock()
-        monkeypatch.setattr("index.gallery.LOCK_S", -1.0)
+        monkeypatch.setattr("index.folder.LOCK_S", -1.0)
         with pytest.raises(GalleryLocked, match=r"another process is writing to .*gallery"):
             index_catalogue(bundle, photos[:4], tmp_path / "gallery", progress=False)
         monkeypatch.undo()
-        monkeypatch.setattr("index.gallery.time.sleep", lambda _: other.close())
+        monkeypatch.setattr("index.folder.time.sleep", lambda _: other.close())
         assert index_catalogue(bundle, photos[:4], tmp_path / "gallery", progress=False).added == 1
 
 

@@ -12,17 +12,17 @@ from PIL import Image, ImageDraw
 
 from index.database import POINT
 from index.gallery import Gallery
+from index.groups import GROUP
+from index.photos import CONTENT
 from index.search.item_distance import ItemDistance
-from index.snapshot import GROUP
 from retrieval.bundle.bundle import Bundle
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.cli.main import group
 from retrieval.errors import CalibrationError
-from retrieval.indexing.worker import CONTENT
+from retrieval.galleries.points import pack_points
 from retrieval.inspect.audit import audit, summary, table
 from retrieval.inspect.duplicates import NEAR, SAME_FILE, SAME_PICTURE, is_copy
+from retrieval.measuring.point import Basis, Point
 from retrieval.retriever import Retriever
-from retrieval.threshold.gallery_points import pack_points
 
 from ...gallery_contents import contents
 from ...world import DIM, draw, encode, make_bundle
@@ -95,7 +95,7 @@ def test_the_threshold_of_the_gallery_is_used(folder: Path, tmp_path: Path) -> N
     shutil.copytree(folder / "gallery", tmp_path / "gallery")
     bundle = Bundle.open(folder / "bundle")
     with Gallery.open(tmp_path / "gallery") as gallery:
-        gallery.keep({POINT: pack_points(None, bundle, OperatingPoint(0.001, "estimated", 0.05, {}))}, "calibrate")
+        gallery.keep({POINT: pack_points(None, bundle, Point(0.001, "estimated", 0.05))}, "calibrate")
         found = audit(bundle, gallery)
     assert found.threshold == 0.001
     assert [(p.item_id, p.other_item_id) for p in found.collisions] == [("copy-of-2", "item-2")]
@@ -139,7 +139,7 @@ def test_two_ids_of_one_product_are_listed_as_twins_unless_they_are_of_one_group
 
 
 def test_a_gallery_with_fewer_items_than_the_bundle_decides_for_has_no_audit(folder: Path, tmp_path: Path) -> None:
-    bundle = make_bundle(tmp_path, point=OperatingPoint(0.3, "estimated", 0.05, {"least_items": 50}))
+    bundle = make_bundle(tmp_path, point=Point(0.3, "estimated", 0.05, basis=Basis(least_items=50)))
     with (
         Gallery.open(folder / "gallery", read_only=True) as gallery,
         pytest.raises(CalibrationError, match="neither the gallery nor the bundle has one"),

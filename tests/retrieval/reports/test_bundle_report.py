@@ -4,10 +4,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from retrieval.measuring.rule import calibrate
 from retrieval.metrics.consistency import opis, utility_curves
 from retrieval.metrics.identification import SearchScores
 from retrieval.reports.bundle_report import ReportData, render_report
-from retrieval.threshold.rule import calibrate
 from tests.retrieval.threshold.simulated import searches, simulated
 
 

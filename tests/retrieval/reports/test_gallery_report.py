@@ -14,16 +14,18 @@ from markupsafe import escape
 
 from index.database import POINT
 from index.gallery import Gallery
-from index.search.leave_one_out import NOBODY, OWN, Draws
+from index.photos import NONE
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import Photo
 from retrieval.cli.main import group
+from retrieval.galleries.points import served_point
 from retrieval.indexing.pipeline import index_catalogue
+from retrieval.measuring.draws import LABELLED, OWN, Draws
+from retrieval.measuring.fpir import DrawnDistances
+from retrieval.measuring.point import Point, Rates, Shift
+from retrieval.measuring.rates import VersionRates
 from retrieval.reports.gallery_report import SOURCES, GalleryReport, render_gallery_report
-from retrieval.threshold.error_rates import LABELLED, DrawnDistances, GalleryRates, Shift
-from retrieval.threshold.gallery_points import served_point
 
 from ...world import draw, make_bundle
 
@@ -40,7 +42,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """Return a bundle and a gallery beside it: 24 items of two photos, one with a hostile id, one photo twice."""
     folder = tmp_path_factory.mktemp("report")
     bundle = make_bundle(
-        folder, point=OperatingPoint(0.5, "estimated", 0.2, {"fpir": 0.05}), files={FITTED: Fitted.of([], []).pack()}
+        folder, point=Point(0.5, "estimated", 0.2, rates=Rates(fpir=0.05)), files={FITTED: Fitted.of([], []).pack()}
     )
     photos = []
     for item in range(24):
@@ -98,8 +100,8 @@ def test_families_and_items_with_the_most_false_matches_are_listed_with_their_sh
     items = ["c", "c", "d", "e", "far", "copy"]
     nearest = ["d", "x", "c", "d", "x", "x"]
     distances = np.array([0.1, 0.2, 0.15, 0.3, 0.9, 0.01])
-    nobody = np.full(len(items), NOBODY)
-    copies = np.where(np.array(items) == "copy", 7, NOBODY)
+    nobody = np.full(len(items), NONE)
+    copies = np.where(np.array(items) == "copy", 7, NONE)
     texts = np.array(items)
     none = np.full(6, np.inf)
     draws = Draws(
@@ -112,7 +114,7 @@ def test_families_and_items_with_the_most_false_matches_are_listed_with_their_sh
         report,
         point=replace(report.point, threshold=0.3, evidence=evidence),  # e is within it without the shift only
         draws={OWN: draws},
-        rates=GalleryRates(DrawnDistances.of({OWN: draws}, shift=moved)),
+        rates=VersionRates(DrawnDistances.of({OWN: draws}, shift=moved)),
     )
     page = render_gallery_report(told)
     assert "c, d: 3 similar items: 100% of all false matches." in page
@@ -158,12 +160,12 @@ def test_twins_and_how_often_perhaps_is_right_are_reported(report: GalleryReport
 
 
 def test_the_bundles_threshold_is_not_reported_as_measured_here(report: GalleryReport) -> None:
-    point = OperatingPoint(0.5, "estimated", 0.05, {"fpir": 0.04, "fpir_upper": 0.09, "tpir": 0.7})
+    point = Point(0.5, "estimated", 0.05, rates=Rates(fpir=0.04, fpir_upper=0.09, tpir=0.7))
     page = render_gallery_report(GalleryReport(report.gallery, point, 49, 25))
     assert "<b>about 4.0%</b>" in page
     assert "measured with other items, not in this catalogue" in page
     assert "<svg" not in page
-    none = render_gallery_report(GalleryReport(report.gallery, OperatingPoint.uncalibrated(0.05), 6, 3))
+    none = render_gallery_report(GalleryReport(report.gallery, Point.uncalibrated(0.05), 6, 3))
     assert "There is no threshold yet" in none
     assert "%" not in none.split("</style>")[1].split("What is assumed")[0]
 

@@ -12,18 +12,20 @@ import pytest
 from index.database import POINT
 from index.gallery import Gallery
 from index.search.distance import plain_distance
-from index.search.leave_one_out import WINDOWS, Windows
 from retrieval.bundle.bundle import FITTED
 from retrieval.bundle.fitted import Fitted
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import ImageUnreadable, InvalidParameter
+from retrieval.galleries.measured import draw_gallery
 from retrieval.indexing import draw_vectors
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.plan import SyncSettings
+from retrieval.measuring.drawing import WindowVectors
+from retrieval.measuring.draws import WINDOWS
+from retrieval.measuring.fpir import DrawnDistances
+from retrieval.measuring.point import Point
+from retrieval.measuring.rates import VersionRates
 from retrieval.retriever import Retriever
-from retrieval.threshold.error_rates import DrawnDistances, GalleryRates
-from retrieval.threshold.proposal import gallery_draws
 
 from ...world import draw, encode, make_bundle, write_folder
 from .scenes import box_of, scene
@@ -41,7 +43,7 @@ def retriever(world: Path) -> Retriever:
 def anchored(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
     """Return a retriever of 60 items whose gallery has set its own threshold, for an FPIR of 10 %."""
     folder = tmp_path_factory.mktemp("anchored")
-    point = OperatingPoint.uncalibrated(0.1)
+    point = Point.uncalibrated(0.1)
     bundle = make_bundle(folder, point=point, files={FITTED: Fitted.of([], []).pack()})
     photos = read_catalogue(write_folder(folder / "photos", items=range(60), photos=range(2)))
     index_catalogue(bundle, photos, folder / "gallery", progress=False)
@@ -138,8 +140,8 @@ def test_a_shared_threshold_keeps_the_divided_target(certified: tuple[str, ...],
     drawn = DrawnDistances.of_items(distances, np.arange(1000))
     limit = drawn.limit(0.1, certified=bool(certified))
     assert limit is not None
-    point = OperatingPoint(limit, status, 0.1, {"certified": certified})
-    rates = GalleryRates(drawn)
+    point = Point(limit, status, 0.1, {"certified": certified})
+    rates = VersionRates(drawn)
     shared = [rates.shared(point, count) for count in (1, 2, 4, 8)]
     assert shared[0].threshold == point.threshold
     thresholds = [each.threshold for each in shared]
@@ -153,7 +155,7 @@ def test_a_shared_threshold_keeps_the_divided_target(certified: tuple[str, ...],
 
 
 def test_windows_decide_once_a_gallery_was_indexed_with_windows(tmp_path: Path) -> None:
-    point = OperatingPoint.uncalibrated(0.1)
+    point = Point.uncalibrated(0.1)
     bundle = make_bundle(tmp_path, point=point, files={FITTED: Fitted.of([], []).pack()})
     photos = read_catalogue(write_folder(tmp_path / "photos", items=range(30), photos=range(2)))
     index_catalogue(bundle, photos, tmp_path / "gallery", progress=False)
@@ -174,15 +176,15 @@ def test_windows_decide_once_a_gallery_was_indexed_with_windows(tmp_path: Path) 
 def test_photos_whose_metadata_changes_keep_their_windows_and_index_embeds_those_of_new_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bundle = make_bundle(tmp_path, point=OperatingPoint.uncalibrated(0.1), files={FITTED: Fitted.of([], []).pack()})
+    bundle = make_bundle(tmp_path, point=Point.uncalibrated(0.1), files={FITTED: Fitted.of([], []).pack()})
     photos = read_catalogue(write_folder(tmp_path / "photos", items=range(30), photos=range(2)))
     index_catalogue(bundle, photos[:-2], tmp_path / "gallery", sync=SyncSettings(windows=True), progress=False)
     with Gallery.open(tmp_path / "gallery") as gallery:
-        before = gallery_draws(bundle, gallery).sources[WINDOWS]
+        before = draw_gallery(bundle, gallery)[1].sources[WINDOWS]
         stored = {photo_id: (item, values) for photo_id, item, values in gallery.photos()}
         changed = [values | {"price": 3} for _, values in stored.values()]
         gallery.update(list(stored), [item for item, _ in stored.values()], changed)
-        after = gallery_draws(bundle, gallery).sources[WINDOWS]
+        after = draw_gallery(bundle, gallery)[1].sources[WINDOWS]
     assert sorted(zip(after.ids, after.distances, strict=True)) == sorted(
         zip(before.ids, before.distances, strict=True)
     )
@@ -194,7 +196,7 @@ def test_photos_whose_metadata_changes_keep_their_windows_and_index_embeds_those
         assert sorted(embedded) == sorted(expected)
         embedded.clear()
         with Gallery.open(tmp_path / "gallery") as gallery:
-            kept, now = Windows.read(gallery), gallery.snapshot()
+            kept, now = WindowVectors.read(gallery), gallery.snapshot()
             assert kept is not None
             assert sorted(kept.seqs.tolist()) == now.seqs[now.live].tolist()
 
@@ -234,7 +236,7 @@ def test_several_photos_rank_by_their_mean_vector_in_any_order(retriever: Retrie
 def several(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
     """Return a retriever whose gallery has draws of queries with 2 and 3 photos: 24 items of 3 to 5 photos."""
     folder = tmp_path_factory.mktemp("several")
-    bundle = make_bundle(folder, point=OperatingPoint.uncalibrated(0.2), files={FITTED: Fitted.of([], []).pack()})
+    bundle = make_bundle(folder, point=Point.uncalibrated(0.2), files={FITTED: Fitted.of([], []).pack()})
     for item in np.random.default_rng(1).permutation(24).tolist():
         write_folder(folder / "photos", items=range(item, item + 1), photos=range(3 + item % 3))
     index_catalogue(bundle, read_catalogue(folder / "photos"), folder / "gallery", progress=False)

@@ -59,7 +59,6 @@ def result_of(*items: str) -> SearchResult:
         reason="" if items else "beyond_threshold",
         threshold=0.5,
         nearest_distance=0.1,
-        certainty=1.0,
         nearest=matches[0] if matches else None,
         bundle_id="b",
         gallery_version=1,

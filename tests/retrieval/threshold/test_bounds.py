@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from retrieval.threshold.bounds import (
+from retrieval.measuring.bounds import (
     binomial_below,
     binomial_bound,
     bound_p_value,

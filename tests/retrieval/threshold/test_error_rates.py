@@ -10,11 +10,14 @@ import pytest
 from scipy import stats
 
 from index.gallery import Gallery
-from index.search.leave_one_out import NOBODY, OWN, PHOTOS, Draws, KeptDraws
-from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
+from index.photos import NONE
+from index.search.left_out import PHOTOS
+from retrieval.galleries.points import as_served
+from retrieval.measuring.draws import OWN, AllDraws, Draws
+from retrieval.measuring.fpir import TOLERANCE, DrawnDistances
+from retrieval.measuring.point import CERTIFIED, ESTIMATED, Point, Shift
+from retrieval.measuring.rates import VersionRates
 from retrieval.threshold import gallery_points
-from retrieval.threshold.error_rates import TOLERANCE, DrawnDistances, GalleryRates, Shift
-from retrieval.threshold.gallery_points import as_served
 
 
 def left_out_by_item(drawn: DrawnDistances, shares: np.ndarray) -> np.ndarray:
@@ -108,7 +111,7 @@ def test_the_design_effect_is_the_sum_over_all_pairs_of_items() -> None:
 
 
 def test_a_query_shift_moves_the_distances_without_other_items_too() -> None:
-    nobody, names = np.full(40, NOBODY), np.arange(40).astype(str)
+    nobody, names = np.full(40, NONE), np.arange(40).astype(str)
     distances, apart = np.linspace(0.5, 1, 40), np.linspace(0.1, 0.3, 40)
     own = Draws(names, names, nobody, distances, nobody, names[::-1], distances, apart, nobody, apart, apart, nobody)
     without = distances[:, None] + np.linspace(-0.2, 0.3, 6)
@@ -160,8 +163,8 @@ def test_the_more_items_are_drawn_the_more_standard_errors_of_the_shift_a_bound_
 
 
 def test_draws_whose_file_another_item_has_are_left_out() -> None:
-    names, nobody = np.arange(30).astype(str), np.full(30, NOBODY)
-    copies = np.where(np.arange(30) < 4, 7, NOBODY)
+    names, nobody = np.arange(30).astype(str), np.full(30, NONE)
+    copies = np.where(np.arange(30) < 4, 7, NONE)
     distances = np.where(np.arange(30) < 4, 0.01, 0.9)
     none = np.full(30, np.inf)
     draws = Draws(
@@ -181,13 +184,13 @@ def test_an_estimated_point_keeps_its_target_by_the_expected_rate_and_a_certifie
     generator = np.random.default_rng(2)
     order = generator.permutation(400)
     drawn = DrawnDistances.of_items(np.linspace(0.1, 1, 400)[order], generator.permutation(400).astype(str))
-    rates, threshold = GalleryRates(drawn), drawn.at_share(0.05)
+    rates, threshold = VersionRates(drawn), drawn.at_share(0.05)
     observed, expected, upper = drawn.fpir(threshold), drawn.expected(threshold), drawn.fpir_upper(threshold)
     assert observed == pytest.approx(0.05)
     assert observed < expected < upper
     for status, kept_from in (("estimated", expected), ("certified", upper)):
         for target in (observed - 0.001, (observed + expected) / 2, (expected + upper) / 2, upper + 0.001):
-            point = OperatingPoint(threshold, status, target, {})
+            point = Point(threshold, status, target, {})
             assert rates.keeps_target(point) == (target >= kept_from)
             assert rates.broken(point) == (target < kept_from)
             assert rates.to_dict(point)["broken"] == rates.broken(point)
@@ -196,7 +199,7 @@ def test_an_estimated_point_keeps_its_target_by_the_expected_rate_and_a_certifie
 def own_draws(items: int) -> Draws:
     """Return one draw of each of some items, at distances of 0.5 to 1 in no order."""
     order = np.random.default_rng(items).permutation(items)
-    nobody, far = np.full(items, NOBODY, np.int64), np.full(items, np.inf)
+    nobody, far = np.full(items, NONE, np.int64), np.full(items, np.inf)
     names, apart = order.astype(str), np.linspace(0.5, 1, items)[order]
     return Draws(names, names, nobody, apart, nobody, np.full(items, ""), apart, far, nobody, far, far, nobody)
 
@@ -206,11 +209,11 @@ def test_other_kinds_of_query_are_certified_from_300_items_on_and_decide_from_20
     items: int, status: str | None
 ) -> None:
     kind = PHOTOS.format(2)
-    kept = KeptDraws("model", {OWN: own_draws(400), kind: own_draws(items)}, frozenset())
-    rates = GalleryRates.of(kept, OperatingPoint(0.5, CERTIFIED, 0.1, {}))
+    kept = AllDraws("model", {OWN: own_draws(400), kind: own_draws(items)}, frozenset())
+    rates = VersionRates.of(kept, Point(0.5, CERTIFIED, 0.1, {}))
     assert rates is not None
     assert (rates.kinds[kind][1].status if kind in rates.kinds else None) == status
-    estimated = GalleryRates.of(kept, OperatingPoint(0.5, ESTIMATED, 0.1, {}))
+    estimated = VersionRates.of(kept, Point(0.5, ESTIMATED, 0.1, {}))
     assert estimated is not None
     assert all(point.status == ESTIMATED for _, point in estimated.kinds.values())
 
@@ -219,11 +222,11 @@ def test_other_kinds_of_query_are_certified_from_300_items_on_and_decide_from_20
 def test_rates_are_known_until_more_than_a_hundredth_of_the_photos_has_changed(
     photos: int, changed: int, known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = KeptDraws("model", {OWN: own_draws(400)}, frozenset(), fingerprint=(photos, 0))
-    monkeypatch.setattr(KeptDraws, "read", lambda _: kept)
-    monkeypatch.setattr(KeptDraws, "changed", lambda *_: changed)
+    kept = AllDraws("model", {OWN: own_draws(400)}, frozenset(), fingerprint=(photos, 0))
+    monkeypatch.setattr(AllDraws, "read", lambda _: kept)
+    monkeypatch.setattr(AllDraws, "changed", lambda *_: changed)
     monkeypatch.setattr(gallery_points, "_groups", lambda *_: 400)
-    point, gallery = OperatingPoint(0.5, ESTIMATED, 0.1, {"anchored": True}), cast(Gallery, None)
+    point, gallery = Point(0.5, ESTIMATED, 0.1, {"anchored": True}), cast(Gallery, None)
     assert (as_served(point, gallery, "model")[1] is not None) == known
     assert as_served(point, gallery, "another model")[1] is None
-    assert as_served(OperatingPoint(0.5, ESTIMATED, 0.1, {}), gallery, "model")[1] is None
+    assert as_served(Point(0.5, ESTIMATED, 0.1, {}), gallery, "model")[1] is None

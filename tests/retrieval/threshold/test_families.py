@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from retrieval.threshold.rule import families_of_photos, linked
+from retrieval.measuring.rule import families_of_photos, linked
 
 
 def components(nearest: list[int]) -> set[frozenset[int]]:

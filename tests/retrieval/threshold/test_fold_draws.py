@@ -18,31 +18,33 @@ import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
+from index.database import FOLDS_FILE
 from index.gallery import Gallery
 from index.maintenance import MOVES
-from index.search.leave_one_out import FOLDS_FILE, OWN, Draws, FoldVectors
-from index.transfer import export_photos, import_photos
+from index.upkeep.transfer import export_gallery
 from retrieval.bundle.bundle import FITTED, FOLDS, Bundle
 from retrieval.bundle.fitted import Fitted, content_hash
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import CalibrationError, GalleryCorrupt
+from retrieval.galleries.kept import FOLDS_FILE
+from retrieval.galleries.measured import gallery_draws, measure_gallery
 from retrieval.indexing import draw_vectors as keeping
 from retrieval.indexing.draw_vectors import keep_fold_vectors
 from retrieval.indexing.pipeline import IndexReport, index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
+from retrieval.measuring.draws import LABELLED, OWN, Draws
+from retrieval.measuring.folds import FoldVectors
+from retrieval.measuring.point import Point
+from retrieval.measuring.rule import set_threshold
+from retrieval.measuring.sentences import describe
 from retrieval.threshold import fold_draws as threshold_folds
-from retrieval.threshold.anchor import anchor
-from retrieval.threshold.error_rates import LABELLED
-from retrieval.threshold.proposal import gallery_draws, propose
-from retrieval.threshold.wording import describe
 
 from ...world import DIM, make_bundle, write_folder, write_model
 
 ITEMS = [f"item-{number:02d}" for number in range(25)]
 FOLD_OF = {item: number % 2 for number, item in enumerate(ITEMS[:20])}  # the last five items were not fitted
-TARGET = OperatingPoint.uncalibrated(0.05)
+TARGET = Point.uncalibrated(0.05)
 
 
 def fold_models(folder: Path) -> bytes:
@@ -134,7 +136,7 @@ def test_indexing_the_catalogue_that_the_model_was_fitted_on_sets_an_estimated_t
 ) -> None:
     every = dict.fromkeys(ITEMS, 0)
     files = {FITTED: fitted(every), FOLDS: fold_models(tmp_path)}
-    target = OperatingPoint.uncalibrated(0.1)
+    target = Point.uncalibrated(0.1)
     point = fill(make_bundle(tmp_path, point=target, files=files), tmp_path, photos).point
     assert point is not None
     assert (point.status, point.evidence["items_drawn"], point.evidence["cross_fitted"]) == ("estimated", 25, 25)
@@ -152,11 +154,11 @@ def test_a_threshold_serves_where_the_fold_models_find_no_photo_of_items_that_th
         own = gallery_draws(bundle, gallery).sources[OWN]
     unknown = np.linspace(0.5, 1, len(own))
     far = {OWN: replace(own, distances=unknown, own=unknown + 1, wrong=np.full(len(own), np.inf))}
-    point = anchor(far, 0.1, gallery_items=25, fitted=ITEMS)
+    point = set_threshold(far, 0.1, gallery_items=25, fitted=ITEMS)
     assert (point.status, point.evidence["tpir"]) == ("estimated", None)
     assert "The share of photos that find their item was not measured" in describe(point)[1]
     with pytest.raises(CalibrationError, match="finds a single item"):
-        anchor(far, 0.1, gallery_items=25)
+        set_threshold(far, 0.1, gallery_items=25)
 
 
 def test_only_new_photos_are_embedded_again_and_removed_ones_drop_out(
@@ -246,11 +248,11 @@ def test_the_query_shift_is_not_measured_between_the_model_that_serves_and_fold_
     tmp_path: Path, photos: Path
 ) -> None:
     files = {FITTED: fitted(dict.fromkeys(ITEMS, 0)), FOLDS: fold_models(tmp_path)}
-    bundle = make_bundle(tmp_path, point=OperatingPoint.uncalibrated(0.1), files=files)
+    bundle = make_bundle(tmp_path, point=Point.uncalibrated(0.1), files=files)
     fill(bundle, tmp_path, photos)
     labelled = read_catalogue(write_folder(tmp_path / "labelled", items=range(25), photos=range(5, 7)))
     with Gallery.open(tmp_path / "g", read_only=True) as gallery:
-        proposal = propose(bundle, gallery, photos=labelled)
+        proposal = measure_gallery(bundle, gallery, photos=labelled)
     assert len(set(proposal.draws.sources[LABELLED].items)) == 25
     assert proposal.after.evidence["cross_fitted"] == 25
     assert proposal.after.evidence["shift"]["items"] == 0
@@ -271,11 +273,10 @@ def test_photos_whose_item_or_metadata_changes_keep_their_fold_vectors(tmp_path:
         assert sorted(zip(after.ids, after.distances, strict=True)) == sorted(
             zip(before.ids, before.distances, strict=True)
         )
-        export_photos(gallery, tmp_path / "g.parquet")
+        export_gallery(gallery, tmp_path / "copy")
         gallery.add(["item-00/0.png"], ["item-00"], np.eye(1, DIM, 3), upsert=True)  # another photo of this name
         replaced = gallery_draws(bundle, gallery).sources[OWN]
     assert set(before.ids) - set(replaced.ids) == {"item-00/0.png"}
-    import_photos(tmp_path / "g.parquet", tmp_path / "copy")
     with Gallery.open(tmp_path / "copy") as copy:
         assert sorted(gallery_draws(bundle, copy).sources[OWN].ids) == sorted(before.ids)
     fill(bundle, tmp_path, photos)
@@ -323,15 +324,14 @@ def test_lost_or_damaged_fold_vectors_are_named_with_their_file(
     bundle, place = bundle_of(tmp_path), tmp_path / "g"
     fill(bundle, tmp_path, photos)
     if copied:
-        export_photos(Gallery.open(place), tmp_path / "g.parquet")
+        export_gallery(Gallery.open(place), tmp_path / "copy")
         place = tmp_path / "copy"
-        import_photos(tmp_path / "g.parquet", place)
     file, run = place / FOLDS_FILE, partial(CliRunner().invoke, group)
     assert run(["gallery", "verify", str(place)]).exit_code == 0
     damage(file)
     assert f"BAD  folds.npz, the vectors by fold models, {told}" in run(["gallery", "verify", str(place)]).output
     assert f"folds.npz, the vectors by fold models, {told}" in run(["doctor", str(bundle.path), str(place)]).output
-    for words in (["gallery", "export", place, tmp_path / "out.parquet"], ["calibrate", bundle.path, place]):
+    for words in (["gallery", "export", place, tmp_path / "out"], ["calibrate", bundle.path, place]):
         error = run(list(map(str, words))).exception
         assert isinstance(error, GalleryCorrupt)
         assert f"folds.npz, the vectors by fold models, {told}" in error.message
@@ -382,7 +382,7 @@ def test_cross_fitted_draws_estimate_a_threshold_and_certify_none() -> None:
         *(names, names, numbers, far, numbers, np.roll(names, 1), far),
         *(far / 4, numbers, far / 4, np.full(400, np.inf), np.full(400, -1)),
     )
-    assert anchor({OWN: own}, 0.05, gallery_items=400).status == "certified"
-    assert anchor({OWN: own}, 0.05, gallery_items=400, fitted=names[:9].tolist()).status == "estimated"
+    assert set_threshold({OWN: own}, 0.05, gallery_items=400).status == "certified"
+    assert set_threshold({OWN: own}, 0.05, gallery_items=400, fitted=names[:9].tolist()).status == "estimated"
     with pytest.raises(CalibrationError, match="9 items are drawn by models that were fitted without them"):
-        anchor({OWN: own}, 0.05, gallery_items=400, fitted=names[:9].tolist(), certify=True)
+        set_threshold({OWN: own}, 0.05, gallery_items=400, fitted=names[:9].tolist(), certify=True)

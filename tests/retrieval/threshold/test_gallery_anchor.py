@@ -16,42 +16,40 @@ from click.testing import CliRunner
 from index.database import POINT
 from index.files import load_arrays
 from index.gallery import Gallery
+from index.photos import NONE
 from index.search.item_search import ItemSearch
-from index.search.leave_one_out import DRAWS, NOBODY, OWN, Drawer, KeptDraws, Probes
+from index.search.leave_one_out import DRAWS
 from retrieval.bundle.bundle import CALIBRATION, FITTED, Bundle, CalibrationSet
 from retrieval.bundle.fitted import Fitted, content_hash
-from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import CalibrationError, DataError, GalleryCorrupt
+from retrieval.galleries.kept import read_queries
+from retrieval.galleries.measured import changed_share, gallery_draws, measure_gallery, remeasure
+from retrieval.galleries.points import as_served, pack_points, read_points, served_point, stored_point
 from retrieval.indexing.pipeline import IndexReport, index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
+from retrieval.measuring.drawing import Drawing
+from retrieval.measuring.draws import LABELLED, OWN, PROBE, REFERENCE, AllDraws, Probes
+from retrieval.measuring.fpir import DrawnDistances
+from retrieval.measuring.measure import measure
+from retrieval.measuring.point import CERTIFIED, ESTIMATED, Point
+from retrieval.measuring.rates import VersionRates
+from retrieval.measuring.sentences import changed_answers, changes, warning_of
 from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever
-from retrieval.threshold.error_rates import LABELLED, PROBE, REFERENCE, DrawnDistances, GalleryRates
-from retrieval.threshold.gallery_points import (
-    as_served,
-    pack_points,
-    read_points,
-    served_point,
-    stored_point,
-    warning_of,
-)
-from retrieval.threshold.labelled_queries import read_queries
-from retrieval.threshold.proposal import changed_share, gallery_draws, measure, propose, remeasure
-from retrieval.threshold.wording import changed_answers, changes
 
 from ...world import DIM, draw, encode, make_bundle, pack_calibration, write_folder
 
-TARGET = OperatingPoint(0.5, "estimated", 0.2, {"fpir": 0.05})
+TARGET = Point(0.5, "estimated", 0.2, {"fpir": 0.05})
 
 
-def bundle_of(folder: Path, *items: str, name: str = "bundle", point: OperatingPoint = TARGET) -> Bundle:
+def bundle_of(folder: Path, *items: str, name: str = "bundle", point: Point = TARGET) -> Bundle:
     return make_bundle(folder, name=name, point=point, files={FITTED: Fitted.of(items, []).pack()})
 
 
-def threshold_of(point: OperatingPoint | None) -> tuple[float, str, float]:
+def threshold_of(point: Point | None) -> tuple[float, str, float]:
     """Return what decides, without the evidence."""
     assert point is not None
     return point.threshold, point.status, point.target_fpir
@@ -87,11 +85,11 @@ def test_items_that_the_model_was_fitted_on_set_no_threshold(tmp_path: Path) -> 
     assert report.point is None
     assert "15 items" in report.unanchored
     with Gallery.open(tmp_path / "g") as gallery:
-        assert KeptDraws.read(gallery) is None
+        assert AllDraws.read(gallery) is None
         draws = gallery_draws(fitted, gallery)
         assert set(draws.sources[OWN].items) == {f"item-{i:02d}" for i in range(15, 30)}
         assert len(draws.fitted) == 15
-        proposed = propose(fitted, gallery)
+        proposed = measure_gallery(fitted, gallery)
         assert (proposed.summary(), proposed.is_news) == ("", False)
         with pytest.raises(CalibrationError, match="15 items"):
             _ = proposed.after
@@ -153,7 +151,7 @@ def test_items_of_one_group_of_a_gallery_count_as_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouped: int, independent: int, status: str
 ) -> None:
     """A threshold is certified from 28 independent items here, and needs 20 items at least."""
-    monkeypatch.setattr("retrieval.threshold.anchor.CERTIFIED_FROM", 28)
+    monkeypatch.setattr("retrieval.measuring.rule.CERTIFIED_FROM", 28)
     bundle = bundle_of(tmp_path)
     photos = read_catalogue(write_folder(tmp_path / "photos", items=range(40)))
     group_of = {f"item-{number:02d}": f"variants {number // 3}" for number in range(grouped)}
@@ -163,7 +161,7 @@ def test_items_of_one_group_of_a_gallery_count_as_one(
         drawn = gallery_draws(bundle, gallery).sources[OWN]
         assert len(set(drawn.items)) == 40
         assert len(set(drawn.groups)) == independent
-        proposal = propose(bundle, gallery, target_fpir=0.2)
+        proposal = measure_gallery(bundle, gallery, target_fpir=0.2)
     assert (proposal.point.status if proposal.point else "") == status
     assert ("items of one group count as one" in proposal.why_not) == (not status)
 
@@ -176,16 +174,16 @@ def test_draws_that_version_0_2_0_kept_have_the_groups_of_the_gallery(tmp_path: 
     with Gallery.open(tmp_path / "g") as gallery:
         kept = gallery.kept(DRAWS)
         assert kept is not None
-        now, arrays = KeptDraws.read(gallery), load_arrays(kept)
+        now, arrays = AllDraws.read(gallery), load_arrays(kept)
         file = io.BytesIO()
         later = ("/groups", "/rivals", "/without")
         np.savez(file, **{name: values for name, values in arrays.items() if not name.endswith(later)})
         gallery.keep({DRAWS: file.getvalue()}, "as before")
-        then = KeptDraws.read(gallery)
+        then = AllDraws.read(gallery)
         assert now is not None
         assert then is not None
         gallery.keep({DRAWS: then.pack()}, "as in a copy")
-        copied = KeptDraws.read(gallery)
+        copied = AllDraws.read(gallery)
         assert copied is not None
         assert (now.is_old, then.is_old, copied.is_old) == (False, True, True)
         assert changed_share(bundle, gallery) == 1.0
@@ -226,11 +224,11 @@ def test_folders_of_a_catalogue_are_no_groups_and_labelled_photos_have_the_group
     moved = [replace(photo, item_id=f"fruit/{photo.item_id}", group="fruit") for photo in photos]
     index_catalogue(bundle, moved, tmp_path / "g", progress=False)
     with Gallery.open(tmp_path / "g", read_only=True) as gallery:
-        drawer = Drawer(ItemSearch(gallery.snapshot(), bundle.item_distance))
+        drawer = Drawing(ItemSearch(gallery.snapshot(), bundle.item_distance))
         assert len(set(drawer.own().groups)) == 24
         asked = Probes(np.eye(4, DIM, dtype=np.float32), list("abcd"), ["fruit/item-03", "x", "y", "z"])
         asked = replace(asked, groups=["fruit", "family", "family", ""])
-        numbers = [gallery.item_numbers(["fruit/item-03"])["fruit/item-03"], NOBODY, NOBODY, NOBODY]
+        numbers = [gallery.item_numbers(["fruit/item-03"])["fruit/item-03"], NONE, NONE, NONE]
         draws = drawer.probes(asked, numbers=numbers)
     found = dict(zip(draws.items.tolist(), draws.groups.tolist(), strict=True))
     assert (found["fruit/item-03"], found["z"]) == ("fruit/item-03", "z")
@@ -263,7 +261,7 @@ def test_photos_of_an_item_whose_group_is_in_the_gallery_show_no_unknown_item(tm
         (near,) = (place for place in range(len(now.seqs)) if now.photo(place)[0] == "item-07/1.png")
         vectors = np.repeat(now.vectors(np.array([near])), 3, axis=0)
         probes = Probes(vectors, ["a", "b", "c"], ["x", "y", "z"], groups=["twins", "others", ""])
-        draws = Drawer(ItemSearch(now, bundle.item_distance)).probes(probes, numbers=[NOBODY] * 3)
+        draws = Drawing(ItemSearch(now, bundle.item_distance)).probes(probes, numbers=[NONE] * 3)
     assert dict(zip(draws.ids.tolist(), np.isinf(draws.distances).tolist(), strict=True)) == {
         "a": True,
         "b": False,
@@ -291,7 +289,7 @@ def test_a_threshold_whose_observed_rate_alone_keeps_the_target_is_tightened(tmp
     set_point = fill(bundle, tmp_path, range(30)).point
     assert set_point is not None
     with Gallery.open(tmp_path / "g") as gallery:
-        drawn = GalleryRates.of(gallery_draws(bundle, gallery), set_point).drawn  # type: ignore[union-attr]
+        drawn = VersionRates.of(gallery_draws(bundle, gallery), set_point).drawn  # type: ignore[union-attr]
         threshold = drawn.at_share(0.2)
         assert drawn.fpir(threshold) <= 0.2 < drawn.expected(threshold)
         loose = replace(set_point, threshold=threshold)
@@ -310,7 +308,7 @@ def test_a_fitted_photo_under_another_item_id_makes_its_item_fitted(tmp_path: Pa
     bundle = make_bundle(tmp_path, point=TARGET, files=files)
     index_catalogue(bundle, read_catalogue(photos), tmp_path / "g", progress=False)
     with Gallery.open(tmp_path / "g") as gallery:
-        kept = KeptDraws.read(gallery)
+        kept = AllDraws.read(gallery)
         assert kept is not None
         assert kept.fitted == {"item-03"}
 
@@ -322,11 +320,11 @@ def test_a_photo_saved_again_under_another_item_leaves_the_draws(tmp_path: Path)
     draw(3, 0).resize((90, 90)).save(path, quality=60)
     with Gallery.open(tmp_path / "g") as gallery:
         before = gallery_draws(bundle, gallery).sources[OWN]
-        assert (before.duplicates == NOBODY).all()
+        assert (before.duplicates == NONE).all()
         copy = Photo("copy", path, "second-id")
         write_batch(gallery, embed_batch(bundle.embedder(), [copy], {}))
         after = gallery_draws(bundle, gallery).sources[OWN]
-    assert "copy" in after.ids[after.duplicates != NOBODY]
+    assert "copy" in after.ids[after.duplicates != NONE]
     assert after.nearest_items[after.ids == "copy"] != "item-03"
     assert {"copy", *before.ids} == set(after.ids)
 
@@ -369,7 +367,7 @@ def test_a_gallery_keeps_the_points_of_several_bundles(tmp_path: Path) -> None:
     fill(first, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
         before = stored_point(gallery.kept(POINT), first)
-        propose(other, gallery).write(gallery)
+        measure_gallery(other, gallery).write(gallery)
         assert stored_point(gallery.kept(POINT), first) == before
         assert stored_point(gallery.kept(POINT), other).target_fpir == 0.4  # type: ignore[union-attr]
         kept = read_points(gallery.kept(POINT))
@@ -386,40 +384,31 @@ def test_a_restored_backup_answers_like_the_original(tmp_path: Path, changed: in
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
-        gallery.remove(photo_ids=["item-00/1.png", "item-17/0.png"])  # later photos have other numbers in a copy
+        gallery.remove(photo_ids=["item-00/1.png", "item-17/0.png"])
         remeasure(bundle, gallery)
         vectors = [photo.vector for photo in next(gallery.walk(changed))] if changed else []
         if changed:
             gallery.add([f"new {n}" for n in range(changed)], ["item-05"] * changed, vectors)
     run = partial(CliRunner().invoke, group, catch_exceptions=False)
-    assert run(["gallery", "export", str(tmp_path / "g"), str(tmp_path / "g.parquet")]).exit_code == 0
-    told = run(["gallery", "import", str(tmp_path / "g.parquet"), str(tmp_path / "copy")]).output
+    assert run(["gallery", "export", str(tmp_path / "g"), str(tmp_path / "backup")]).exit_code == 0
+    told = run(["gallery", "import", str(tmp_path / "backup"), str(tmp_path / "copy")]).output
     assert told == f"Wrote {tmp_path / 'copy'}: {88 + changed} photos, with their threshold.\n"
     with Gallery.open(tmp_path / "g") as one, Gallery.open(tmp_path / "copy") as other:
-        mine, theirs = (KeptDraws.read(each) for each in (one, other))
+        mine, theirs = (AllDraws.read(each) for each in (one, other))
         assert mine is not None
         assert theirs is not None
         assert mine.changed(one) == theirs.changed(other) == changed
         for source, draws in mine.sources.items():
             copied = theirs.sources[source]
-            for name in ("seqs", "nearest", "own_nearest"):
-                pairs = zip(getattr(draws, name).tolist(), getattr(copied, name).tolist(), strict=True)
-                assert all(photo_at(one, seq) == photo_at(other, number) for seq, number in pairs)
-            assert np.array_equal(draws.distances, copied.distances)
+            assert all(np.array_equal(values, copied.arrays()[name]) for name, values in draws.arrays().items())
     photos = [encode(draw(item, 9)) for item in (3, 17, 29, 40)]
     with Retriever.open(bundle.path, tmp_path / "g") as one, Retriever.open(bundle.path, tmp_path / "copy") as other:
         first, second = ([each.search(photo) for photo in photos] for each in (one, other))
     assert [r.matches for r in first] == [r.matches for r in second]
     assert [r.decision for r in first] == [r.decision for r in second]
     assert (first[0].matches[0].p_value is None) == bool(changed)  # too many of 90 photos for the rates to hold
-    again = run(["gallery", "import", str(tmp_path / "g.parquet"), str(tmp_path / "copy")]).output
+    again = run(["gallery", "import", str(tmp_path / "backup"), str(tmp_path / "copy")]).output
     assert "keeps its own threshold" in again
-
-
-def photo_at(gallery: Gallery, seq: int) -> str:
-    """Return the id of the photo with a seq, "" for none."""
-    now = gallery.snapshot()
-    return "" if seq == NOBODY else now.photo(int(np.searchsorted(now.seqs, seq)))[0]
 
 
 def test_index_after_another_export_of_the_same_model_keeps_a_threshold_that_keeps_its_promise(tmp_path: Path) -> None:
@@ -483,7 +472,7 @@ def test_a_certified_threshold_of_another_export_stays_certified_if_it_is_exactl
     first, again = bundle_of(tmp_path), bundle_of(tmp_path, name="again", point=replace(TARGET, threshold=0.9))
     fill(first, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
-        proposed = propose(first, gallery, certify=True)
+        proposed = measure_gallery(first, gallery, certify=True)
         proposed.write(gallery)
         certified = proposed.after
         assert certified.status == "certified"
@@ -504,14 +493,14 @@ def test_labelled_queries_are_measured_kept_and_used_again(tmp_path: Path) -> No
             draw(item, 11).save(tmp_path / "queries" / f"{item}.png")
             writer.writerow([f"queries/{item}.png", f"item-{item:02d}"])
     with Gallery.open(tmp_path / "g") as gallery:
-        proposal = propose(bundle, gallery, photos=read_catalogue(table))
+        proposal = measure_gallery(bundle, gallery, photos=read_catalogue(table))
         point = proposal.point
         assert point is not None
         assert (point.evidence["sources"], point.evidence["tpir_of"]) == ({OWN: 40, LABELLED: 30}, "labelled queries")
         assert read_queries(gallery) is None
         proposal.write(gallery)
         assert len(read_queries(gallery).ids) == 30  # type: ignore[union-attr]
-        again = propose(bundle, gallery).point
+        again = measure_gallery(bundle, gallery).point
         assert again is not None
         assert (again.threshold, again.evidence["sources"]) == (point.threshold, point.evidence["sources"])
         rates = as_served(point, gallery, bundle.draws_id)[1]
@@ -528,7 +517,7 @@ def test_labelled_photos_that_are_in_the_gallery_and_copies_are_left_out(tmp_pat
     again = next((queries / "item-07").iterdir())
     shutil.copy(again, queries / "item-07" / "~again.jpg")
     with Gallery.open(tmp_path / "g") as gallery:
-        proposal = propose(bundle, gallery, photos=read_catalogue(queries))
+        proposal = measure_gallery(bundle, gallery, photos=read_catalogue(queries))
         assert proposal.refused == [
             ("item-03/copy.jpg", "the photo is in the gallery, so it would find itself"),
             ("item-07/~again.jpg", f"it is the same photo as item-07/{again.name}"),
@@ -536,7 +525,7 @@ def test_labelled_photos_that_are_in_the_gallery_and_copies_are_left_out(tmp_pat
         assert proposal.labelled is not None
         assert len(proposal.labelled.ids) == 30
         with pytest.raises(DataError, match=r"none of the labelled photos can be used.* it would find itself"):
-            propose(bundle, gallery, photos=read_catalogue(tmp_path / "photos-0-30"))
+            measure_gallery(bundle, gallery, photos=read_catalogue(tmp_path / "photos-0-30"))
 
 
 def test_the_command_says_what_would_change_and_writes_it(tmp_path: Path) -> None:
@@ -566,7 +555,7 @@ def test_stored_searches_that_change_are_listed(tmp_path: Path) -> None:
     fill(bundle, tmp_path, range(30))
     queries = write_folder(tmp_path / "queries", items=range(30), photos=range(11, 12))
     with Gallery.open(tmp_path / "g") as gallery:
-        proposal = propose(bundle, gallery, photos=read_catalogue(queries))
+        proposal = measure_gallery(bundle, gallery, photos=read_catalogue(queries))
         with Retriever(bundle, gallery) as retriever:
             nearest = {photo.photo_id: retriever.search(photo.read()).nearest for photo in read_catalogue(queries)}
     old, new = (float(np.quantile([found.distance for found in nearest.values()], share)) for share in (0.7, 0.3))
@@ -594,11 +583,11 @@ def test_a_change_between_a_search_and_its_rates_takes_nothing_from_the_answer(
 ) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
-    read, changes = KeptDraws.read, iter(range(1000))
+    read, changes = AllDraws.read, iter(range(1000))
     photo, boxes = encode(draw(3, 9)), [(0, 0, 40, 40), (4, 4, 40, 40)]
     with Retriever.open(bundle.path, tmp_path / "g") as retriever, Gallery.open(tmp_path / "g") as writer:
 
-        def changed(gallery: Gallery) -> KeptDraws | None:
+        def changed(gallery: Gallery) -> AllDraws | None:
             if next(changes) % 3 == 0:  # another process changes no photo, but the version
                 writer.declare({f"c{writer.version}": "text"})
             return read(gallery)
@@ -606,7 +595,7 @@ def test_a_change_between_a_search_and_its_rates_takes_nothing_from_the_answer(
         asked = (lambda: [retriever.search(photo)], lambda: retriever.search_boxes(photo, boxes))
         before = [[(a.decision, a.matches, a.review) for a in ask()] for ask in asked]
         assert before[0][0][1][0].p_value is not None
-        monkeypatch.setattr(KeptDraws, "read", staticmethod(changed))
+        monkeypatch.setattr(AllDraws, "read", staticmethod(changed))
         for ask, expected in zip(asked, before, strict=True):
             writer.declare({f"c{writer.version}": "text"})  # the first search of a version reads its rates
             assert [(a.decision, a.matches, a.review) for a in ask()] == expected
@@ -647,12 +636,12 @@ def test_damaged_draws_are_made_again(tmp_path: Path) -> None:
     fill(bundle, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
         gallery._database._connection.execute("UPDATE kept SET content = 'x' WHERE name = ?", (DRAWS,))
-        assert KeptDraws.read(gallery) is None
+        assert AllDraws.read(gallery) is None
         assert gallery.verify() != []
     with Retriever.open(bundle.path, tmp_path / "g") as retriever:
         assert retriever.search(encode(draw(3, 9))).matches[0].p_value is None
     with Gallery.open(tmp_path / "g") as gallery:
-        propose(bundle, gallery).write(gallery)
+        measure_gallery(bundle, gallery).write(gallery)
         assert gallery.verify() == []
 
 
@@ -664,7 +653,7 @@ def test_labelled_photos_of_items_that_are_not_there_are_refused(tmp_path: Path)
         Gallery.open(tmp_path / "g") as gallery,
         pytest.raises(DataError, match="not have, of 10 in all: item-50, item-51,"),
     ):
-        propose(bundle, gallery, photos=read_catalogue(strangers))
+        measure_gallery(bundle, gallery, photos=read_catalogue(strangers))
 
 
 def test_labelled_queries_of_fitted_items_set_no_threshold(tmp_path: Path) -> None:
@@ -672,7 +661,7 @@ def test_labelled_queries_of_fitted_items_set_no_threshold(tmp_path: Path) -> No
     fill(bundle, tmp_path, range(30))
     queries = write_folder(tmp_path / "queries", items=range(30), photos=range(5, 6))
     with Gallery.open(tmp_path / "g") as gallery:
-        anchored = propose(bundle, gallery, photos=read_catalogue(queries))
+        anchored = measure_gallery(bundle, gallery, photos=read_catalogue(queries))
         assert anchored.point is None
         assert "0 items" in anchored.why_not
 
@@ -714,7 +703,9 @@ def test_added_photos_that_keep_the_promise_leave_the_threshold(tmp_path: Path) 
     assert report.rates is not None
     with Gallery.open(tmp_path / "g") as gallery:
         assert [change.action for change in gallery.changes(2)] == ["measure the threshold", "add"]
-        told = propose(bundle, gallery).after.evidence  # what another threshold of these draws would tell of rates
+        told = measure_gallery(
+            bundle, gallery
+        ).after.evidence  # what another threshold of these draws would tell of rates
         assert report.point.evidence["gallery_items"] == told["gallery_items"] == 32  # type: ignore[union-attr]
         assert report.point.evidence["queries"] == told["queries"] == 3 * 32  # type: ignore[union-attr]
         assert report.point.evidence["fpir"] == report.rates.fpir(report.point.threshold)  # type: ignore[union-attr]
@@ -759,7 +750,7 @@ def test_a_certified_threshold_is_tightened_even_if_too_few_items_are_left_to_ce
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
-        certified = OperatingPoint(1.9, "certified", 0.05, {"anchored": True})
+        certified = Point(1.9, "certified", 0.05, {"anchored": True})
         gallery.keep({POINT: pack_points(None, bundle, certified)}, "calibrate")
         gallery.remove(item_ids=["item-00"])
         point = remeasure(bundle, gallery).after
@@ -816,7 +807,7 @@ def test_nothing_is_certified_in_a_gallery_that_has_changed_since(tmp_path: Path
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     with Retriever.open(bundle.path, tmp_path / "g") as retriever, Gallery.open(tmp_path / "g") as gallery:
-        certified = replace(propose(bundle, gallery).after, status="certified")
+        certified = replace(measure_gallery(bundle, gallery).after, status="certified")
         gallery.keep({POINT: pack_points(None, bundle, certified)}, "calibrate")
         statuses = [retriever.search(encode(draw(3, 9))).threshold_status]
         gallery.remove(item_ids=["item-00"])
@@ -840,7 +831,7 @@ def test_a_point_that_was_set_while_the_gallery_was_measured_is_left_alone(tmp_p
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
-        loose = OperatingPoint(1.9, "estimated", 0.05, {"anchored": True})
+        loose = Point(1.9, "estimated", 0.05, {"anchored": True})
         gallery.keep({POINT: pack_points(None, bundle, loose)}, "calibrate")
         found = measure(bundle, gallery)
         assert found.after != found.before
@@ -917,6 +908,6 @@ def test_a_promise_is_broken_if_one_source_of_draws_breaks_it(tmp_path: Path) ->
     own = draws.sources[OWN]
     near = replace(own, distances=np.zeros_like(own.distances))
     for sources, kept in (({OWN: own}, True), ({OWN: own, PROBE: near}, False)):
-        rates = GalleryRates.of(replace(draws, sources=sources), point)
+        rates = VersionRates.of(replace(draws, sources=sources), point)
         assert rates is not None
         assert rates.keeps_target(point) == kept

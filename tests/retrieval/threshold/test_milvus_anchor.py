@@ -14,9 +14,9 @@ from index.gallery import Gallery
 from index.milvus import MilvusGallery
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
+from retrieval.galleries.points import stored_point
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
-from retrieval.threshold.gallery_points import stored_point
 from serving.service import Service
 from serving.settings import ServeSettings
 

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from index.gallery import Gallery
+from index.photos import NONE
 from index.search.item_distance import ItemDistance
 from index.search.item_search import ItemSearch
-from index.search.leave_one_out import NOBODY, OWN, Drawer, Draws, Probes
-from retrieval.threshold.anchor import anchor
-from retrieval.threshold.error_rates import LABELLED, UNKNOWN
-from retrieval.threshold.labelled_queries import gallery_shift
+from retrieval.measuring.drawing import Drawing
+from retrieval.measuring.draws import LABELLED, OWN, UNKNOWN, Draws, Probes
+from retrieval.measuring.labelled import query_shift
+from retrieval.measuring.rule import set_threshold
 
 from .simulated import simulated
 
@@ -21,11 +22,11 @@ ITEMS, KNOWN, PHOTOS, LABELS, TARGET = 90, 40, 3, 25, 0.05
 DIVISIONS = 30
 
 
-def asked(drawer: Drawer, numbers: dict[str, int], vectors: np.ndarray, items: np.ndarray) -> Draws:
+def asked(drawer: Drawing, numbers: dict[str, int], vectors: np.ndarray, items: np.ndarray) -> Draws:
     """Return the draws of photos from elsewhere, of items that may be in the gallery."""
     names = [f"i{item}" for item in items]
     probes = Probes(vectors, [f"q{row}" for row in range(len(names))], names)
-    return drawer.probes(probes, numbers=[numbers.get(name, NOBODY) for name in names])
+    return drawer.probes(probes, numbers=[numbers.get(name, NONE) for name in names])
 
 
 def division(folder: Path, seed: int) -> list[tuple[float, float]]:
@@ -37,7 +38,7 @@ def division(folder: Path, seed: int) -> list[tuple[float, float]]:
     with Gallery.create(folder / f"g{seed}", dim=vectors.shape[1], embedding_id="e") as gallery:
         names = [f"i{label}" for label in labels[kept]]
         gallery.add([f"p{row}" for row in np.flatnonzero(kept)], names, vectors[kept])
-        drawer = Drawer(ItemSearch(gallery.snapshot(), ItemDistance()))
+        drawer = Drawing(ItemSearch(gallery.snapshot(), ItemDistance()))
         numbers = gallery.item_numbers(sorted(set(names)))
         own = drawer.own()
         last = (turn == PHOTOS - 1).nonzero()[0]
@@ -48,7 +49,7 @@ def division(folder: Path, seed: int) -> list[tuple[float, float]]:
     pooled[UNKNOWN] = strange.where(np.arange(ITEMS - KNOWN) < LABELS)
     rates = []
     for sources in (first, pooled):
-        threshold = anchor(sources, TARGET, gallery_items=KNOWN, shift=gallery_shift(sources)).threshold
+        threshold = set_threshold(sources, TARGET, gallery_items=KNOWN, shift=query_shift(sources)).threshold
         rest, new = mated.where(np.arange(KNOWN) >= LABELS), strange.where(np.arange(ITEMS - KNOWN) >= LABELS)
         found = (rest.own <= threshold) & np.isinf(rest.wrong)
         rates.append((float((new.distances <= threshold).mean()), float(found.mean())))
@@ -69,7 +70,7 @@ def test_labelled_photos_like_the_own_ones_hardly_move_the_threshold_however_man
     own = as_draws(distances, "own")
     labelled = as_draws(np.quantile(distances, (np.arange(count) + 0.5) / count), "labelled")
     alone, pooled = (
-        anchor(sources, TARGET, gallery_items=100) for sources in ({OWN: own}, {OWN: own, LABELLED: labelled})
+        set_threshold(sources, TARGET, gallery_items=100) for sources in ({OWN: own}, {OWN: own, LABELLED: labelled})
     )
     assert pooled.evidence["items_drawn"] == 100 + count
     assert pooled.threshold == pytest.approx(alone.threshold, abs=0.02)
@@ -78,7 +79,7 @@ def test_labelled_photos_like_the_own_ones_hardly_move_the_threshold_however_man
 def as_draws(distances: np.ndarray, prefix: str) -> Draws:
     """Return one draw for each of some items."""
     count = len(distances)
-    names, nobody = np.array([f"{prefix}{row}" for row in range(count)]), np.full(count, NOBODY)
+    names, nobody = np.array([f"{prefix}{row}" for row in range(count)]), np.full(count, NONE)
     empty, none = np.full(count, ""), np.full(count, np.inf)
     return Draws(
         *(names, names, nobody, distances, nobody, empty, distances),

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index.search.leave_one_out import Probes
-from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.galleries.kept import pack_queries, read_queries
+from retrieval.measuring.draws import Probes
+from retrieval.measuring.labelled import QUANTILES, RESAMPLES, measure_shift
+from retrieval.measuring.point import Point, Shift
 from retrieval.metrics.identification import SearchScores
-from retrieval.threshold.error_rates import Shift
-from retrieval.threshold.labelled_queries import QUANTILES, RESAMPLES, measure_shift, pack_queries, read_queries
 
 
 def moved(by: float, *, items: int = 60, seed: int = 0) -> tuple[SearchScores, SearchScores]:
@@ -38,8 +38,8 @@ def test_a_shift_is_measured_and_applied_where_it_exceeds_its_error() -> None:
 
 def test_a_shift_is_read_back_from_the_evidence_of_a_point() -> None:
     for shift in (Shift(0.2, 0.03, 61), Shift(-0.01, 0.02, 23), Shift()):
-        assert Shift.of(OperatingPoint(0.5, "estimated", 0.1, {"shift": shift.to_dict()})) == shift
-    assert Shift.of(OperatingPoint(0.5, "estimated", 0.1, {})) == Shift()
+        assert Shift.of(Point(0.5, "estimated", 0.1, {"shift": shift.to_dict()})) == shift
+    assert Shift.of(Point(0.5, "estimated", 0.1, {})) == Shift()
 
 
 def test_only_items_on_both_sides_tell_of_a_shift() -> None:

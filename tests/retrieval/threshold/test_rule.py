@@ -4,12 +4,12 @@ import math
 import numpy as np
 import pytest
 
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.errors import CalibrationError, InvalidParameter
+from retrieval.measuring.bounds import bound_p_value, items_needed, upper_bound
+from retrieval.measuring.point import Point
+from retrieval.measuring.rule import best_threshold, calibrate, choose_threshold
 from retrieval.metrics.consistency import UtilityCurves, search_curves, search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates
-from retrieval.threshold.bounds import bound_p_value, items_needed, upper_bound
-from retrieval.threshold.rule import best_threshold, calibrate, choose_threshold
 
 
 def searches(items: int, *, photos: int = 6, seed: int = 0, hard: float = 0.1) -> SearchScores:
@@ -122,7 +122,7 @@ def test_bad_targets_are_refused() -> None:
 
 def test_a_point_survives_json() -> None:
     point = calibrate(searches(15), allow_estimate=True)
-    assert OperatingPoint.from_dict(point.to_dict()) == point
+    assert Point.from_dict(point.to_dict()) == point
 
 
 def test_the_scatter_between_items_is_told() -> None:
@@ -268,12 +268,12 @@ def test_few_candidates_hold_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is among them however many there are."""
     scores = rising(150, 7)
     whole = choose_threshold(scores, 1.5)
-    monkeypatch.setattr("retrieval.threshold.rule.CANDIDATES", 2)
+    monkeypatch.setattr("retrieval.measuring.rule.CANDIDATES", 2)
     assert choose_threshold(scores, 1.5) == 1.5
-    monkeypatch.setattr("retrieval.threshold.rule.CANDIDATES", 151)
+    monkeypatch.setattr("retrieval.measuring.rule.CANDIDATES", 151)
     assert choose_threshold(scores, 1.5) == whole
     early = SearchScores(np.arange(150), np.full(150, 0.01), scores.impostor, 150)
-    monkeypatch.setattr("retrieval.threshold.rule.CANDIDATES", 2)
+    monkeypatch.setattr("retrieval.measuring.rule.CANDIDATES", 2)
     assert choose_threshold(early, 1.9) == float(np.nextafter(scores.impostor.min(), 0))
 
 
@@ -321,7 +321,7 @@ def test_a_point_is_told_in_a_line() -> None:
         f"a match is a distance of at most {point.threshold:.4f}; FPIR 0.05 is estimated for 15 items, at most "
         f"{point.evidence['fpir_upper']:.2g} with 95 % confidence."
     )
-    assert OperatingPoint(0.5, "certified", 0.1).describe() == (
+    assert Point(0.5, "certified", 0.1).describe() == (
         "a match is a distance of at most 0.5000; FPIR 0.1 is certified."
     )
 
@@ -329,25 +329,25 @@ def test_a_point_is_told_in_a_line() -> None:
 def test_half_of_the_answers_is_not_few() -> None:
     for tpir, caveats in ((0.5, 0), (0.499, 1), (None, 0)):
         evidence = {} if tpir is None else {"tpir": tpir}
-        assert len(OperatingPoint(0.5, "certified", 0.1, evidence).caveats()) == caveats
+        assert len(Point(0.5, "certified", 0.1, evidence).caveats()) == caveats
 
 
 def test_a_point_is_plain_values_and_comes_back_from_whole_numbers() -> None:
-    point = OperatingPoint(1.0, "certified", 0.05, {"fpir": 0.01})
+    point = Point(1.0, "certified", 0.05, {"fpir": 0.01})
     values = json.loads(json.dumps(point.to_dict()))
-    assert OperatingPoint.from_dict(values) == point
-    whole = OperatingPoint.from_dict(values | {"threshold": 1})
+    assert Point.from_dict(values) == point
+    whole = Point.from_dict(values | {"threshold": 1})
     assert type(whole.threshold) is float
     assert whole == point
 
 
 @pytest.mark.parametrize(("name", "value"), [("tpir", "<b>"), ("least_items", "x"), ("fpir_upper", [0.1])])
 def test_a_point_whose_evidence_is_no_number_is_refused(name: str, value: object) -> None:
-    values = OperatingPoint(1.0, "certified", 0.05, {"fpir": 0.01, "tpir": None}).to_dict()
-    assert OperatingPoint.from_dict(values).evidence["tpir"] is None
+    values = Point(1.0, "certified", 0.05, {"fpir": 0.01, "tpir": None}).to_dict()
+    assert Point.from_dict(values).evidence["tpir"] is None
     values["evidence"][name] = value
     with pytest.raises(InvalidParameter, match=f"evidence {name} must be a finite number"):
-        OperatingPoint.from_dict(values)
+        Point.from_dict(values)
 
 
 def test_without_groups_families_found_by_vectors_are_the_clusters() -> None:

@@ -16,25 +16,26 @@ from click.testing import CliRunner
 
 from index.database import POINT as POINT_KEPT
 from index.gallery import Gallery
-from index.search.leave_one_out import OWN, KeptDraws, Probes
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted, content_hash
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.photos import QUERIES
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import DataError
+from retrieval.galleries.kept import pack_queries, read_queries
+from retrieval.galleries.measured import measure_gallery
+from retrieval.galleries.points import served_point
 from retrieval.indexing.pipeline import index_catalogue
-from retrieval.threshold.anchor import anchor
-from retrieval.threshold.error_rates import LABELLED, UNKNOWN
-from retrieval.threshold.gallery_points import served_point
-from retrieval.threshold.labelled_queries import by_source, pack_queries, read_queries
-from retrieval.threshold.proposal import measure, propose
-from retrieval.threshold.wording import changed_rates, changes
+from retrieval.measuring.draws import LABELLED, OWN, UNKNOWN, AllDraws, Probes
+from retrieval.measuring.labelled import by_source
+from retrieval.measuring.measure import measure
+from retrieval.measuring.point import Point
+from retrieval.measuring.rule import set_threshold
+from retrieval.measuring.sentences import changed_rates, changes
 
 from ...world import draw, make_bundle, write_folder
 
-POINT = OperatingPoint(0.5, "estimated", 0.2, {"fpir": 0.05})
+POINT = Point(0.5, "estimated", 0.2, {"fpir": 0.05})
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +93,7 @@ def test_photos_of_one_unknown_item_count_as_one_where_a_group_says_so(made: Bun
     grouped = [replace(photo, group=f"thing {place // 2}") for place, photo in enumerate(unknown)]
     with Gallery.open(made.path.with_name("gallery"), read_only=True) as gallery:
         told = [
-            propose(made, gallery, photos=[photo for photo in photos if photo.item_id] + some)
+            measure_gallery(made, gallery, photos=[photo for photo in photos if photo.item_id] + some)
             for some in (unknown, grouped)
         ]
         items = [proposal.after.evidence["items_drawn"] for proposal in told]
@@ -106,7 +107,7 @@ def test_photos_of_one_unknown_item_count_as_one_where_a_group_says_so(made: Bun
 
 def test_photos_of_unknown_items_measure_the_rate_and_keep_the_target(made: Bundle) -> None:
     with Gallery.open(made.path.with_name("gallery"), read_only=True) as gallery:
-        proposal = propose(made, gallery, photos=photos_of(made))
+        proposal = measure_gallery(made, gallery, photos=photos_of(made))
     draws = proposal.draws.sources[UNKNOWN]
     assert np.isinf(draws.own).all()
     assert len(draws.ids) == 22
@@ -122,7 +123,7 @@ def test_photos_of_unknown_items_measure_the_rate_and_keep_the_target(made: Bund
 def test_few_labelled_photos_tell_no_share_of_photos_that_find_their_item(made: Bundle) -> None:
     """The evidence takes them from 20 items on, too: two lines must not tell different shares."""
     with Gallery.open(made.path.with_name("gallery")) as gallery:
-        proposal = propose(made, gallery)
+        proposal = measure_gallery(made, gallery)
     own = proposal.draws.sources[OWN]
     few = replace(own.where(np.arange(len(own)) < 3), own=np.full(3, 1.9))
     with_few = replace(proposal, draws=replace(proposal.draws, sources={**proposal.draws.sources, LABELLED: few}))
@@ -132,7 +133,9 @@ def test_few_labelled_photos_tell_no_share_of_photos_that_find_their_item(made: 
 def test_a_labelled_photo_that_cannot_be_read_is_told_as_that(made: Bundle, tmp_path: Path) -> None:
     first, *others = photos_of(made)
     with Gallery.open(made.path.with_name("gallery"), read_only=True) as gallery:
-        refused = propose(made, gallery, photos=[replace(first, path=tmp_path / "missing.png"), *others]).refused
+        refused = measure_gallery(
+            made, gallery, photos=[replace(first, path=tmp_path / "missing.png"), *others]
+        ).refused
     assert [(photo_id, "cannot be read" in why) for photo_id, why in refused] == [(first.photo_id, True)]
 
 
@@ -140,13 +143,13 @@ def test_labelled_photos_of_items_that_are_gone_are_left_out(made: Bundle, tmp_p
     """Their items may be there under another id: they show neither how many photos find theirs, nor unknown items."""
     shutil.copytree(made.path.with_name("gallery"), tmp_path / "gallery")
     with Gallery.open(tmp_path / "gallery") as gallery:
-        before = propose(made, gallery, photos=photos_of(made))
+        before = measure_gallery(made, gallery, photos=photos_of(made))
         before.write(gallery)
         renamed = [photo_id for photo_id, *_ in gallery.photos("item-00")]
         gallery.update(renamed, ["new name"] * 2, [{}] * 2)
         gallery.remove(item_ids=["item-01"])
-        after = propose(made, gallery)
-        again = propose(made, gallery, photos=photos_of(made))
+        after = measure_gallery(made, gallery)
+        again = measure_gallery(made, gallery, photos=photos_of(made))
     assert [photo_id for photo_id, _ in again.refused] == ["0.png", "1.png"]
     assert again.refused[0][1].startswith("the gallery has no item item-00: ")
     draws = after.draws.sources
@@ -162,11 +165,11 @@ def test_labelled_photos_that_the_gallery_got_since_are_left_out(made: Bundle, t
     shutil.copytree(made.path.with_name("gallery"), tmp_path / "gallery")
     labelled = photos_of(made)
     with Gallery.open(tmp_path / "gallery") as gallery:
-        propose(made, gallery, photos=labelled).write(gallery)
+        measure_gallery(made, gallery, photos=labelled).write(gallery)
         added = [replace(labelled[0], photo_id="known"), replace(labelled[-1], photo_id="new", item_id="new item")]
     index_catalogue(made, added, tmp_path / "gallery", progress=False)
     with Gallery.open(tmp_path / "gallery", read_only=True) as gallery:
-        draws = propose(made, gallery).draws.sources
+        draws = measure_gallery(made, gallery).draws.sources
     assert (len(draws[LABELLED]), len(draws[UNKNOWN])) == (21, 21)
     assert labelled[0].photo_id not in draws[LABELLED].ids
     assert labelled[-1].photo_id not in draws[UNKNOWN].ids
@@ -181,9 +184,9 @@ def test_labelled_photos_that_the_model_was_fitted_on_are_refused(made: Bundle, 
         with Gallery.open(made.path.with_name("gallery"), read_only=True) as gallery:
             if not usable:
                 with pytest.raises(DataError, match="fitted on all of the labelled photos"):
-                    propose(bundle, gallery, photos=labelled)
+                    measure_gallery(bundle, gallery, photos=labelled)
                 continue
-            proposal = propose(bundle, gallery, photos=labelled)
+            proposal = measure_gallery(bundle, gallery, photos=labelled)
         assert sorted(proposal.refused) == sorted(
             (photo.photo_id, "the model was fitted on this photo") for photo in labelled[-3:]
         )
@@ -196,20 +199,22 @@ def test_a_measurement_begun_before_photos_were_labelled_is_not_kept(made: Bundl
     with Gallery.open(tmp_path / "gallery") as gallery:
         gallery.add(["more"], ["item-00"], np.eye(1, made.dim), upsert=True)
         begun = measure(made, gallery)
-        propose(made, gallery, photos=photos_of(made)).write(gallery)
+        measure_gallery(made, gallery, photos=photos_of(made)).write(gallery)
         version = gallery.version
         begun.write(gallery)
         assert gallery.version == version
-        kept = KeptDraws.read(gallery)
+        kept = AllDraws.read(gallery)
     assert kept is not None
     assert {LABELLED, UNKNOWN} <= kept.sources.keys()
 
 
 def test_unknown_items_that_come_close_lower_the_threshold(made: Bundle) -> None:
     with Gallery.open(made.path.with_name("gallery"), read_only=True) as gallery:
-        draws = propose(made, gallery, photos=photos_of(made)).draws.sources
+        draws = measure_gallery(made, gallery, photos=photos_of(made)).draws.sources
         near = replace(draws[UNKNOWN], distances=draws[LABELLED].own)  # as close as photos of the items themselves
-        given, strict = (anchor({**draws, UNKNOWN: each}, 0.2, gallery_items=24) for each in (draws[UNKNOWN], near))
+        given, strict = (
+            set_threshold({**draws, UNKNOWN: each}, 0.2, gallery_items=24) for each in (draws[UNKNOWN], near)
+        )
     assert strict.threshold < given.threshold
     assert strict.evidence["fpir_expected"] <= 0.2
     assert "Unknown items are like the items of this catalogue" in strict.evidence["assumptions"][0]
@@ -223,7 +228,7 @@ def test_the_command_tells_the_rate_writes_a_report_and_keeps_the_queries(made: 
     assert f"Wrote {page}." in dry
     with Gallery.open(made.path.with_name("gallery"), read_only=True) as gallery:
         assert read_queries(gallery) is None
-        after = propose(made, gallery, photos=photos_of(made)).after
+        after = measure_gallery(made, gallery, photos=photos_of(made)).after
     text = page.read_text()
     assert "photos of users that show no item of this catalogue" in text
     assert f"{after.threshold:.3f} (in use)" in text
@@ -236,7 +241,7 @@ def test_the_command_tells_the_rate_writes_a_report_and_keeps_the_queries(made: 
 
 
 def test_the_command_of_the_warning_about_a_larger_gallery_works_with_eighteen_items(tmp_path: Path) -> None:
-    point = OperatingPoint(0.5, "estimated", 0.2, {"fpir": 0.05, "gallery_items": 7})
+    point = Point(0.5, "estimated", 0.2, {"fpir": 0.05, "gallery_items": 7})
     bundle = make_bundle(tmp_path, point=point, files={FITTED: Fitted.of([], []).pack()})
     photos = write_folder(tmp_path / "photos", items=range(18), photos=range(2))
     words = ["index", str(bundle.path), str(photos), "-o", str(tmp_path / "gallery")]
@@ -255,7 +260,7 @@ def test_the_command_of_the_warning_about_a_larger_gallery_works_with_eighteen_i
 
 
 def test_a_threshold_of_the_bundle_for_larger_galleries_counts_as_none(made: Bundle, tmp_path: Path) -> None:
-    point = OperatingPoint(0.5, "estimated", 0.2, {"least_items": 200})
+    point = Point(0.5, "estimated", 0.2, {"least_items": 200})
     large = make_bundle(tmp_path, name="large", point=point, files={FITTED: Fitted.of([], []).pack()})
     photos = write_folder(tmp_path / "photos", items=range(12), photos=range(2))
     words = ["index", str(large.path), str(photos), "-o", str(tmp_path / "gallery")]
@@ -263,7 +268,7 @@ def test_a_threshold_of_the_bundle_for_larger_galleries_counts_as_none(made: Bun
     assert "This gallery has no threshold, so searches only rank items: 12 items" in indexed
     shutil.copytree(made.path.with_name("gallery"), tmp_path / "other")
     with Gallery.open(tmp_path / "other") as gallery:
-        proposal = propose(large, gallery, photos=photos_of(made))
+        proposal = measure_gallery(large, gallery, photos=photos_of(made))
     assert not proposal.served.decides
     assert changes(proposal) == [f"The gallery gets its first threshold, {proposal.after.threshold:.4f}."]
 

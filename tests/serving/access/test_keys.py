@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.access.keys import KeyFileError, KeyRing, add_key, read_keys, remove_keys
+from serving.access.keys import KeyRing, add_key, read_keys, remove_keys
+from serving.errors import KeyFileError
 
 
 def test_keys_that_are_added_at_once_are_all_kept(tmp_path: Path) -> None:

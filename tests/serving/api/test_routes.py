@@ -17,9 +17,10 @@ from PIL import Image
 from retrieval.errors import GalleryCorrupt, InvalidParameter, RetrievalError
 from retrieval.images import MAX_BYTES
 from retrieval.retriever import Retriever
-from serving.access.limits import OVERHEAD, Busy
-from serving.api.problems import MEDIA_TYPE, STATUS
+from serving.access.limits import OVERHEAD
 from serving.app import create_app
+from serving.errors import Busy
+from serving.problems import MEDIA_TYPE, STATUS
 from serving.settings import ServeSettings
 from tests.serving.live_page import serving
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,11 +21,13 @@ from index.gallery import Gallery
 from index.search.leave_one_out import DRAWS
 from retrieval.bundle.bundle import FITTED
 from retrieval.bundle.fitted import Fitted
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
+from retrieval.errors import CalibrationError
 from retrieval.indexing.pipeline import index_catalogue
+from retrieval.measuring.point import Point
 from retrieval.retriever import Retriever
 from serving.access.keys import add_key
+from serving.api import admin
 from serving.app import create_app
 from serving.feedback import FeedbackRecorder
 from serving.settings import ServeSettings
@@ -47,7 +51,7 @@ def shop(world: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def anchored(tmp_path: Path) -> Path:
     """Return a folder with a gallery whose own items can set its threshold, and a bundle that promises 0.2."""
-    point = OperatingPoint.uncalibrated(0.2)
+    point = Point.uncalibrated(0.2)
     bundle = make_bundle(tmp_path / "shop", point=point, files={FITTED: Fitted.of([], []).pack()})
     photos = write_folder(tmp_path / "photos", items=range(24), photos=range(1))
     index_catalogue(bundle, read_catalogue(photos), tmp_path / "shop" / "gallery", progress=False)
@@ -98,6 +102,46 @@ def test_look_alikes_are_pairs_of_items_and_copies_come_first(shop: Path) -> Non
     assert {"item-05", "item-77"} in names
     assert all(names.count(pair) == 1 for pair in names)
     assert found[names.index({"item-05", "item-77"})]["why"] != "close"
+
+
+def test_a_comparison_that_takes_long_goes_on_beside_searches_and_is_fetched_later(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, begun, compare = threading.Event(), [0], admin.audit
+
+    def slow(*arguments: Any) -> Any:
+        begun[0] += 1
+        assert go_on.wait(60)
+        return compare(*arguments)
+
+    monkeypatch.setattr(admin, "audit", slow)
+    with server(shop, deadline_s=0.5, threads=1) as client:
+        for _ in range(2):
+            refused = client.get("/v1/admin/look-alikes")
+            assert (refused.status_code, refused.json()["title"]) == (503, "the photos are being compared")
+            assert client.post("/v1/search", content=encode(draw(3, 5))).status_code == 200
+        go_on.set()
+        answer, end = refused, time.monotonic() + 60
+        while answer.status_code == 503 and time.monotonic() < end:
+            answer = client.get("/v1/admin/look-alikes")
+        assert (answer.status_code, begun) == (200, [1])
+        assert client.get("/v1/admin/look-alikes").status_code == 200
+        assert begun == [2]  # photos may have changed since
+        go_on.clear()
+        assert client.get("/v1/admin/look-alikes").status_code == 503
+        go_on.set()
+        for thread in threading.enumerate():
+            if thread.name == "comparison":
+                thread.join(60)
+        monkeypatch.setattr(admin, "KEPT_S", 0.0)
+        assert client.get("/v1/admin/look-alikes").status_code == 200
+        assert begun == [4]  # nobody fetched the third in time
+
+        def broken(*_: object) -> None:
+            raise CalibrationError("there is no threshold")
+
+        monkeypatch.setattr(admin, "audit", broken)
+        assert [client.get("/v1/admin/look-alikes").status_code for _ in range(2)] == [409, 409]
 
 
 def test_answers_to_review_are_listed_with_verdicts_and_photos_until_they_are_added(shop: Path) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from retrieval.feedback import read_feedback
 from serving.access.keys import add_key
-from serving.api.problems import MEDIA_TYPE
+from serving.problems import MEDIA_TYPE
 
 from ...world import draw, encode
 from ..conftest import WATCHED, Served, operations, start, stop

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.measuring.point import GALLERY, Point, Rates
 from retrieval.retriever import Retriever
 from retrieval.search.result import Match, SearchResult
 from serving.page.answers import answer_html, header_html, of_photos, shown_items, thumbnail_url
@@ -25,7 +25,6 @@ def result(*distances: float, threshold: float = 0.5, **match: Any) -> SearchRes
         reason="" if matches else "beyond_threshold",
         threshold=threshold,
         nearest_distance=found[0].distance if found else None,
-        certainty=1.0,
         nearest=found[0] if found else None,
         bundle_id="b",
         gallery_version=1,
@@ -171,7 +170,7 @@ def test_the_header_says_how_often_the_search_is_wrong_and_links_to_the_report(r
 def test_the_header_of_an_anchored_gallery_says_what_it_finds_and_the_bound(
     retriever: Retriever, monkeypatch: pytest.MonkeyPatch, tpir: float, told: str
 ) -> None:
-    point = OperatingPoint(0.7, "estimated", 0.05, {"anchored": True, "tpir": tpir})
+    point = Point(0.7, "estimated", 0.05, GALLERY, rates=Rates(tpir=tpir))
     rates = SimpleNamespace(broken=lambda _: False, expected=lambda _: 0.04, fpir_upper=lambda _: 0.11)
     monkeypatch.setattr(Retriever, "measured", lambda _: (point, rates))
     page = re.sub("<.*?>", "", " ".join(header_html(retriever).split()))

@@ -16,10 +16,10 @@ from fastapi.testclient import TestClient
 from serving.access.guard import Guard
 from serving.access.keys import KeyRing, add_key
 from serving.access.limits import BodyLimit
-from serving.api.problems import MEDIA_TYPE
 from serving.ops.metrics import Metrics
 from serving.page.routes import EVENT, EVENT_BYTES, Event, Preview, page_routes, photo_check
 from serving.page.uploads import Uploads
+from serving.problems import MEDIA_TYPE
 
 from .page_client import META, RUN, UPLOAD, run, upload
 

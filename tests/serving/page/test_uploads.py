@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.access.limits import Busy, NoSuchThing
+from serving.errors import Busy, NotFound
 from serving.page.uploads import LEAST, Uploads
 
 MB = 2**20
@@ -35,12 +35,12 @@ def held(uploads: Uploads) -> set[str]:
 def test_a_photo_is_for_the_client_and_session_that_used_it_first(uploads: Uploads) -> None:
     token = uploads.store("a", b"photo")
     for client in ("b", "", "A"):
-        with pytest.raises(NoSuchThing, match="no longer stored"):
+        with pytest.raises(NotFound, match="no longer stored"):
             uploads.claim(token, client, "one")
-        with pytest.raises(NoSuchThing, match="no longer stored"):
+        with pytest.raises(NotFound, match="no longer stored"):
             uploads.read(token, client)
     uploads.claim(token, "a", "one")
-    with pytest.raises(NoSuchThing, match="no longer stored"):
+    with pytest.raises(NotFound, match="no longer stored"):
         uploads.claim(token, "a", "two")
     uploads.claim(token, "a", "one")
     assert uploads.read(token, "a") == b"photo"
@@ -59,9 +59,9 @@ def test_a_name_is_looked_up_and_never_a_path(uploads: Uploads, tmp_path: Path) 
     (tmp_path / "secret").write_bytes(b"secret")
     token = uploads.store("a", b"photo")
     for name in ("../secret", str(tmp_path / "secret"), f"{token}/../../secret", f"./{token}", "", "."):
-        with pytest.raises(NoSuchThing, match="no longer stored"):
+        with pytest.raises(NotFound, match="no longer stored"):
             uploads.read(name, "a")
-        with pytest.raises(NoSuchThing, match="no longer stored"):
+        with pytest.raises(NotFound, match="no longer stored"):
             uploads.claim(name, "a", "one")
 
 
@@ -84,7 +84,7 @@ def test_what_was_not_used_for_long_goes(uploads: Uploads, clock: Clock) -> None
     clock.now = 61
     uploads.sweep()
     assert held(uploads) == {used}
-    with pytest.raises(NoSuchThing, match="no longer stored"):
+    with pytest.raises(NotFound, match="no longer stored"):
         uploads.read(idle, "a")
 
 

@@ -14,14 +14,14 @@ from click.testing import CliRunner
 from index.database import POINT
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
-from retrieval.bundle.operating_point import UNCALIBRATED
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import BundleError, InvalidParameter, RunError
+from retrieval.galleries.points import stored_point
 from retrieval.images import Preprocessing
 from retrieval.indexing.pipeline import index_catalogue
+from retrieval.measuring.point import UNCALIBRATED
 from retrieval.retriever import Retriever
-from retrieval.threshold.gallery_points import stored_point
 from training.backbones.load import SmallConvNet
 from training.export import pretrained as module
 from training.export.pretrained import Pretrained, export_pretrained

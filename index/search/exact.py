@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.ann.faiss_index import Candidates
-from index.search.distance import Floats
+from index.search.distance import Floats, squared_from
 
 MANY = 100  # queries from which a pass over the stored vectors is faster than a scan of an fp16 index for each query
 BLOCK = 16_384  # vectors compared at a time
+PAIRS = 512  # pairs of a query and a vector compared at a time; they fit in the CPU cache
+NONE = -1  # position where there is no photo
 
 Rows = NDArray[np.int64]
 Vectors = NDArray[np.float32]
@@ -55,9 +57,40 @@ def contenders(items: NDArray[np.int32], least: Floats, most: Floats, k: int) ->
     return np.asarray((least <= reach.reshape(queries, width)) & (least < np.inf))
 
 
-def first_places(items: list[int]) -> list[int]:
-    """Return the first place of each item, in ascending order."""
-    return sorted(dict(zip(reversed(items), range(len(items) - 1, -1, -1), strict=True)).values())
+def pair_squares(exact: Floats, read: Callable[[Rows], Vectors], rows: Rows, positions: Rows) -> Floats:
+    """Return the squared plain distances (p,) of pairs: the row of a query in `exact`, and the position of a photo.
+
+    `exact` (n, d) is scaled by `exact_unit`, and `read` returns the vectors at some positions.
+    """
+    if len(exact) == 1 and len(positions) <= PAIRS:
+        return squared_from(exact, read(positions))
+    squared = np.empty(len(positions))
+    for start in range(0, len(positions), PAIRS):
+        some = slice(start, start + PAIRS)
+        squared[some] = squared_from(exact[rows[some]], read(positions[some]))
+    return squared
+
+
+def first_of_items(
+    rows: Rows, items: NDArray[np.integer], positions: Rows, distances: Floats, shape: tuple[int, int]
+) -> tuple[Rows, Floats, Rows]:
+    """Return the nearest photo of each of the k nearest items of n queries, from pairs (p,) of a query and a photo.
+
+    These are positions (n, k), NONE where there are fewer items, distances (n, k), inf there, and the number of items
+    of each query (n,), at most k. Of equal distances, the smaller position is first. `shape` is (n, k).
+    """
+    queries, k = shape
+    order = np.lexsort((positions, distances) if queries == 1 else (positions, distances, rows))
+    keys = items[order] + (rows[order] << 32)
+    firsts = np.sort(np.unique(keys, return_index=True)[1])  # the first pair of each query and item
+    order = order[firsts]
+    of = rows[order]
+    places = np.arange(len(order)) - np.searchsorted(of, np.arange(queries))[of]
+    inside = places < k
+    order, of, places = order[inside], of[inside], places[inside]
+    nearest, apart = np.full(shape, NONE), np.full(shape, np.inf)
+    nearest[of, places], apart[of, places] = positions[order], distances[order]
+    return nearest, apart, np.bincount(of, minlength=queries)
 
 
 def sweep(

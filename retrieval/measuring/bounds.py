@@ -1,7 +1,4 @@
-"""Upper confidence bounds on a rate, from means over independent clusters.
-
-Uses the Hoeffding-Bentkus bound (Bates et al., Distribution-free, risk-controlling prediction sets, JACM 2021).
-"""
+"""Upper confidence bounds on a rate, and how many items certify one."""
 
 from __future__ import annotations
 
@@ -20,26 +17,6 @@ def items_needed(target_fpir: float) -> int:
     return math.ceil(math.log(1 - CONFIDENCE) / math.log(1 - target_fpir))
 
 
-def upper_bound(means: Floats) -> float:
-    """Return the upper 95 % Hoeffding-Bentkus bound on the expectation of cluster means (k,) in [0, 1]."""
-    low, high = float(means.mean()), 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if bound_p_value(means, middle) <= 1 - CONFIDENCE else (middle, high)
-    return high
-
-
-def bound_p_value(means: Floats, target: float) -> float:
-    """Return the p-value of "the expectation exceeds `target`" for independent means (k,) in [0, 1]."""
-    count, observed = len(means), float(means.mean())
-    if observed >= target:
-        return 1.0
-    if target >= 1:
-        return 0.0
-    hoeffding = math.exp(-count * _relative_entropy(observed, target))
-    return min(hoeffding, math.e * binomial_below(math.ceil(count * observed - 1e-9), count, target))
-
-
 def binomial_bound(hits: float, count: float, *, confidence: float = CONFIDENCE) -> float:
     """Return the upper Clopper-Pearson bound on a rate, from `hits` in `count` trials.
 
@@ -52,11 +29,6 @@ def binomial_bound(hits: float, count: float, *, confidence: float = CONFIDENCE)
         middle = (low + high) / 2
         low, high = (low, middle) if binomial_below(hits, count, middle) <= 1 - confidence else (middle, high)
     return high
-
-
-def _relative_entropy(observed: float, target: float) -> float:
-    one = observed * math.log(observed / target) if observed > 0 else 0.0
-    return one + (1 - observed) * math.log((1 - observed) / (1 - target))
 
 
 def binomial_below(hits: float, count: float, share: float) -> float:
@@ -91,8 +63,3 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
             break
     front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x) - math.log(a)
     return math.exp(front) * (result - 1)
-
-
-def cluster_means(hits: NDArray[np.bool_] | Floats, clusters: NDArray[np.int64]) -> Floats:
-    """Return the share of hits per cluster (k,)."""
-    return np.asarray(np.bincount(clusters, weights=hits) / np.bincount(clusters))

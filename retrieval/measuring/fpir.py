@@ -1,65 +1,29 @@
-"""Distances of draws: the FPIR of a threshold in a gallery, its upper bound, and p-values of distances."""
+"""FPIR: the rate at which unknown items return a match, estimated from draws, its upper bound, and p-values."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from index.location import AnyGallery
-from index.search.leave_one_out import OWN, Draws, KeptDraws, suspected_twins
-from index.snapshot import group_number
-from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
-from retrieval.search.result import REVIEW_P
+from index.groups import group_number
 
 from .bounds import CONFIDENCE, binomial_below, binomial_bound
+from .draws import LABELLED, OWN, PROBE, SETTING, Draws
+from .point import Shift
 
-PROBE = "probe"  # calibration queries of the bundle
-REFERENCE = "reference"  # gallery photos of the same items, to measure the query shift
-LABELLED = "labelled"  # users' photos with item ids of this gallery
-UNKNOWN = "unknown"  # users' photos that show no item of this gallery
-CERTIFIED_FROM = 300  # independent items from which a threshold is certified
 LEAST_ITEMS = 20  # fewer items set no threshold
+LEAST_HALVED, HALVES = 4, 200  # items, and random divisions of these into halves
 STEPS = 257  # numbers of accepted draws that are tried for an estimated threshold
 TOLERANCE = 1e-12  # of sums of weights
-STALE = 0.01  # share of photos that may have changed since the draws were made
 REFERENCE_SHARE, REFERENCE_ITEMS = 0.05, 20  # least accepted share and items to measure a design effect
 CRITICAL = 1.645  # standard errors that 95 % of normal errors do not exceed
 LEAST_EFFECT = 1.0  # lower limit of design effects: there are at most as many independent items as items
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Shift:
-    """The difference in distance to other items between users' photos and gallery photos of the same items."""
-
-    value: float = 0.0
-    error: float = 0.0  # standard error, by bootstrap over items
-    items: int = 0
-
-    @classmethod
-    def of(cls, point: OperatingPoint) -> Shift:
-        """Return the shift that an operating point was set with."""
-        values = point.evidence.get("shift", {})
-        return cls(*(values.get(name, 0) for name in ("value", "error", "items")))
-
-    @property
-    def applied(self) -> float:
-        """The shift, or 0 if it does not exceed its standard error."""
-        return self.value if abs(self.value) > self.error else 0.0
-
-    def margin(self, errors: float) -> float:
-        """Return by how much the applied shift may be too great, allowing for some standard errors."""
-        return max(0.0, self.applied - self.value + errors * self.error)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {**vars(self), "applied": self.applied}
 
 
 @dataclass(frozen=True)
@@ -91,10 +55,10 @@ class DrawnDistances:
         """
         shift, shifts, used = shift or Shift(), [np.zeros(0)], [Draws.none()]
         for name, draws in setting_draws(sources, fitted=without).items():
-            chosen = np.isfinite(draws.distances) & (draws.duplicates < 0)
+            chosen = np.isfinite(draws.distances) & ~draws.is_copied
             if name in (LABELLED, PROBE):
                 chosen &= ~np.isin(draws.items, list(without))
-            if name in (OWN, PROBE, LABELLED, UNKNOWN):
+            if name in SETTING:
                 shifts.append(np.full(int(chosen.sum()), shift.applied if name == OWN else 0.0))
                 used.append(draws.where(chosen))
         every, moves = Draws.joined(used), np.concatenate(shifts)
@@ -180,6 +144,31 @@ class DrawnDistances:
         together = float((sums[there] * sums[back]).sum())
         return max(LEAST_EFFECT, (float((hits**2).sum()) + together) / float(hits.sum()))
 
+    def exceeds(self, threshold: float, target: float) -> bool:
+        """Return whether the FPIR to expect exceeds a target by more than its one-sided 95 % error.
+
+        An estimated threshold lies on its limit, so that draws made anew often tell a little more than the target.
+        """
+        error = math.sqrt(target * (1 - target) * self.design_effect(threshold) / max(1, self.items))
+        return self.expected(threshold) > target + CRITICAL * error + TOLERANCE
+
+    def on_other_half(self, target: float) -> tuple[float, ...]:
+        """Return the 5 % and 95 % quantiles of the FPIR on held-out halves of the items.
+
+        Each threshold meets the target on one half of the items and is evaluated on the other half. The quantiles show
+        how far the FPIR on new items may be from the target. Empty for fewer than four items.
+        """
+        if self.items < LEAST_HALVED:
+            return ()
+        generator, rates = np.random.default_rng(0), []
+        for _ in range(HALVES):
+            is_first = np.isin(self.codes, generator.permutation(self.items)[: self.items // 2])
+            first, second = (
+                DrawnDistances.of_items(self.distances[some], self.codes[some]) for some in (is_first, ~is_first)
+            )
+            rates.append(second.fpir(first.at_share(target)))
+        return tuple(np.quantile(rates, [0.05, 0.95]).tolist())
+
     @property
     def independent_items(self) -> float:
         """The number of independent items that the items count as, where few draws are accepted."""
@@ -222,26 +211,9 @@ class DrawnDistances:
         """
         return max(float(self.left_out(np.zeros(1))[0]), 1 / (1 + self.items))
 
-    def point(self, target: float, *, certify: bool) -> OperatingPoint:
-        """Return the point with the greatest threshold for a target, certified if it can be and `certify` asks for it.
-
-        It does not decide if there are too few draws for the target.
-        """
-        limit = self.limit(target, certified=True) if certify else None
-        status = ESTIMATED if limit is None else CERTIFIED
-        limit = self.limit(target, certified=False) if limit is None else limit
-        if limit is None or limit < 0:
-            return OperatingPoint.uncalibrated(target)
-        rates = {"fpir_expected": self.expected(limit), "fpir_upper": self.fpir_upper(limit)}
-        return OperatingPoint(limit, status, target, {"anchored": True, **rates, "perhaps": self.perhaps(limit)})
-
-    def perhaps(self, least: float) -> dict[str, Any]:
-        """Return the distance up to which an answer is "perhaps" by its p-value, at least `least`.
-
-        The p-value is at most REVIEW_P. How often the first item is right there is unknown.
-        """
-        share = (REVIEW_P * (1 + self.items) - 1) / max(1, self.items)
-        return {"within": max(self.at_share(share), least), "right": None, "searches": 0}
+    def within_p_value(self, p_value: float) -> float:
+        """Return the greatest distance whose p-value is at most a given one."""
+        return self.at_share((p_value * (1 + self.items) - 1) / max(1, self.items))
 
     def _certified_limit(self, target: float) -> float | None:
         last = self.at_share(target)
@@ -310,9 +282,10 @@ class DrawnDistances:
         rates = (accepted / np.bincount(self.codes)[touched]).sum(axis=0)
         return np.asarray(rates / (self.items + 1))  # a gallery of all items has one more than those that were measured
 
-    def p_value(self, distance: float) -> float:
-        """Return the rate at which an unknown item comes at least as close as `distance`, at least 1 / (1 + items)."""
-        return min(1.0, (1 + self.items * self.fpir(distance)) / (1 + self.items))
+    def p_values(self, distances: Floats) -> Floats:
+        """Return the rates at which an unknown item comes at least as close (n,), each at least 1 / (1 + items)."""
+        shares = np.array([self.fpir(distance) for distance in distances.tolist()])
+        return np.minimum(1.0, (1 + self.items * shares) / (1 + self.items))
 
 
 def setting_draws(sources: Mapping[str, Draws], *, fitted: Collection[str]) -> dict[str, Draws]:
@@ -346,90 +319,3 @@ def _looked_up(wanted: NDArray[np.generic], known: NDArray[np.generic], values: 
     if not len(known):
         return np.full(wanted.shape, "")
     return np.where(np.isin(wanted, known), values[np.searchsorted(known, wanted) % len(known)], "")
-
-
-@dataclass(frozen=True)
-class GalleryRates:
-    """FPIR in one gallery version."""
-
-    drawn: DrawnDistances  # of all sources
-    twins: frozenset[frozenset[str]] = frozenset()  # pairs of items that look like one item under two ids
-    same_item: float = 0.0  # median plain distance from a photo to the nearest other one of its item, 0 without any
-    kinds: Mapping[str, tuple[GalleryRates, OperatingPoint]] = field(default_factory=dict)  # of other kinds of query
-
-    @classmethod
-    def of(cls, kept: KeptDraws, point: OperatingPoint) -> GalleryRates | None:
-        """Return the rates of draws with the query shift of a point, None if there are too few items."""
-        drawn = DrawnDistances.of(kept.sources, shift=Shift.of(point), without=kept.fitted)
-        if drawn.items < LEAST_ITEMS:
-            return None
-        own = kept.sources.get(OWN, Draws.none())
-        apart = own.own_plain[np.isfinite(own.own_plain)]
-        rates = cls(
-            drawn,
-            twins=frozenset(map(frozenset, suspected_twins(own))),
-            same_item=float(np.median(apart)) if len(apart) else 0.0,
-        )
-        kinds = {}
-        for name in kept.sources.keys() - {OWN, PROBE, LABELLED, UNKNOWN, REFERENCE}:
-            own_kind = {OWN: kept.sources[name]}
-            of_kind = DrawnDistances.of(own_kind, shift=Shift.of(point), without=kept.fitted)
-            if of_kind.items >= LEAST_ITEMS:
-                certify = point.status == CERTIFIED and of_kind.independent_items >= CERTIFIED_FROM
-                set_point = of_kind.point(point.target_fpir, certify=certify)
-                kinds[name] = replace(rates, drawn=of_kind), set_point
-        return replace(rates, kinds=kinds)
-
-    def fpir(self, threshold: float) -> float:
-        """Return the FPIR of a threshold."""
-        return self.drawn.fpir(threshold)
-
-    def fpir_upper(self, threshold: float) -> float:
-        """Return the upper 95 % bound on the FPIR."""
-        return self.drawn.fpir_upper(threshold)
-
-    def expected(self, threshold: float) -> float:
-        """Return the FPIR to expect of new items at a threshold."""
-        return self.drawn.expected(threshold)
-
-    def keeps_target(self, point: OperatingPoint) -> bool:
-        """Return whether a point keeps its target: by its bound if it is certified, else by the FPIR to expect."""
-        rate = self.drawn.fpir_upper if point.status == CERTIFIED else self.drawn.expected
-        return rate(point.threshold) <= point.target_fpir + 1e-9
-
-    def broken(self, point: OperatingPoint) -> bool:
-        """Return whether a point misses its target."""
-        return not self.keeps_target(point)
-
-    def shared(self, point: OperatingPoint, queries: int) -> OperatingPoint:
-        """Return the point of each of several queries that share the target FPIR of a point.
-
-        The target is divided by their number, and the threshold is the greatest that the same draws allow for it, at
-        most that of the point. The new point does not decide if the draws do not support so low a target.
-        """
-        found = self.drawn.point(point.target_fpir / queries, certify=point.status == CERTIFIED)
-        return replace(found, threshold=min(found.threshold, point.threshold)) if found.decides else found
-
-    def to_dict(self, point: OperatingPoint) -> dict[str, Any]:
-        """Return the rates of a point in this version as plain JSON values."""
-        return {
-            "fpir": self.fpir(point.threshold),
-            "fpir_expected": self.expected(point.threshold),
-            "fpir_upper": self.fpir_upper(point.threshold),
-            "items": self.drawn.items,
-            "broken": self.broken(point),
-        }
-
-    def p_value(self, distance: float) -> float:
-        """Return the rate at which an unknown item comes at least as close as `distance`."""
-        return self.drawn.p_value(distance)
-
-
-def recent_draws(gallery: AnyGallery, draws_id: str) -> KeptDraws | None:
-    """Return the draws that a gallery keeps, None if more than a share STALE of its photos has changed since.
-
-    `draws_id` identifies what else the draws depend on (`Bundle.draws_id`).
-    """
-    kept = KeptDraws.read(gallery)
-    recent = kept is not None and kept.model == draws_id and kept.changed(gallery) <= STALE * kept.photos
-    return kept if recent else None

@@ -6,29 +6,25 @@ A gallery keeps the points of two bundles of its model, so that a rollback to th
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from index.database import POINT
 from index.errors import GalleryCorrupt
+from index.groups import group_of
 from index.location import AnyGallery
-from index.search.leave_one_out import sample
-from index.snapshot import group_of
 from retrieval.bundle.bundle import Bundle
-from retrieval.bundle.operating_point import (
-    CERTIFIED,
-    ESTIMATED,
-    NOTHING,
-    UNANCHORED,
-    UNCALIBRATED,
-    OperatingPoint,
-)
 from retrieval.errors import command
+from retrieval.measuring.draws import AllDraws
+from retrieval.measuring.fpir import LEAST_ITEMS
+from retrieval.measuring.point import CERTIFIED, ESTIMATED, Point
+from retrieval.measuring.rates import VersionRates
+from retrieval.measuring.sentences import warning_of
 
-from .error_rates import LEAST_ITEMS, GalleryRates, recent_draws
+from .kept import read_draws
 
+STALE = 0.01  # share of photos that may have changed since the draws were made
 SEEN = 4  # times the least number of items: so many are looked at for their groups
 MOST_POINTS = 2  # bundles whose points a gallery keeps: the current and the previous one
 
@@ -39,14 +35,14 @@ class KeptPoint:
 
     bundle_id: str
     draws_id: str  # of the draws that measure it (`Bundle.draws_id`)
-    point: OperatingPoint
+    point: Point
 
 
 def read_points(content: bytes | None) -> list[KeptPoint]:
     """Return the operating points that a gallery keeps, the newest last; raise GalleryCorrupt if they are damaged."""
     try:
         return [
-            KeptPoint(values["bundle_id"], values["draws_id"], OperatingPoint.from_dict(values["operating_point"]))
+            KeptPoint(values["bundle_id"], values["draws_id"], Point.from_dict(values["operating_point"]))
             for values in ([] if content is None else json.loads(content)["points"])
         ]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -56,7 +52,7 @@ def read_points(content: bytes | None) -> list[KeptPoint]:
         ) from error
 
 
-def pack_points(content: bytes | None, bundle: Bundle, point: OperatingPoint | None) -> bytes | None:
+def pack_points(content: bytes | None, bundle: Bundle, point: Point | None) -> bytes | None:
     """Return the points that a gallery keeps with that of this bundle replaced, or removed if the point is None."""
     points = [kept for kept in read_points(content) if kept.bundle_id != bundle.bundle_id]
     if point is not None:
@@ -68,18 +64,23 @@ def pack_points(content: bytes | None, bundle: Bundle, point: OperatingPoint | N
     return json.dumps({"points": packed}).encode() if packed else None
 
 
-def stored_point(content: bytes | None, bundle: Bundle) -> OperatingPoint | None:
+def stored_point(content: bytes | None, bundle: Bundle) -> Point | None:
     """Return the operating point that a gallery keeps for this bundle, or None."""
     return next((kept.point for kept in read_points(content) if kept.bundle_id == bundle.bundle_id), None)
 
 
-def served_point(content: bytes | None, bundle: Bundle, gallery: AnyGallery) -> OperatingPoint:
+def has_point(bundle: Bundle, gallery: AnyGallery) -> bool:
+    """Return whether a gallery keeps an operating point for a bundle."""
+    return stored_point(gallery.kept(POINT), bundle) is not None
+
+
+def served_point(content: bytes | None, bundle: Bundle, gallery: AnyGallery) -> Point:
     """Return the operating point that serves in a gallery, given the points that it keeps."""
     point = stored_point(content, bundle) or bundle.operating_point
     return as_served(point, gallery, bundle.draws_id)[0]
 
 
-def point_before(content: bytes | None, bundle: Bundle, gallery: AnyGallery) -> OperatingPoint:
+def point_before(content: bytes | None, bundle: Bundle, gallery: AnyGallery) -> Point:
     """Return the operating point that served last: this bundle's, or that of the bundle that it follows."""
     points = read_points(content)
     if points and stored_point(content, bundle) is None:
@@ -87,7 +88,7 @@ def point_before(content: bytes | None, bundle: Bundle, gallery: AnyGallery) -> 
     return served_point(content, bundle, gallery)
 
 
-def carried_point(content: bytes | None, bundle: Bundle) -> OperatingPoint | None:
+def carried_point(content: bytes | None, bundle: Bundle) -> Point | None:
     """Return the point of another bundle that the same draws measure, for the same target; None if there is none.
 
     Such is the bundle that an earlier version exported from the same run.
@@ -96,70 +97,34 @@ def carried_point(content: bytes | None, bundle: Bundle) -> OperatingPoint | Non
     return next((k.point for k in kept if k.draws_id == bundle.draws_id and k.point.target_fpir == target), None)
 
 
-def threshold_status(point: OperatingPoint, bundle: Bundle) -> str:
-    """Return the status of a point that was set in the gallery, UNANCHORED for the threshold of the bundle."""
-    return UNANCHORED if point.decides and point is bundle.operating_point else point.status
-
-
-def warning_of(
-    point: OperatingPoint,
-    rates: GalleryRates | None,
-    *,
-    items: int = 0,
-    bundle: Path | str = "BUNDLE",
-    gallery: Path | str = "GALLERY",
-) -> str:
-    """Return a warning, with the command to run, if a threshold does not keep what it promises, "" if it does.
-
-    `items` is the number of items of a gallery in which the threshold of the bundle serves.
-    """
-    again, promised = f"`{command('calibrate', bundle, gallery)}`", int(point.evidence.get("gallery_items", items))
-    labelled = f"`{command('calibrate', bundle, gallery, '--queries', 'LABELLED.csv')}`, with at least "
-    labelled += f"{max(LEAST_ITEMS, math.ceil(1 / point.target_fpir))} labelled photos of unknown items,"
-    if rates is not None and rates.broken(point):
-        return (
-            "The gallery has changed since its threshold was set: an unknown item now returns a match in "
-            f"{rates.expected(point.threshold):.1%} of searches (at most {rates.fpir_upper(point.threshold):.1%} with "
-            f"95 % confidence), above the target of {point.target_fpir:.1%}. {again} sets a new threshold"
-        )
-    if rates is None and point.evidence.get("anchored") and not point.decides:
-        return (
-            f"The gallery's threshold is not used, because fewer than {LEAST_ITEMS} items can show how often unknown "
-            "ones match (those of one group count as one): searches only rank items. "
-            f"{labelled} sets a threshold"
-        )
-    if rates is None and point.evidence.get("anchored"):
-        return (
-            "The gallery has changed since its threshold was set, and its FPIR in this version was not measured. "
-            f"{again} sets a new threshold, and shows the old one's FPIR with --dry-run"
-        )
-    if rates is None and point.decides and items > promised:
-        return (
-            f"The gallery has {items} items and the threshold was set for {promised}: photos of unknown items return a "
-            f"match more often than the {point.target_fpir:.1%} that were promised. {labelled} sets a threshold in "
-            "this gallery"
-        )
-    return ""
-
-
-def as_served(point: OperatingPoint, gallery: AnyGallery, draws_id: str) -> tuple[OperatingPoint, GalleryRates | None]:
+def as_served(point: Point, gallery: AnyGallery, draws_id: str) -> tuple[Point, VersionRates | None]:
     """Return a point as it serves in the newest version, with its rates, None if they are not known.
 
     It does not decide where too few items support its threshold, such as in a gallery that has shrunk. Nothing is
     certified in a gallery that has changed since.
     """
-    anchored, rates, least = point.evidence.get("anchored"), None, point.evidence.get("least_items", 0)
-    draws = recent_draws(gallery, draws_id) if anchored else None
+    rates, least = None, point.basis.least_items or 0
+    draws = recent_draws(gallery, draws_id) if point.is_anchored else None
     if draws is not None:
-        rates = GalleryRates.of(draws, point)
+        rates = VersionRates.of(draws, point)
         enough = rates is not None
-    elif anchored:
+    elif point.is_anchored:
         enough = _groups(gallery, SEEN * LEAST_ITEMS) >= LEAST_ITEMS
         point = replace(point, status=ESTIMATED) if point.status == CERTIFIED else point
     else:
         enough = not least or _groups(gallery, SEEN * least) >= least
-    evidence = {"anchored": True} if anchored else {}
-    return point if enough else OperatingPoint(NOTHING, UNCALIBRATED, point.target_fpir, evidence), rates
+    return point if enough else Point.uncalibrated(point.target_fpir, origin=point.origin), rates
+
+
+def recent_draws(gallery: AnyGallery, draws_id: str) -> AllDraws | None:
+    """Return the draws that a gallery keeps, None if more than a share STALE of its photos has changed since.
+
+    `draws_id` identifies what else the draws depend on (`Bundle.draws_id`).
+    """
+    draws = read_draws(gallery)
+    if draws is None or draws.model != draws_id:
+        return None
+    return draws if gallery.snapshot().changes_since(draws.mark) <= STALE * draws.photos else None
 
 
 def _groups(gallery: AnyGallery, most: int) -> int:
@@ -168,32 +133,32 @@ def _groups(gallery: AnyGallery, most: int) -> int:
     Items of one group are no rivals, and without rivals items are nearer than the threshold of a bundle assumes.
     """
     now = gallery.snapshot()
-    photos = now.photos_at(sample(now, most))
+    photos = now.photos_at(now.sample(most))
     return len({group_of(item_id, metadata) or item_id for _, item_id, metadata in photos})
 
 
-class MeasuredGallery:
+class GalleryPoint:
     """A gallery that is searched with a bundle: its operating point that serves, and its rates. Thread-safe."""
 
     def __init__(self, bundle: Bundle, gallery: AnyGallery) -> None:
         self.bundle = bundle
         self.gallery = gallery
-        self.last: tuple[int, OperatingPoint, GalleryRates | None] = -1, bundle.operating_point, None  # version read
+        self.last: tuple[int, Point, VersionRates | None] = -1, bundle.operating_point, None  # version read
 
     @property
-    def point(self) -> OperatingPoint:
+    def point(self) -> Point:
         """The operating point that serves in the newest version."""
         return self.measured()[0]
 
-    def rates(self) -> GalleryRates | None:
+    def rates(self) -> VersionRates | None:
         """Return the rates measured in the newest version of the gallery, None if it is not anchored."""
         return self.measured()[1]
 
-    def measured(self) -> tuple[OperatingPoint, GalleryRates | None]:
+    def measured(self) -> tuple[Point, VersionRates | None]:
         """Return the operating point that serves in the newest version, and its rates."""
         return self.measured_at(self.gallery.version, self.gallery.kept(POINT))
 
-    def measured_at(self, version: int, stored: bytes | None) -> tuple[OperatingPoint, GalleryRates | None]:
+    def measured_at(self, version: int, stored: bytes | None) -> tuple[Point, VersionRates | None]:
         """Return the operating point that serves in a version with its kept points, and its rates.
 
         The rates are unknown unless the version is the newest or was read last.
@@ -212,12 +177,12 @@ class MeasuredGallery:
     def unmeasured(self) -> bool:
         """Return whether the gallery's own threshold serves without a known FPIR in the newest version."""
         point, rates = self.measured()
-        return point.decides and bool(point.evidence.get("anchored")) and rates is None
+        return point.decides and point.is_anchored and rates is None
 
     @property
     def outgrown(self) -> bool:
         """Return whether the bundle's threshold serves in a gallery with more items than it was set for."""
-        return self.point is self.bundle.operating_point and self.warning() != ""
+        return not self.point.is_anchored and self.warning() != ""
 
     def warning(self, *, bundle: Path | str = "BUNDLE", gallery: Path | str = "GALLERY") -> str:
         """Return a warning with the command to run, on this bundle and gallery, if the promise is not kept."""

@@ -1,0 +1,202 @@
+"""Contents that a gallery keeps beside its photos: draws, labelled queries, and vectors to make draws with.
+
+Each content is an npz of arrays under one name. Galleries of version 0.2.0 name photos by their numbers (`seqs`); these
+become photo ids when a content is read.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.errors import GalleryCorrupt
+from index.files import load_arrays, sha256
+from index.gallery import Gallery
+from index.location import AnyGallery
+from index.photos import NONE
+from retrieval.bundle.bundle import pack_features, unpack_features
+from retrieval.measuring.drawing import WindowVectors, groups_of
+from retrieval.measuring.draws import AllDraws, Draws, Probes, Rows, Texts
+from retrieval.measuring.folds import FoldVectors
+
+
+class Kept(StrEnum):
+    """Names of the contents."""
+
+    DRAWS = "draws"
+    WINDOWS = "windows"  # vectors of windows of photos
+    FOLDS = "fold vectors"  # vectors of photos by fold models
+    QUERIES = "labelled queries"
+
+
+FOLDS_FILE, FOLDS_HASH = "folds.npz", "folds"  # of galleries of version 0.2.0: a file, and the name of its hash
+MOVES = "moves"  # of galleries of version 0.2.0: old and new numbers of updated photos
+ANEW = "Index the photos again: `retrieval index BUNDLE PHOTOS -o GALLERY`"
+ABOUT, MARK = "about", "/"  # in the npz of draws: what all draws share, and the separator of source and field
+DAMAGE = (GalleryCorrupt, ValueError, KeyError, TypeError, RecursionError)  # of contents that can be made anew
+
+
+def pack(arrays: Mapping[str, Any]) -> bytes:
+    """Return arrays as a content."""
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def read(gallery: AnyGallery, name: Kept) -> dict[str, NDArray[Any]] | None:
+    """Return the arrays of a content, None if the gallery does not keep it; raise GalleryCorrupt if it is damaged."""
+    content = gallery.kept(name)
+    return None if content is None else load_arrays(content)
+
+
+def pack_draws(draws: AllDraws) -> bytes:
+    """Return draws as a content."""
+    about = {"model": draws.model, "fitted": sorted(draws.fitted), "version": draws.version, "mark": draws.mark}
+    arrays: dict[str, Any] = {ABOUT: np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}
+    for source, sample in draws.sources.items():
+        arrays |= {f"{source}{MARK}{name}": value for name, value in sample.arrays().items()}
+    return pack(arrays)
+
+
+def read_draws(gallery: AnyGallery) -> AllDraws | None:
+    """Return the draws that a gallery keeps, None if there are none or they are damaged."""
+    try:
+        arrays = read(gallery, Kept.DRAWS)
+        return None if arrays is None else _draws_of(arrays, gallery)
+    except DAMAGE:
+        return None
+
+
+def _draws_of(arrays: dict[str, NDArray[Any]], gallery: AnyGallery) -> AllDraws:
+    about = json.loads(arrays.pop(ABOUT).tobytes())
+    sources: dict[str, dict[str, Any]] = {}
+    for name, value in arrays.items():
+        source, _, key = name.rpartition(MARK)
+        sources.setdefault(source, {})[key] = value
+    is_old = any("seqs" in values for values in sources.values())
+    draws = {name: _draws_020(values, gallery) if is_old else Draws.checked(values) for name, values in sources.items()}
+    mark = (*about["fingerprint"], about["until"]) if is_old else about["mark"]
+    return AllDraws(
+        str(about["model"]),
+        draws,
+        frozenset(about["fitted"]),
+        int(about["version"]),
+        tuple(map(int, mark)),
+        all("rivals" in values for values in sources.values()),
+    )
+
+
+def _draws_020(values: dict[str, Any], gallery: AnyGallery) -> Draws:
+    """Return draws of version 0.2.0, which name photos by numbers and may lack groups and rivals."""
+    none, count = Draws.none(), len(values["items"])
+    given = {name: value for name, value in values.items() if name not in ("seqs", "own_nearest")}
+    given |= {name: photo_ids(gallery, values[name]) for name in ("nearest", "duplicates")}
+    given.setdefault("rivals", np.full((count, none.rivals.shape[1]), NONE))
+    given.setdefault("without", np.full((count, none.without.shape[1]), np.inf))
+    if "groups" not in given:
+        numbers = gallery.item_numbers(sorted({*values["items"].tolist()}))
+        of = np.array([numbers.get(item, NONE) for item in values["items"].tolist()], dtype=np.int64)
+        given["groups"] = groups_of(gallery.snapshot(), of, values["items"])
+    return Draws.checked(given)
+
+
+def photo_ids(gallery: AnyGallery, seqs: Rows) -> Texts:
+    """Return the ids (n,) of photos by their numbers in a gallery of version 0.2.0, "" for those that are unknown."""
+    if not isinstance(gallery, Gallery):
+        return np.full(len(seqs), "")
+    now, moves = gallery.snapshot(), gallery.kept(MOVES)
+    if moves is not None:
+        moved = load_arrays(moves)
+        new = dict(zip(moved["old"].tolist(), moved["new"].tolist(), strict=True))
+        seqs = np.array([new.get(seq, seq) for seq in seqs.tolist()], dtype=np.int64)
+    there, places = np.isin(seqs, now.seqs), np.searchsorted(now.seqs, seqs)
+    ids = np.full(len(seqs), "", dtype=object)
+    ids[there] = [photo_id for photo_id, *_ in now.photos_at(places[there])]
+    return ids.astype(str)
+
+
+def pack_windows(windows: WindowVectors) -> bytes:
+    """Return window vectors as a content."""
+    return pack({"ids": windows.ids, "vectors": windows.vectors})
+
+
+def read_windows(gallery: AnyGallery) -> WindowVectors | None:
+    """Return the window vectors that a gallery keeps, None if there are none or they are damaged."""
+    try:
+        arrays = read(gallery, Kept.WINDOWS)
+        if arrays is None:
+            return None
+        ids = arrays["ids"] if "ids" in arrays else photo_ids(gallery, arrays["seqs"])
+        return WindowVectors(ids, arrays["vectors"])
+    except DAMAGE:
+        return None
+
+
+def pack_folds(folds: FoldVectors) -> bytes:
+    """Return fold vectors as a content."""
+    return pack({"key": np.array(folds.key), "ids": folds.ids, "vectors": folds.vectors})
+
+
+def read_folds(gallery: AnyGallery, key: str) -> FoldVectors | None:
+    """Return the vectors by the fold models of a key, None if there are none; raise GalleryCorrupt for damaged ones."""
+    try:
+        arrays = read(gallery, Kept.FOLDS) or _folds_020(gallery)
+        if arrays is None or str(arrays["key"]) != key:
+            return None
+        ids = arrays["ids"] if "ids" in arrays else photo_ids(gallery, arrays["seqs"])
+        return FoldVectors(key, ids, arrays["vectors"])
+    except (ValueError, KeyError) as error:
+        raise GalleryCorrupt(f"the fold vectors of {gallery.path} cannot be read: {error}", remedy=ANEW) from error
+
+
+def _folds_020(gallery: AnyGallery) -> dict[str, NDArray[Any]] | None:
+    """Return the arrays of the file of version 0.2.0, None if there is none; raise GalleryCorrupt if it was changed."""
+    digest = gallery.kept(FOLDS_HASH)
+    if digest is None or not isinstance(gallery, Gallery):
+        return None
+    path = gallery.path / FOLDS_FILE
+    try:
+        if sha256(path).encode() != digest:
+            raise GalleryCorrupt(f"{path} has changed since it was written: its sha256 differs", remedy=ANEW)
+        return load_arrays(path.read_bytes())
+    except OSError as error:
+        raise GalleryCorrupt(f"{path} is missing or cannot be read: {error.strerror}", remedy=ANEW) from error
+
+
+def pack_queries(queries: Probes, features_key: str) -> bytes:
+    """Return labelled queries as a content, with their local features if there is a `features_key`."""
+    arrays: dict[str, Any] = {
+        name: np.array(getattr(queries, name), dtype=str)
+        for name in ("ids", "items", "groups")
+        if getattr(queries, name)
+    }
+    if features_key:
+        packed = pack_features(dict(zip(queries.ids, queries.features, strict=True)))
+        arrays |= {"features": np.frombuffer(packed, dtype=np.uint8), "features_key": np.array(features_key)}
+    return pack({"vectors": queries.vectors, **arrays})
+
+
+def read_queries(gallery: AnyGallery, features_key: str = "") -> Probes | None:
+    """Return the labelled queries that a gallery keeps, None if there are none.
+
+    With a `features_key`, which identifies how local features are computed, queries without these features are
+    ignored.
+    """
+    arrays = read(gallery, Kept.QUERIES)
+    if arrays is None:
+        return None
+    groups = arrays["groups"].tolist() if "groups" in arrays else ()
+    queries = Probes(arrays["vectors"], arrays["ids"].tolist(), arrays["items"].tolist(), groups=groups)
+    if not features_key:
+        return queries
+    if "features" not in arrays or str(arrays["features_key"]) != features_key:
+        return None
+    stored = unpack_features(arrays["features"].tobytes())
+    return replace(queries, features=[stored[photo_id] for photo_id in queries.ids])

@@ -1,0 +1,342 @@
+"""Measure a gallery with a bundle, and write what was measured.
+
+Measuring takes no lock. `GalleryMeasurement.write` takes it, compares what the measurement was made of, and writes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from index.database import POINT
+from index.groups import GROUP, group_key, groups_by_item
+from index.location import AnyGallery
+from index.photos import CONTENT, Photos
+from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.fitted import Fitted, content_hash
+from retrieval.catalogue.photos import Photo
+from retrieval.errors import DataError, ImageRefused
+from retrieval.inspect.duplicates import is_copy
+from retrieval.measuring.draws import PROBE, REFERENCE, AllDraws, Probes
+from retrieval.measuring.labelled import by_source
+from retrieval.measuring.measure import Material, Measurement, Rule, draw, measure
+from retrieval.measuring.point import CERTIFIED, Point
+from retrieval.measuring.rates import VersionRates
+from retrieval.measuring.sentences import Change
+
+from .kept import Kept, pack_draws, pack_queries, read_draws, read_folds, read_queries, read_windows
+from .labelled import embed_queries
+from .points import carried_point, pack_points, served_point, stored_point
+
+TRIES = 5  # to read what the photos are made of and the photos themselves in one version
+
+
+@dataclass(frozen=True)
+class GalleryMeasurement:
+    """A measurement of a gallery, before it is written."""
+
+    bundle: Bundle
+    measured: Measurement
+    served: Point  # the one that serves now: the gallery's or else the bundle's
+    before: Point | None  # the one that the gallery has for the bundle
+    is_new: bool = True  # whether the draws were made now
+    stored: bytes | None = None  # the points that the gallery kept when it was measured
+    action: str = "calibrate"  # for the gallery's list of changes
+    labelled: Probes | None = None  # labelled queries to keep
+    refused: Sequence[tuple[str, str]] = ()  # photo_id and reason, of labelled photos
+    made_of: tuple[int, ...] = ()  # hashes of what the gallery kept to make draws with
+
+    @property
+    def draws(self) -> AllDraws:
+        """The draws."""
+        return self.measured.draws
+
+    @property
+    def point(self) -> Point | None:
+        """The operating point that follows from the draws, None if there is none."""
+        return self.measured.point
+
+    @property
+    def after(self) -> Point:
+        """The same; raise CalibrationError if there is none."""
+        return self.measured.required
+
+    @property
+    def change(self) -> Change:
+        """The point beside the one that serves now; raise CalibrationError if there is none."""
+        return Change(self.served, self.after, self.draws)
+
+    @property
+    def sets_threshold(self) -> bool:
+        """Return whether the threshold or its status is new, and not just its rates."""
+        before, point = self.before, self.point
+        return point is not None and (
+            before is None or (point.threshold, point.status) != (before.threshold, before.status)
+        )
+
+    @property
+    def is_news(self) -> bool:
+        """Return whether there is anything to keep."""
+        return self.point is not None and (self.is_new or self.point != self.before)
+
+    def summary(self) -> str:
+        """Return a sentence on a threshold that was set or tightened, "" if none was."""
+        if self.point is None or not self.sets_threshold:
+            return ""
+        if self.before is None:
+            return f"The gallery got its first threshold, {self.point.threshold:.4f}."
+        rates, old, new = VersionRates.of(self.draws, self.before), self.before.threshold, self.point.threshold
+        certified = self.before.status == CERTIFIED
+        rate = None if rates is None else rates.fpir_upper(old) if certified else rates.expected(old)
+        clause = "" if rate is None else f" of {'up to ' if certified else ''}{rate:.1%}"
+        if new == old:
+            return f"The threshold {old:.4f} is no longer certified: it is {self.point.status} for the items left."
+        return (
+            f"The threshold was tightened from {old:.4f} to {new:.4f}, because its "
+            f"FPIR{clause} no longer kept the target of {self.before.target_fpir:.1%}."
+        )
+
+    def write(self, gallery: AnyGallery, *, actor: str | None = None) -> None:
+        """Keep the draws, the point and any new labelled queries as one change, in the log by `actor`.
+
+        If another point was set in the meantime, the draws are kept and the point is left alone. If labelled queries or
+        windows were kept in the meantime, nothing is: whoever did it has made, or will make, draws with them.
+        """
+        if not self.is_news:
+            return
+        gallery.lock()
+        if self.made_of != _made_of(gallery):
+            return
+        contents: dict[str, bytes | None] = {Kept.DRAWS: pack_draws(self.draws)}
+        action = "measure the threshold"
+        if self.point != self.before and gallery.kept(POINT) == self.stored:
+            contents[POINT] = pack_points(self.stored, self.bundle, self.point)
+            action = self.action if self.sets_threshold else action
+        if self.labelled is not None:
+            contents[Kept.QUERIES] = pack_queries(self.labelled, self.bundle.features_key)
+        gallery.keep(contents, action, actor=actor)
+
+
+def measure_gallery(
+    bundle: Bundle,
+    gallery: AnyGallery,
+    *,
+    rule: Rule,
+    target_fpir: float | None = None,
+    photos: Sequence[Photo] | None = None,
+    certify: bool = False,
+    cap: float = math.inf,
+) -> GalleryMeasurement:
+    """Measure a gallery as it is now, without writing anything.
+
+    Parameters
+    ----------
+    rule:
+        "set" makes draws and sets a new point. "keep" and "tighten" (`measure`) use draws of the newest version that
+        the gallery keeps, and set a point only where it has none.
+    target_fpir:
+        Target FPIR of a new point. Defaults to that of the operating point that serves now.
+    photos:
+        Users' photos with item ids of the gallery, or "" if they show no item of it. They replace the labelled queries
+        that the gallery keeps.
+    certify:
+        Certify the target even with few items, or raise (`set_threshold`).
+    cap:
+        Upper limit of the first threshold of a gallery.
+
+    Raises
+    ------
+    DataError
+        If no labelled photo can be used.
+    """
+    stored, made_of = gallery.kept(POINT), _made_of(gallery)
+    before = stored_point(stored, bundle)
+    labelled, refused = (None, []) if photos is None else _embedded(bundle, gallery, photos)
+    known = None if rule == "set" else _kept_draws(bundle, gallery)
+    now, draws = (gallery.snapshot(), known) if known is not None else draw_gallery(bundle, gallery, labelled=labelled)
+    measured = measure(
+        now,
+        bundle.item_distance,
+        draws=draws,
+        before=before or (None if rule == "set" else _carried(stored, bundle, draws, cap)),
+        rule="keep" if before is None and rule != "set" else rule,
+        target_fpir=(before or bundle.operating_point).target_fpir if target_fpir is None else target_fpir,
+        certify=certify,
+        cap=cap,
+    )
+    return GalleryMeasurement(
+        bundle,
+        measured,
+        served=served_point(stored, bundle, gallery),
+        before=before,
+        is_new=known is None,
+        stored=stored,
+        action="calibrate" if rule == "set" or before is None else "tighten the threshold",
+        labelled=labelled,
+        refused=refused,
+        made_of=made_of,
+    )
+
+
+def remeasure(bundle: Bundle, gallery: AnyGallery, *, rule: Rule = "tighten") -> GalleryMeasurement:
+    """Measure a gallery, and keep the result as one change."""
+    measurement = measure_gallery(bundle, gallery, rule=rule)
+    measurement.write(gallery)
+    return measurement
+
+
+def changed_share(bundle: Bundle, gallery: AnyGallery) -> float:
+    """Return the share of a gallery's photos that changed since its draws were made.
+
+    It is 1 without draws, and 0 if the draws belong to another bundle, which measures the gallery itself.
+    """
+    draws = read_draws(gallery)
+    if draws is None or not draws.has_rivals:
+        return 1.0
+    if draws.model != bundle.draws_id:
+        return 0.0
+    return min(1.0, gallery.snapshot().changes_since(draws.mark) / max(1, draws.photos))
+
+
+def _carried(stored: bytes | None, bundle: Bundle, draws: AllDraws, cap: float) -> Point | None:
+    """Return the point of another bundle that the same draws measure, if it keeps its promise; None otherwise."""
+    point = carried_point(stored, bundle)
+    rates = None if point is None else VersionRates.of(draws, point)
+    is_kept = point is not None and rates is not None and not rates.broken(point) and point.threshold <= cap
+    return point if is_kept else None
+
+
+def _kept_draws(bundle: Bundle, gallery: AnyGallery) -> AllDraws | None:
+    """Return the draws that a gallery keeps of exactly its photos of today, None if there are none."""
+    draws = read_draws(gallery)
+    if draws is None or not draws.has_rivals or draws.model != bundle.draws_id:
+        return None
+    return None if gallery.snapshot().changes_since(draws.mark) else draws
+
+
+def _embedded(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) -> tuple[Probes, list[tuple[str, str]]]:
+    """Return the labelled queries of photos, and the refused ones with reasons: also those that the model has seen."""
+    seen = {photo.photo_id for photo in photos if bundle.fitted is not None and _is_fitted(photo, bundle.fitted)}
+    if len(seen) == len(photos):
+        raise DataError(
+            "the model was fitted on all of the labelled photos", remedy="Label photos that it was not fitted on"
+        )
+    queries, refused = embed_queries(bundle, gallery, [photo for photo in photos if photo.photo_id not in seen])
+    refused += [(photo_id, "the model was fitted on this photo") for photo_id in sorted(seen)]
+    gone = _gone(queries, gallery)
+    told = "the gallery has no item {}: use an item id of the gallery, or leave it empty if the item is not there"
+    return queries, refused + [
+        (photo_id, told.format(item)) for photo_id, item in zip(queries.ids, queries.items, strict=True) if item in gone
+    ]
+
+
+def _is_fitted(photo: Photo, fitted: Fitted) -> bool:
+    """Return whether a model was fitted on a photo, whatever its item is. What cannot be read is refused later."""
+    try:
+        return fitted.contains("", content_hash(photo.read(), photo.bbox))
+    except ImageRefused:
+        return False
+
+
+def _made_of(gallery: AnyGallery) -> tuple[int, ...]:
+    return tuple(hash(gallery.kept(name)) for name in (Kept.QUERIES, Kept.WINDOWS, Kept.FOLDS))
+
+
+def draw_gallery(
+    bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | None = None
+) -> tuple[Photos, AllDraws]:
+    """Return the photos of the newest version and their draws, with given labelled queries or the kept ones."""
+    queries = read_queries(gallery, bundle.features_key) if labelled is None else labelled
+    probes = {**_calibration_photos(bundle), **_usable(queries, gallery)}
+    for _ in range(TRIES):  # others may change the gallery meanwhile
+        version, now = gallery.version, gallery.snapshot().with_pictures(partial(is_copy, gallery.thumbnail))
+        fitted, groups = _fitted(bundle.fitted, gallery, probes)
+        now.item_numbers(sorted({*fitted, *(item for source in probes.values() for item in source.items)}))
+        material = Material(
+            probes=probes,
+            fitted=fitted,
+            fitted_groups=groups,
+            windows=read_windows(gallery),
+            folds=read_folds(gallery, bundle.folds_key) if bundle.folds_key else None,
+            fold_of=_fold_of(bundle.fitted, gallery, fitted) if bundle.folds_key else {},
+            verifier=bundle.verifier,
+            model=bundle.draws_id,
+            version=version,
+        )
+        if gallery.version == version:
+            break
+    return now, draw(now, bundle.item_distance, material)
+
+
+def _fitted(
+    known: Fitted | None, gallery: AnyGallery, probes: Mapping[str, Probes]
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the items here that a model may have been fitted on, and the keys of their groups.
+
+    Without a list of fitted items, these are all items. An item is fitted if its id or a photo of it is in the list, or
+    if another item of its group is, which may be gone from the gallery.
+    """
+    if known is not None and not len(known):
+        return frozenset(), frozenset()
+    group = groups_by_item(gallery.values(GROUP))
+    keys = {key for source in probes.values() for key in source.keys if key not in source.items}
+    if known is None:
+        return frozenset(group), frozenset({group_key("", name) for name in group.values() if name} | keys)
+    fitted = {item for _, item, content in gallery.values(CONTENT) if known.contains(item, content)}
+    theirs = {group.get(item, "") for item in fitted}
+    theirs |= {name for name in {*group.values()} - {""} if known.contains(group_key("", name), None)}
+    theirs -= {""}
+    fitted |= {item for item, name in group.items() if name in theirs}
+    return frozenset(fitted), frozenset(
+        {group_key("", name) for name in theirs} | {key for key in keys if known.contains(key, None)}
+    )
+
+
+def _gone(queries: Probes, gallery: AnyGallery) -> set[str]:
+    return {item for item in set(queries.items) if item and not gallery.photos(item)}
+
+
+def _usable(queries: Probes | None, gallery: AnyGallery) -> dict[str, Probes]:
+    """Return labelled queries by source, without those for items that are gone: they may have another id now."""
+    if queries is None:
+        return {}
+    gone = _gone(queries, gallery)
+    rows = [row for row, item in enumerate(queries.items) if item not in gone]
+    return by_source(queries.where(rows))
+
+
+def _fold_of(known: Fitted | None, gallery: AnyGallery, fitted: Collection[str]) -> dict[str, int]:
+    """Return the fold of those fitted items that one fold model was fitted without."""
+    if known is None:
+        return {}
+    moved = {
+        item
+        for _, item, content in gallery.values(CONTENT)
+        if content and (known.seen_by_all(content) or known.fold_of(content) not in (None, known.fold_of(item)))
+    }  # items with photos of another fold or of several, such as merged ones: every model was fitted on some of them
+    named = groups_by_item(gallery.values(GROUP))
+    folds_of = defaultdict[str, set[int]](set)  # of the items of a group, or of an item without one
+    for item, group in named.items():
+        for name in {item, group_key(item, group)}:
+            if (fold := known.fold_of(name)) is not None:
+                folds_of[group or f" {item}"].add(fold)
+    fold_of = {item: folds_of[named.get(item, "") or f" {item}"] for item in fitted if item not in moved}
+    return {item: next(iter(several)) for item, several in fold_of.items() if len(several) == 1}
+
+
+def _calibration_photos(bundle: Bundle) -> dict[str, Probes]:
+    """Return the calibration photos of a bundle: queries and reference, with the local features if it verifies."""
+    calibration, stored = bundle.calibration, bundle.calibration_features
+    if calibration is None:
+        return {}
+    items = [str(label) for label in calibration.scores.labels]
+    known = dict(zip(calibration.gallery.items, calibration.gallery.groups, strict=True))
+    groups = [known.get(item, "") for item in items]
+    queries = Probes(calibration.vectors, calibration.photo_ids.tolist(), items, groups=groups)
+    sources = {PROBE: queries, REFERENCE: calibration.gallery}
+    if bundle.verifier is None:
+        return sources
+    return {name: replace(each, features=[stored[photo] for photo in each.ids]) for name, each in sources.items()}

@@ -1,0 +1,197 @@
+"""Drawing: make the draws of photos, by the search that answers queries.
+
+Shapes: n draws, m probes, k photos of a query, d = embedding size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.groups import group_key, group_of
+from index.photos import NONE, Photos, hashed, sampled
+from index.search.details import Verifier, check_query_features
+from index.search.item_distance import ItemDistance, mean_photo
+from index.search.item_search import ItemSearch
+from index.search.left_out import Queries, search_without
+
+from .draws import OWN, PHOTOS, WINDOWS, Draws, Probes, Rows, Texts
+
+MOST_DRAWS = 3000  # draws of each source
+MOST_VERIFIED = 500  # the same where local features are compared: 100 pairs per draw take a minute on one core
+MOST_SEVERAL = 1000  # draws with several photos
+SEVERAL = (2, 3, 4)  # photos of a draw with several
+MOST_OTHERS = 64  # photos of an item to take several of
+SOURCE = "source"  # metadata key of where a photo comes from
+
+
+@dataclass(frozen=True)
+class WindowVectors:
+    """Vectors of the windows of n photos, w of each."""
+
+    ids: Texts  # (n,) photo ids
+    vectors: NDArray[np.float32]  # (n, w, d) of length 1, zeros for a photo with fewer windows
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Makes draws of photos by one item distance."""
+
+    photos: Photos
+    distance: ItemDistance
+    verifier: Verifier | None = None  # compares local features
+    find_copies: bool = True  # whether own draws leave out other items with a copy of the query, too
+
+    @property
+    def most(self) -> int:
+        """The number of draws of a source."""
+        return MOST_DRAWS if self.verifier is None else MOST_VERIFIED
+
+    def every(
+        self, probes: Mapping[str, Probes], *, excluded: Collection[int] = (), windows: WindowVectors | None = None
+    ) -> dict[str, Draws]:
+        """Return the draws of all sources, without own draws of the items with the `excluded` numbers."""
+        sources = {OWN: self.own(excluded=excluded)}
+        sources |= {PHOTOS.format(count): self.several(count, excluded=excluded) for count in SEVERAL}
+        if windows is not None:
+            sources[WINDOWS] = self.windows(windows, excluded=excluded)
+        return sources | {name: self.probes(given) for name, given in probes.items()}
+
+    def own(self, *, excluded: Collection[int] = (), most: int | None = None) -> Draws:
+        """Return the own draws, without those of the items with the `excluded` numbers."""
+        positions = self.photos.sample(self.most if most is None else most, excluded=excluded)
+        return self._of_photos(self.photos.vectors(positions), positions[:, None])
+
+    def several(self, count: int, *, excluded: Collection[int] = (), most: int = MOST_SEVERAL) -> Draws:
+        """Return own draws with the mean of `count` photos of an item, of different sources if it has any.
+
+        Local features are not compared.
+        """
+        sets = self._sets(self.photos.sample(most, excluded=excluded), count)
+        means = [mean_photo(self.photos.vectors(positions)) for positions in sets]
+        return self._without_details._of_photos(np.array(means, dtype=np.float32), sets)
+
+    def windows(self, windows: WindowVectors, *, excluded: Collection[int] = ()) -> Draws:
+        """Return own draws with the windows of photos: of each photo, the window that comes closest counts."""
+        positions = self.photos.positions(windows.ids.tolist())
+        usable = (positions != NONE) & ~np.isin(self.photos.items_at(positions), list(excluded))
+        positions, vectors = positions[usable], windows.vectors[usable]
+        real = np.linalg.norm(vectors, axis=2) > 0
+        of, _ = real.nonzero()
+        return self._without_details._of_photos(vectors[real], positions[of, None]).closest(of, len(positions))
+
+    def probes(self, probes: Probes) -> Draws:
+        """Return the probe draws. Items that are not here find none of their own group.
+
+        A probe that is a photo of the collection itself is left out.
+        """
+        labels, known = np.array(probes.items, dtype=str), self.photos.item_numbers(list(dict.fromkeys(probes.items)))
+        names, codes = np.unique(labels, return_inverse=True)
+        chosen = sampled(codes, hashed(names.tolist())[codes], hashed(probes.ids))[: self.most]
+        given = () if self.verifier is None else check_query_features(probes.features, len(labels))
+        features = [given[place] for place in chosen.tolist()] if given else ()
+        numbers = np.array([known.get(probes.items[place], NONE) for place in chosen.tolist()], dtype=np.int64)
+        groups = groups_of(self.photos, numbers, np.array(probes.keys, dtype=str)[chosen])
+        ids = np.array(probes.ids, dtype=str)[chosen]
+        here = self.photos.positions(ids.tolist()) if probes.are_here else np.full(len(chosen), NONE)
+        queries = Queries(probes.vectors[chosen], numbers, here[:, None], features)
+        draws = self._draws(ids, labels[chosen], groups, queries)
+        return draws if not probes.groups else self._without_own_groups(draws)
+
+    @property
+    def _without_details(self) -> Drawing:
+        return replace(self, verifier=None)
+
+    def _sets(self, positions: Rows, count: int) -> Rows:
+        """Return sets (n, count) of photos of one item, each with one of the photos at some positions."""
+        sets: dict[tuple[int, ...], list[int]] = {}
+        items = self.photos.photos_of(self.photos.items_at(positions).tolist())
+        for position, own in zip(positions.tolist(), items, strict=True):
+            others = own[own != position]
+            others = others[np.argsort(self.photos.keys_of(others), kind="stable")][:MOST_OTHERS]
+            if len(others) >= count - 1:
+                chosen = self._of_other_sources(position, others.tolist())[: count - 1]
+                sets.setdefault(tuple(sorted((position, *chosen))), [position, *chosen])
+        return np.array(list(sets.values()), dtype=np.int64).reshape(-1, count)
+
+    def _of_other_sources(self, position: int, others: list[int]) -> list[int]:
+        """Return photos with those first that are of a source that no photo before them has."""
+        places = [position, *others]
+        stored = self.photos.photos_at(np.array(places))
+        sources = {place: metadata.get(SOURCE) for place, (_, _, metadata) in zip(places, stored, strict=True)}
+        first: list[int] = []
+        rest: list[int] = []
+        seen = {sources[position]}
+        for place in others:
+            (rest if sources[place] in seen else first).append(place)
+            seen.add(sources[place])
+        return first + rest
+
+    def _of_photos(self, vectors: NDArray[np.float32], positions: Rows) -> Draws:
+        """Return draws with vectors (n, d) that were made from the photos at positions (n, k)."""
+        first = positions[:, 0]
+        stored, numbers = self.photos.photos_at(first), self.photos.items_at(first)
+        ids, items = (np.array([names[column] for names in stored], dtype=str) for column in (0, 1))
+        groups = groups_of(self.photos, numbers, items)
+        return self._draws(
+            ids, items, groups, Queries(vectors, numbers.astype(np.int64), positions, (), self.find_copies)
+        )
+
+    def _without_own_groups(self, draws: Draws) -> Draws:
+        """Discard hits within the query's own group for items that are not in the collection."""
+        here, distances = np.flatnonzero(draws.nearest_items != ""), draws.distances.copy()
+        names = draws.nearest_items[here]
+        known = self.photos.item_numbers(list(dict.fromkeys(names.tolist())))
+        numbers = np.array([known.get(name, NONE) for name in names.tolist()], dtype=np.int64)
+        distances[here[groups_of(self.photos, numbers, names) == draws.groups[here]]] = np.inf
+        return replace(draws, distances=distances)
+
+    def _draws(self, ids: Texts, items: Texts, groups: Texts, queries: Queries) -> Draws:
+        found = search_without(ItemSearch(self.photos, self.distance, self.verifier), queries)
+        nearest, nearest_items = self._names(found.nearest)
+        return Draws(
+            ids=ids,
+            items=items,
+            groups=groups,
+            distances=found.distances,
+            nearest=nearest,
+            nearest_items=nearest_items,
+            rivals=found.rivals,
+            without=found.without,
+            plain=found.plain,
+            duplicates=self._names(found.duplicates)[0],
+            own=found.own,
+            own_plain=found.own_plain,
+            wrong=found.wrong,
+        )
+
+    def _names(self, positions: Rows) -> tuple[Texts, Texts]:
+        """Return photo ids and item ids (n,) of the photos at some positions, "" for NONE."""
+        places, of = np.unique(positions[positions != NONE], return_inverse=True)
+        stored = self.photos.photos_at(places)
+        names = []
+        for column in (0, 1):
+            texts = np.array(["", *(names[column] for names in stored)], dtype=str)
+            rows = np.zeros(len(positions), np.int64)
+            rows[positions != NONE] = of + 1
+            names.append(texts[rows])
+        return names[0], names[1]
+
+
+def groups_of(photos: Photos, numbers: Rows, others: Texts) -> Texts:
+    """Return what identifies the group of each of some items (n,), by number, or the item if it has none.
+
+    The keys of items that are not there are in `others` (n,).
+    """
+    wanted = np.unique(numbers[numbers != NONE]).tolist()
+    first = {number: own[0] for number, own in zip(wanted, photos.photos_of(wanted), strict=True) if len(own)}
+    stored = photos.photos_at(np.array(list(first.values()), dtype=np.int64))
+    known = {
+        number: group_key(item, group_of(item, metadata))
+        for number, (_, item, metadata) in zip(first, stored, strict=True)
+    }
+    each = zip(numbers.tolist(), others.tolist(), strict=True)
+    return np.array([known.get(number, other) for number, other in each], dtype=str)

@@ -1,0 +1,168 @@
+"""Draws: searches for items that are left out, which measure how close unknown items come.
+
+An *own* draw searches with a photo of the collection and leaves out all photos of its item and of the other items of
+its group. It also leaves out duplicates: other items with a copy of the query. A *probe* draw searches with a photo
+from elsewhere and leaves out its item if the collection has it. Draws name photos by their ids, so they hold in a copy.
+Shapes: n draws, m probes, d = embedding size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.groups import group_key
+from index.search.item_distance import RIVALS
+
+# sources of draws
+OWN = "own"  # photos of the collection
+PROBE = "probe"  # calibration queries of the bundle
+REFERENCE = "reference"  # gallery photos of the same items, to measure the query shift
+LABELLED = "labelled"  # users' photos with item ids of this gallery
+UNKNOWN = "unknown"  # users' photos that show no item of this gallery
+PHOTOS = "{} photos"  # the mean of several photos of an item
+WINDOWS = "windows"  # the nearest of several windows of a photo
+SETTING = (OWN, PROBE, LABELLED, UNKNOWN)  # sources of the draws that set a threshold
+
+T = TypeVar("T")
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+Texts = NDArray[np.str_]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """A sample of searches for items that are left out, and of searches for the same items as they are."""
+
+    ids: Texts  # (n,) photo ids of the queries
+    items: Texts  # (n,) item ids of the queries
+    groups: Texts  # (n,) keys of the groups of these items, or the items
+    distances: Floats  # (n,) item distance of the first item without the own one, inf if there is none
+    nearest: Texts  # (n,) photo id of the nearest photo of that item, "" if there is none
+    nearest_items: Texts  # (n,) its item id, "" if there is none
+    rivals: Rows  # (n, 5) numbers of the groups of the first item's rivals, or NONE
+    without: Floats  # (n, 6) `distances` without the first item or a rival, or inf
+    plain: Floats  # (n,) plain distance to the nearest photo of another item
+    duplicates: Texts  # (n,) photo id of a copy of the query in another item, "" if there is none
+    own: Floats  # (n,) item distance of the own item without the query's photo, inf if it has no other photo
+    own_plain: Floats  # (n,) plain distance to the nearest photo of the own item, inf without another
+    wrong: Floats  # (n,) item distance of another item that comes first although the own one is there, else inf
+
+    @classmethod
+    def none(cls) -> Draws:
+        """Return an empty sample."""
+        texts, distances = np.zeros(0, str), np.zeros(0)
+        return cls(
+            ids=texts,
+            items=texts,
+            groups=texts,
+            distances=distances,
+            nearest=texts,
+            nearest_items=texts,
+            rivals=np.zeros((0, RIVALS), np.int64),
+            without=np.zeros((0, 1 + RIVALS)),
+            plain=distances,
+            duplicates=texts,
+            own=distances,
+            own_plain=distances,
+            wrong=distances,
+        )
+
+    @classmethod
+    def checked(cls, values: Mapping[str, NDArray[Any]]) -> Draws:
+        """Return the draws of arrays by field; raise ValueError for arrays of other kinds or of unequal lengths."""
+        draws, none = cls(**values), cls.none().arrays()
+        for name, value in draws.arrays().items():
+            if value.dtype.kind != none[name].dtype.kind or value.shape != (len(draws), *none[name].shape[1:]):
+                raise ValueError(f"{name}: {value.dtype} {value.shape}")
+        return draws
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def is_copied(self) -> NDArray[np.bool_]:
+        """Whether another item has a copy of the query (n,)."""
+        return np.asarray(self.duplicates != "")
+
+    @property
+    def right(self) -> Floats:
+        """The item distance of the own item where it comes first, else inf (n,)."""
+        return np.where(np.isinf(self.wrong), self.own, np.inf)
+
+    def closest(self, of: Rows, count: int) -> Draws:
+        """Return one draw for each of `count` photos: the closest of its windows, given the photo of each (n,).
+
+        The search for items that are not there and the one with the own item may take different windows.
+        """
+        first = np.minimum(self.right, self.wrong)
+        without, having = (np.lexsort((distances, of)) for distances in (self.distances, first))
+        starts = np.searchsorted(of, np.arange(count))
+        arrays = {name: values[without[starts]] for name, values in self.arrays().items()}
+        mated = {name: getattr(self, name)[having[starts]] for name in ("own", "own_plain", "wrong")}
+        return Draws(**arrays | mated)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Draws]) -> Draws:
+        """Return the draws of several samples as one."""
+        arrays = [part.arrays() for part in (cls.none(), *parts)]
+        return cls(**{name: np.concatenate([each[name] for each in arrays]) for name in arrays[0]})
+
+    def where(self, chosen: NDArray[np.bool_]) -> Draws:
+        """Return the draws selected by a mask (n,)."""
+        return Draws(**{name: values[chosen] for name, values in self.arrays().items()})
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the fields as arrays."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Photos from elsewhere, m of them, to search the collection with."""
+
+    vectors: NDArray[np.float32]  # (m, d) of length 1
+    ids: Sequence[str]
+    items: Sequence[str]
+    features: Sequence[bytes] = ()  # of each probe, where local features are compared
+    groups: Sequence[str] = ()  # of each probe's item, "" for an item without one; () if no item has one
+    are_here: bool = False  # whether a photo of the collection with the id of a probe is the probe itself
+
+    @property
+    def keys(self) -> list[str]:
+        """What identifies the group of each probe's item, or the item if it has none (m,)."""
+        return [group_key(*pair) for pair in zip(self.items, self.groups or [""] * len(self.items), strict=True)]
+
+    def where(self, rows: Sequence[int]) -> Probes:
+        """Return the probes in some rows."""
+
+        def taken(values: Sequence[T]) -> list[T]:
+            return [values[row] for row in rows] if values else []
+
+        vectors, ids, items = self.vectors[rows], taken(self.ids), taken(self.items)
+        return Probes(vectors, ids, items, taken(self.features), taken(self.groups), self.are_here)
+
+
+@dataclass(frozen=True)
+class AllDraws:
+    """The draws of one version of photos by source, for one model and item distance."""
+
+    model: str  # identifies what else the draws depend on: model, item distance and fitted items
+    sources: Mapping[str, Draws]
+    fitted: frozenset[str]  # items here that the model was fitted on, or others of their group: not drawn
+    version: int = -1  # of the gallery
+    mark: tuple[int, ...] = (0,)  # of the photos that were searched (`Photos.mark`)
+    has_rivals: bool = True  # bounds need the rivals, which draws of 24 November 2026 lack
+
+    @property
+    def photos(self) -> int:
+        """The number of photos that were searched."""
+        return self.mark[0]
+
+    def get(self, source: str) -> Draws:
+        """Return the draws of a source, which may be none."""
+        return self.sources.get(source, Draws.none())

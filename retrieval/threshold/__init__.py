@@ -1,1 +1,0 @@
-"""Thresholds: the rule for bundles, anchoring in a gallery, bounds, and labelled queries."""
