@@ -116,6 +116,8 @@ def encode_metadata(metadata: Mapping[str, Any]) -> str:
         )
     level: list[Any] = [metadata]
     for _ in range(MAX_DEPTH):
+        if not level:
+            return text
         outer = [value.values() if isinstance(value, Mapping) else value for value in level]
         level = [value for values in outer for value in values if isinstance(value, Mapping | list | tuple)]
     if level:
@@ -180,7 +182,7 @@ def check_additions(
     check_lengths("item_ids", checked.item_ids)
     repeated = [photo_id for photo_id, times in Counter(checked.photo_ids).items() if times > 1]
     if repeated:
-        raise InvalidParameter("photo_ids", "hold each id once", listed(repeated))
+        raise InvalidParameter("photo_ids", "not repeat an id", listed(repeated))
     return checked
 
 

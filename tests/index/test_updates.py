@@ -40,7 +40,7 @@ def test_an_update_of_a_photo_that_is_not_there_changes_nothing(tmp_path: Path) 
         version = gallery.version
         with pytest.raises(InvalidParameter, match="photo_ids must be in the gallery, got 'p99'"):
             gallery.update(["p1", "p99"], ["x", "y"], [{}, {}])
-        with pytest.raises(InvalidParameter, match="hold each id once"):
+        with pytest.raises(InvalidParameter, match="photo_ids must not repeat an id, got 'p1'"):
             gallery.update(["p1", "p1"], ["x", "y"], [{}, {}])
         assert gallery.update([], [], []) == 0
         assert gallery.version == version

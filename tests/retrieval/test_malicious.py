@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -12,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
-from index.checks import MAX_DEPTH
+from index.checks import MAX_DEPTH, encode_metadata
 from index.errors import GalleryError, InvalidParameter
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle, write_bundle
@@ -180,6 +181,17 @@ def test_metadata_nested_too_deeply_is_refused_by_add(tmp_path: Path, depth: int
             just = {"x": just}  # type: ignore[dict-item]
         gallery.add(["p"], ["i"], vector, metadata=[just])
         assert gallery.photo("p") == ("p", "i", just)
+
+
+def test_metadata_is_as_deep_as_its_deepest_value() -> None:
+    flat: dict[str, object] = {"brand": "x", "price": 9.5, "tags": ["a", {"b": None}]}
+    deep: object = "end"
+    for _ in range(MAX_DEPTH - 1):
+        deep = [deep]
+    for metadata in ({}, flat, {**flat, "deep": deep}, {"deep": deep, **flat}):
+        assert json.loads(encode_metadata(metadata)) == metadata
+    with pytest.raises(InvalidParameter, match=f"at most {MAX_DEPTH} levels"):
+        encode_metadata({**flat, "deep": [deep]})
 
 
 def test_builds_that_do_not_belong_together_are_refused(tmp_path: Path, world: Path) -> None:

@@ -46,6 +46,7 @@ def refusal(words: str) -> str:
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
+        ("audit g", "g is a gallery, not a bundle. Name a bundle"),
         ("serve g b", "g is a gallery, not a bundle. Name a bundle"),
         ("search g b flat/30.png --json", "g is a gallery, not a bundle. Name a bundle"),
         ("search flat/30.png g b", "flat/30.png is a file, not a bundle. Name a bundle"),
