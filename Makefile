@@ -46,7 +46,7 @@ test-fast: $(VENV)/.installed  ## what takes seconds: under 2 minutes on 2 idle 
 test: $(VENV)/.installed  ## the fast tests, and those from end to end: under 12 minutes on 2 idle cores
 	$(PYTEST) --ignore tests/research -m "not slow" --junitxml=.ci/report.xml
 
-test-all: $(VENV)/.installed  ## everything; run it before an issue closes
+test-all: $(VENV)/.installed  ## everything; run it before a release
 	$(PYTEST)
 
 research-test: $(VENV)/.installed  ## the benchmarks, records and papers' configurations
