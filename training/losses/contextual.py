@@ -20,6 +20,14 @@ class SimilarityRegularizer(Loss):
     """Pulls the batch's mean cosine, self-pairs included, to `target` (arXiv 2210.01908, Eq. 7 and 30).
 
     (‖mean f‖² - target)², which needs no similarity matrix; labels play no part. Cost O(n d).
+
+    Examples
+    --------
+    >>> photos = torch.eye(2).repeat(2, 1)  # at two places: 0, 1, 0, 1
+    >>> SimilarityRegularizer(target=0.5)(photos, torch.tensor([0, 1, 0, 1]))  # the mean cosine is 0.5
+    tensor(0.)
+    >>> SimilarityRegularizer(target=0.5)(torch.ones(4, 2), torch.tensor([0, 1, 0, 1]))  # it is 1
+    tensor(0.2500)
     """
 
     def __init__(self, *, target: float = 0.3) -> None:
@@ -72,6 +80,14 @@ class Contextual(Loss):
     """Contextual loss: the mean square of (same class) - (contextual similarity), pairs i ≠ j (Eq. 28).
 
     `neighbours` should be the number of photos per item in a batch. Cost O(n³), memory O(n²).
+
+    Examples
+    --------
+    >>> photos = torch.eye(2).repeat(2, 1)  # at two places: 0, 1, 0, 1
+    >>> Contextual(neighbours=2)(photos, torch.tensor([0, 1, 0, 1]))  # each item has a place
+    tensor(0.)
+    >>> Contextual(neighbours=2)(photos, torch.tensor([0, 0, 1, 1]))  # both items are at both places
+    tensor(0.5000)
     """
 
     def __init__(self, *, neighbours: int = 4, margin: float = 0.05, slope: float = 10.0) -> None:
@@ -106,6 +122,14 @@ class ContextualSum(Loss):
     """The objective of the contextual paper, λ L_context + (1 - λ) L_contrast + γ L_reg (Eq. 6 and 31).
 
     The paper has λ = 0.8 to 0.95 at 224 px and 0.4 at 256 px, γ = 0.1. Cost O(n³), memory O(n²).
+
+    Examples
+    --------
+    >>> photos = torch.eye(2).repeat(2, 1)  # at two places: 0, 1, 0, 1
+    >>> ContextualSum(neighbours=2)(photos, torch.tensor([0, 1, 0, 1]))  # each item has a place
+    tensor(0.0040)
+    >>> ContextualSum(neighbours=2)(photos, torch.tensor([0, 0, 1, 1]))  # both items are at both places
+    tensor(0.6340)
     """
 
     def __init__(

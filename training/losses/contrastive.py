@@ -17,6 +17,14 @@ class Contrastive(Loss):
     It equals TCM with weights 1, except that a pair exactly on a margin does not count. The defaults (0.75, 0.6) are
     those of the contextual objective; the paper's stand-alone baseline has (0.9, 0.6).
     Cost O(n² d), memory O(n d).
+
+    Examples
+    --------
+    >>> photos = torch.eye(2).repeat(2, 1)  # at two places: 0, 1, 0, 1
+    >>> Contrastive()(photos, torch.tensor([0, 1, 0, 1]))  # each item has a place
+    tensor(0.)
+    >>> Contrastive()(photos, torch.tensor([0, 0, 1, 1]))  # both items are at both places
+    tensor(1.1500)
     """
 
     def __init__(self, *, positive_margin: float = 0.75, negative_margin: float = 0.6) -> None:

@@ -28,6 +28,14 @@ class ClassWiseMultiSimilarity(Loss):
 
     `delta` is a cosine distance, one minus the similarity 0.8 of the paper. A photo paired with itself counts as a
     positive pair, as printed. Cost O(n² d), memory O(n²).
+
+    Examples
+    --------
+    >>> photos = torch.eye(2).repeat(2, 1)  # at two places: 0, 1, 0, 1
+    >>> ClassWiseMultiSimilarity()(photos, torch.tensor([0, 1, 0, 1]))  # each item has a place
+    tensor(40.4799)
+    >>> ClassWiseMultiSimilarity()(photos, torch.tensor([0, 0, 1, 1]))  # both items are at both places
+    tensor(40.7427)
     """
 
     def __init__(self, *, alpha: float = 0.01, beta: float = 80.0, delta: float = 0.2) -> None:
@@ -85,6 +93,13 @@ class MeanFieldContrastive(_MeanFields):
 
     It is averaged over the classes of the batch, as printed; `reduction="sample"` averages over photos, as in the
     released code. `regularization` is λ_MF, which keeps the fields apart and costs O(C² d). Cost O(n C d).
+
+    Examples
+    --------
+    >>> loss = MeanFieldContrastive(classes=3, dim=8)  # learns a mean field per item
+    >>> loss(torch.randn(6, 8), torch.tensor([0, 0, 1, 1, 2, 2])).backward()
+    >>> loss.fields.grad.shape
+    torch.Size([3, 8])
     """
 
     def __init__(
@@ -127,6 +142,13 @@ class MeanFieldClassWiseMultiSimilarity(_MeanFields):
     `delta` is a cosine distance: 0.2 is the similarity 0.8 of the paper. `regularization` is λ_MF as printed (β² times
     less than in the released code) and costs O(C² d). Cost O(n C d): a class outside the batch is compared only with
     those in it.
+
+    Examples
+    --------
+    >>> loss = MeanFieldClassWiseMultiSimilarity(classes=3, dim=8)  # learns a mean field per item
+    >>> loss(torch.randn(6, 8), torch.tensor([0, 0, 1, 1, 2, 2])).backward()
+    >>> loss.fields.grad.shape
+    torch.Size([3, 8])
     """
 
     def __init__(

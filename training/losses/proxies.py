@@ -48,7 +48,15 @@ class Proxies(Loss):
 
 
 class ProxyAnchor(Proxies):
-    """Proxy Anchor (Kim et al., CVPR 2020). Cost O(n C d)."""
+    """Proxy Anchor (Kim et al., CVPR 2020). Cost O(n C d).
+
+    Examples
+    --------
+    >>> loss = ProxyAnchor(classes=3, dim=8)  # learns a proxy per item
+    >>> loss(torch.randn(6, 8), torch.tensor([0, 0, 1, 1, 2, 2])).backward()
+    >>> loss.proxies.grad.shape
+    torch.Size([3, 8])
+    """
 
     def __init__(self, classes: int, dim: int, *, alpha: float = 32.0, margin: float = 0.1) -> None:
         super().__init__(classes, dim)

@@ -105,6 +105,14 @@ class SmoothAP(Loss):
     `count_query=True` counts the query among its own positives, as the released code behind the published
     numbers does; False is the exact definition. Queries without a positive are left out.
     Cost O(n² (d + m)), memory O(n²).
+
+    Examples
+    --------
+    >>> photos = torch.eye(2).repeat(2, 1)  # at two places: 0, 1, 0, 1
+    >>> SmoothAP()(photos, torch.tensor([0, 1, 0, 1]))  # each item has a place
+    tensor(0.)
+    >>> SmoothAP()(photos, torch.tensor([0, 0, 1, 1]))  # both items are at both places
+    tensor(0.3810)
     """
 
     def __init__(self, *, temperature: float = 0.01, count_query: bool = True) -> None:
@@ -178,6 +186,14 @@ class RecallAtK(Loss):
     which shifts every rank by about one; False is the exact rank. `simix=True` adds virtual photos (see
     `simix`; shares are drawn from the global generator). Queries without a positive are left out.
     Cost O(n² (d + m)), memory O(n²).
+
+    Examples
+    --------
+    >>> photos = torch.eye(2).repeat(2, 1)  # at two places: 0, 1, 0, 1
+    >>> RecallAtK(ks=[1])(photos, torch.tensor([0, 1, 0, 1]))  # each item has a place
+    tensor(0.6225)
+    >>> RecallAtK(ks=[1])(photos, torch.tensor([0, 0, 1, 1]))  # both items are at both places
+    tensor(0.9241)
     """
 
     def __init__(

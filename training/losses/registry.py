@@ -125,7 +125,14 @@ def _check_kind(argument: str, value: object, default: object) -> None:
 
 
 class Regularized(nn.Module):
-    """A base loss plus `weight` times a regularizer (arXiv 2307.04047, Eq. 6)."""
+    """A base loss plus `weight` times a regularizer (arXiv 2307.04047, Eq. 6).
+
+    Examples
+    --------
+    >>> loss = Regularized(Contrastive(), ThresholdConsistentMargin(), weight=0.5)
+    >>> loss(torch.eye(2).repeat(2, 1), torch.tensor([0, 0, 1, 1]))  # 1.15 + 0.5 * 1.4
+    tensor(1.8500)
+    """
 
     def __init__(self, base: nn.Module, regularizer: nn.Module, weight: float) -> None:
         super().__init__()

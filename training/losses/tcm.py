@@ -74,6 +74,14 @@ class ThresholdConsistentMargin(Loss):
     than `negative_margin`, each averaged over these hard pairs only. Ablations of
     Appendix A.2.3: `negative_weight=0` (Eq. 16), `positive_weight=0` (Eq. 15), `hard_only=False` (Eq. 17).
     Cost O(n² d), memory O(n d).
+
+    Examples
+    --------
+    >>> photos = torch.eye(2).repeat(2, 1)  # at two places: 0, 1, 0, 1
+    >>> ThresholdConsistentMargin()(photos, torch.tensor([0, 1, 0, 1]))  # each item has a place
+    tensor(0.)
+    >>> ThresholdConsistentMargin()(photos, torch.tensor([0, 0, 1, 1]))  # both items are at both places
+    tensor(1.4000)
     """
 
     def __init__(

@@ -37,6 +37,13 @@ class VonMisesFisherNCA(Proxies):
     omits K for the samples and averages ρ^(1/t), as the code behind the published numbers does. `anchor_weight` is the
     weight of ProxyAnchor on the same proxies (Eq. 7). Training begins with embeddings of norm 50 on average, as
     the concentrations do. Cost O(N n C d).
+
+    Examples
+    --------
+    >>> loss = VonMisesFisherNCA(classes=3, dim=8)  # learns a direction and a concentration per item
+    >>> loss(torch.randn(6, 8), torch.tensor([0, 0, 1, 1, 2, 2])).backward()
+    >>> loss.concentrations.grad.shape
+    torch.Size([3, 8])
     """
 
     initial_norm = 50.0

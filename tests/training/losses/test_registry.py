@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import doctest
 import inspect
 import json
 import math
@@ -30,6 +31,14 @@ def test_every_loss_of_the_package_has_a_name() -> None:
     public = [getattr(package, name) for name in package.__all__]
     losses = {item for item in public if inspect.isclass(item) and issubclass(item, Loss)}
     assert losses == {entry.loss for name, entry in LOSSES.items() if name not in COMPARED}
+
+
+@pytest.mark.parametrize("name", [name for name in package.__all__ if inspect.isclass(getattr(package, name))])
+def test_the_example_of_a_loss_shows_what_it_returns(name: str) -> None:
+    names = {"torch": torch, **vars(package)}
+    (example,) = doctest.DocTestFinder(recurse=False).find(getattr(package, name), name, globs=names)
+    assert any("tensor(" in each.want or "Size(" in each.want for each in example.examples)
+    assert doctest.DocTestRunner().run(example).failed == 0
 
 
 def test_unknown_names_and_arguments_list_the_valid_ones() -> None:
