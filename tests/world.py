@@ -49,7 +49,7 @@ def encode(image: Image.Image, kind: str = "JPEG") -> bytes:
 
 
 def write_folder(folder: Path, *, items: range = range(10), photos: range = range(3)) -> Path:
-    """Write a catalogue of one folder an item."""
+    """Write a catalogue of one folder per item."""
     for item in items:
         (folder / f"item-{item:02d}").mkdir(parents=True)
         for number in photos:

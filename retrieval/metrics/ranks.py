@@ -153,7 +153,7 @@ def _check_lists(
 ) -> None:
     """Raise InvalidParameter if vectors and labels do not match, or vectors are not finite."""
     if queries.shape[0] != len(asked) or gallery.shape[0] != len(kept):
-        raise InvalidParameter("labels", "have one value a vector", (queries.shape, gallery.shape))
+        raise InvalidParameter("labels", "have one value per vector", (queries.shape, gallery.shape))
     check_finite(queries, gallery)
     if exclude_self and len(asked) != len(kept):
         raise InvalidParameter("exclude_self", "be used where queries and gallery are one list", exclude_self)

@@ -194,11 +194,11 @@ def test_tied_impostors_are_all_kept_out() -> None:
 
 def test_bad_input_is_refused() -> None:
     queries, asked, gallery, kept = world()
-    with pytest.raises(InvalidParameter, match="one value a vector"):
+    with pytest.raises(InvalidParameter, match="one value per vector"):
         search_scores(queries, asked[:3], gallery, kept)
-    with pytest.raises(InvalidParameter, match="one value a vector"):
+    with pytest.raises(InvalidParameter, match="one value per vector"):
         search_scores(queries, asked, gallery, kept[:3])
-    with pytest.raises(InvalidParameter, match="one value a vector"):
+    with pytest.raises(InvalidParameter, match="one value per vector"):
         search_scores(queries, asked, gallery[:3], kept)
     with pytest.raises(InvalidParameter, match="given together"):
         search_scores(queries, asked, gallery, kept, query_ids=np.arange(40))
