@@ -255,7 +255,7 @@ def test_containers_are_locked_up() -> None:
 def test_images_are_pinned_and_what_is_mounted_is_there() -> None:
     images = [service["image"] for service in services().values()]
     images += [container["image"] for pod in pods().values() for container in pod["containers"]]
-    assert all(re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+", image) for image in images), images
+    assert all(re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+(\.dev\d+)?", image) for image in images), images
     sources = [volume.split(":")[0] for service in services().values() for volume in service.get("volumes", [])]
     files = [DEPLOY / source for source in sources if source.startswith("./") and "secrets" not in source]
     assert len(files) == 4
