@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.mutants import FAULTS, ROOT, copy_tree, is_found, read_faults
+from tools.mutants import FAULTS, copy_tree, is_found, read_faults
+from tools.tree import ROOT
 
 
 def test_each_fault_replaces_a_text_that_stands_once_and_changes_the_code() -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import subprocess
 import sys
 import tomllib
 import zipfile
-from fnmatch import fnmatch
 from pathlib import Path
 
 import click
@@ -18,29 +16,11 @@ from packaging.requirements import Requirement
 
 from retrieval.cli.main import COMMANDS, LazyGroup, group
 from tools.release import pins
+from tools.tree import tree_files
 
 from .conftest import ROOT
 
 PACKAGES = {"index", "retrieval", "training", "serving"}
-
-
-def tracked() -> list[Path]:
-    """Return the files that git tracks, or in an unpacked archive all that `.gitignore` does not name."""
-    if (ROOT / ".git").exists():
-        command = ["git", "-c", "safe.directory=*", "ls-files", "-z"]  # the checkout may belong to another user
-        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        return [ROOT / name for name in listed.split("\0") if name]
-    patterns = [line.rstrip("/") for line in (ROOT / ".gitignore").read_text().split()]
-    found = list[Path]()
-    for folder, below, names in os.walk(ROOT):
-        below[:] = [name for name in below if not _ignored(Path(folder, name), patterns)]
-        found += [Path(folder, name) for name in names if not _ignored(Path(folder, name), patterns)]
-    return found
-
-
-def _ignored(path: Path, patterns: list[str]) -> bool:
-    place = f"/{path.relative_to(ROOT)}"
-    return any(place == f"/{each.lstrip('/')}" if "/" in each else fnmatch(path.name, each) for each in patterns)
 
 
 @pytest.mark.end_to_end
@@ -52,7 +32,7 @@ def test_the_wheel_holds_exactly_the_four_packages(tmp_path: Path) -> None:
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == PACKAGES
     for package in PACKAGES:
         built = {name for name in names if name.startswith(f"{package}/")}
-        there = {str(f.relative_to(ROOT)) for f in tracked() if f.relative_to(ROOT).parts[0] == package}
+        there = {str(f.relative_to(ROOT)) for f in tree_files() if f.relative_to(ROOT).parts[0] == package}
         assert there <= built
 
 
@@ -111,8 +91,8 @@ def test_the_table_of_commands_is_the_help() -> None:
 
 def test_functions_have_at_most_60_lines() -> None:
     long = []
-    for path in tracked():
-        if path.suffix != ".py" or path.relative_to(ROOT).parts[0] not in PACKAGES or not path.exists():
+    for path in tree_files():
+        if path.suffix != ".py" or path.relative_to(ROOT).parts[0] not in PACKAGES:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -148,9 +128,9 @@ def test_no_path_of_one_machine_is_in_the_tree() -> None:
     assert all(
         PERSONAL.search(place) for place in ("in /home/ada/photos", "'/root/x'", "C:\\Users\\ada", "(/work/tree)")
     )
-    for path in tracked():
+    for path in tree_files():
         if path.suffix not in (".jpg", ".xz") and path.name != Path(__file__).name:
-            assert not PERSONAL.findall(path.read_text()), path.name
+            assert not PERSONAL.findall(path.read_text(errors="replace")), path.name
 
 
 def test_the_image_serves_without_torch_and_without_root() -> None:

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from .tree import ROOT, tree_files
+
 FAULTS = ROOT / "tests" / "mutants" / "faults.toml"
 PACKAGES = ("index", "retrieval", "serving", "training")
 MARKS = "not slow and not end_to_end and not browser"
@@ -58,14 +59,11 @@ def read_faults(path: Path = FAULTS, root: Path = ROOT) -> list[Fault]:
 
 
 def copy_tree(target: Path, root: Path = ROOT) -> Path:
-    """Copy the files that git knows or would add to a new folder, and compile them."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-zco", "--exclude-standard"], cwd=root, capture_output=True, text=True, check=True
-    )
-    for name in filter(None, listed.stdout.split("\0")):
-        if (root / name).is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(root / name, target / name)
+    """Copy the files of a tree to a new folder, and compile them."""
+    for file in tree_files(root, untracked=True):
+        copy = target / file.relative_to(root)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, copy)
     # by hash: a changed module may have the size and the second of the compiled one
     compiled = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", *PACKAGES]
     subprocess.run(compiled, cwd=target, check=True)
