@@ -20,7 +20,7 @@ from retrieval.cli.options import (
     settings_groups,
     settings_options,
 )
-from retrieval.errors import DataError, InvalidParameter, command, counted
+from retrieval.errors import DataError, InvalidParameter, command
 from retrieval.files import check_place, write_file
 
 from .config import AUTO, DATA, GROUPS, OUTPUT, Settings
@@ -88,7 +88,8 @@ def train(
     the loss and of the regularizer as --loss.NAME VALUE and --regularizer.NAME VALUE.
 
     With --from, CATALOGUE has new photos, such as those of `retrieval feedback export`; photos of unknown items are
-    left out. Items that the earlier run held out stay held out, and new items are divided by the same rule.
+    left out. Parts are decided by a hash of the item id, so held-out items stay held out, and what the earlier run was
+    fitted on is never held out.
 
     \b
     Example:
@@ -256,11 +257,8 @@ def named_backbone(name: str) -> str:
 
 def describe_start(run: Run) -> str:
     """Describe the run that this one continues, and its new items."""
-    noted = run.warm_start
-    new = ", ".join(f"{count} for {part}" for part, count in noted["new_items"].items())
-    told, copies = f"Continued {noted['run']} with new items: {new}.", len(noted["left_out"])
-    what = "copies of held-out photos under an item to train on, or of trained photos under a held-out item"
-    return f"{told} Left out {counted(copies, 'photo')}: {what}." if copies else told
+    new = ", ".join(f"{count} for {part}" for part, count in run.warm_start["new_items"].items())
+    return f"Continued {run.warm_start['run']} with new items: {new}."
 
 
 def _describe_best(output: Path, run: Run) -> str:

@@ -16,7 +16,6 @@ from retrieval.catalogue.check import ITEMS_PER_BATCH, PHOTOS_PER_ITEM
 from retrieval.errors import InvalidParameter
 from retrieval.settings import setting
 
-SPLIT_SEED = 0  # of the class-disjoint splits, the same for every run
 AUTO = "auto"  # value of a setting that is chosen by the model, the data or the machine
 SMALL, LITE0 = "small", "efficientnet-lite0"  # backbones with names of their own
 DEFAULT_LOSS = "recall_at_k"
@@ -133,7 +132,7 @@ class Settings:
         "Albumentations pipeline, as `albumentations.to_dict` returns it, in place of the built-in one.",
     )
     target_fpir: float = setting(0.05, EVALUATION, "FPIR at which the TPIR of checkpoints is compared.")
-    seed: int = setting(0, DATA, "Seed of everything random except the splits.")
+    seed: int = setting(0, DATA, "Seed of everything random. The splits do not depend on it.")
     precision: str = setting(
         "auto",
         HARDWARE,

@@ -91,7 +91,7 @@ def load_features(folder: Path, data: Path) -> FrozenFeatures:
         catalogue=str(data / "data/grocery/grocery.csv"), backbone=str(data / "weights/mobilenet_v1_0.75_224")
     )
     photos = read_catalogue(Path(settings.catalogue))
-    splits = make_splits(photos, seed=0)
+    splits = make_splits(photos)
     fit_photos = photos_in_protocol(photos, splits.fit, make_evaluation_protocol(photos))
     position = {photo.photo_id: i for i, photo in enumerate(photos)}
     fit = np.array([position[photo.photo_id] for photo in fit_photos])

@@ -159,7 +159,7 @@ def main() -> None:
         path = place / f"{recipe.replace(' ', '')}-{rotation}-{seed}.json"
         if not path.exists():
             rotated_photos = rotated(photos, rotation)
-            splits = make_splits(rotated_photos, seed=0)
+            splits = make_splits(rotated_photos)
             views, plain = features_of(photos, arguments.output / "features.npz", data)
             features = head_features(rotated_photos, views, plain, splits)
             head, _ = train_head(features, Task(seed=seed, **RECIPES[recipe]))

@@ -59,7 +59,7 @@ def read_labelled_photos(name: str, data: Path, *, split: str) -> LabelledPhotos
     candidates = (data, data / f"{OWN}.csv", data / OWN) if data.is_file() else (data / f"{OWN}.csv", data / OWN, data)
     photos = read_catalogue(next(place for place in candidates if place.exists() or place == candidates[-1]))
     if not any(photo.partition for photo in photos):
-        splits = make_splits(photos, seed=0)
+        splits = make_splits(photos)
         test = {*splits.calibration, *splits.test}
         photos = [dataclasses.replace(p, partition="test" if p.item_id in test else "train") for p in photos]
     return _labelled_photos([_apart(photo) for photo in _halved(photos)] if split == SHARED else photos, name)

@@ -120,7 +120,7 @@ class Readiness:
 def readiness(photos: Sequence[Photo]) -> Readiness:
     """Return the preview for these photos."""
     try:
-        splits = make_splits(photos, seed=0)
+        splits = make_splits(photos)
         protocol = make_evaluation_protocol(photos)
         require_mates("validation", photos, splits.validation, protocol)
     except DataError as error:

@@ -9,19 +9,19 @@ If items have a `group` (a family of items), no group is in two splits.
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
-
-import numpy as np
 
 from retrieval.errors import DataError, command, counted, listed
 
 from .photos import Photo
 
 PARTS = ("fit", "validation", "calibration", "test")
+TRAIN = "train"
+PARTITIONS = {TRAIN, *PARTS[1:]}  # values of the column
 VALIDATION_SHARE = 0.2
 TEST_SHARE = 0.2
 CALIBRATION_SHARE = 0.2
@@ -50,23 +50,37 @@ class Splits:
         return cls(**{part: tuple(values[part]) for part in PARTS})
 
 
-def make_splits(photos: Sequence[Photo], *, seed: int) -> Splits:
-    """Return item-disjoint splits: those of the catalogue's `partition` column, or random ones."""
+def make_splits(photos: Sequence[Photo], *, fitted: Collection[str] = ()) -> Splits:
+    """Return item-disjoint splits: those that the catalogue's `partition` column names, and shares of the other items.
+
+    The groups of items have a fixed order, by a hash of their names; an item without a group is one of its own. Test
+    items come first, then calibration items, then validation items, until each part has its share; the rest is fitted.
+    So a catalogue always has the same splits, whatever the order of its photos. If items are added or removed, only
+    groups next to the end of a part move, to the part beside it; a calibration or test item of before is practically
+    never fitted. Items in `fitted`, on which an earlier model was fitted, are never held out, nor are their groups.
+
+    Raises DataError for partitions that are unknown, divide an item or a group, or hold out an item in `fitted`, and
+    for too few items.
+    """
     group_of = {photo.item_id: photo.group or photo.item_id for photo in photos}
-    given = _given_parts(photos)
-    generator = np.random.default_rng(seed)
-    if given:
-        train, calibration, test = given["train"] | given["validation"], given["calibration"], given["test"]
-    else:
-        items = set(group_of)
-        test = take_groups(items, group_of, TEST_SHARE * len(items), generator)
-        calibration = take_groups(items - test, group_of, CALIBRATION_SHARE * len(items), generator)
-        train = items - test - calibration
-    drawn = take_groups(train, group_of, VALIDATION_SHARE * len(train), generator)
-    validation = given["validation"] if given and given["validation"] else drawn
+    named = _partitions(photos, fitted)
+    rest = group_of.keys() - named.keys()
+    kept = {group_of[item] for item in fitted}
+    free = {item for item in rest if group_of[item] not in kept}
+    drawn_test = take_groups(free, group_of, TEST_SHARE * len(rest))
+    drawn_calibration = take_groups(free - drawn_test, group_of, CALIBRATION_SHARE * len(rest))
+    test, calibration, validation = (
+        {item for item, partition in named.items() if partition == part}
+        for part in ("test", "calibration", "validation")
+    )
+    test, calibration = test | drawn_test, calibration | drawn_calibration
+    train = group_of.keys() - test - calibration
+    if not validation:
+        unfitted = {item for item in train if group_of[item] not in kept}
+        validation = take_groups(unfitted, group_of, VALIDATION_SHARE * len(train))
     parts = [train - validation, validation, calibration, test]
-    if len(parts[0]) < 2 or len(validation) < 2:
-        raise _too_few(train, group_of, given=given is not None)
+    if len(parts[0]) < 2 or (len(validation) < 2 and not fitted):
+        raise _too_few(train, group_of, given=bool(named))
     return Splits(*(tuple(sorted(part)) for part in parts))
 
 
@@ -88,53 +102,50 @@ def _too_few(train: set[str], group_of: Mapping[str, str], *, given: bool) -> Da
     )
 
 
-def _given_parts(photos: Sequence[Photo]) -> dict[str, set[str]] | None:
-    parts: dict[str, set[str]] = defaultdict(set)
+def _partitions(photos: Sequence[Photo], fitted: Collection[str]) -> dict[str, str]:
+    """Return the partition of each item for which one is named, for it or for its group."""
+    of_item: dict[str, set[str]] = defaultdict(set)
+    of_group: dict[str, set[str]] = defaultdict(set)
     for photo in photos:
-        parts[photo.partition].add(photo.item_id)
-    if set(parts) == {""}:
-        return None
-    unknown = sorted(set(parts) - {"train", "calibration", "test", "validation"})
-    if unknown or not parts["train"]:
+        if photo.partition:
+            of_item[photo.item_id].add(photo.partition)
+            of_group[photo.group or photo.item_id].add(photo.partition)
+    if unknown := sorted({partition for named in of_item.values() for partition in named} - PARTITIONS):
         raise DataError(
-            f"the partition column has {unknown or 'no train item'}",
-            remedy="Use train, calibration and test for every photo, or leave the column out",
+            f"the partition column has {unknown}",
+            remedy="Use train, validation, calibration and test, or leave the column out",
         )
-    for first, second in combinations(("train", "validation", "calibration", "test"), 2):
-        both = sorted(parts[first] & parts[second])
-        if both:
-            raise DataError(f"items are in both {first} and {second}: {listed(both)}")
-    partitions_of_groups(photos)
-    return parts
-
-
-def partitions_of_groups(photos: Sequence[Photo]) -> dict[str, str]:
-    """Return the partition of each group for which one is named; raise DataError if a group has several."""
-    named: dict[str, set[str]] = defaultdict(set)
-    for photo in photos:
-        if photo.group and photo.partition:
-            named[photo.group].add(photo.partition)
-    divided = sorted(group for group, partitions in named.items() if len(partitions) > 1)
-    if divided:
+    for what, partitions, remedy in (
+        ("items are", of_item, "Give all photos of an item one partition"),
+        ("groups have items", of_group, "Give all items of a group one partition, or leave one of the two columns out"),
+    ):
+        if divided := sorted(name for name, named in partitions.items() if len(named) > 1):
+            raise DataError(f"{what} in several partitions: {listed(divided)}", remedy=remedy)
+    groups = {photo.item_id: photo.group or photo.item_id for photo in photos}
+    named = {item: min(of_group[group]) for item, group in groups.items() if group in of_group}
+    if wrong := sorted(item for item in fitted if named.get(item, TRAIN) != TRAIN):
         raise DataError(
-            f"groups have items in several partitions: {listed(divided)}",
-            remedy="Give all items of a group one partition, or leave one of the two columns out",
+            f"the earlier run was fitted on items that the partition column holds out now: {listed(wrong)}",
+            remedy="Give them the partition train or none, or train without --from",
         )
-    return {group: partition for group, (partition,) in named.items()}
+    return named
 
 
-def take_groups(items: set[str], group_of: dict[str, str], count: float, generator: np.random.Generator) -> set[str]:
-    """Return the items of whole groups, in random order, while each brings the number of items closer to `count`."""
+def take_groups(items: Collection[str], group_of: Mapping[str, str], count: float) -> set[str]:
+    """Return the items of whole groups, in the order of hashes, while each brings their number closer to `count`."""
     members: dict[str, list[str]] = defaultdict(list)
-    for item in sorted(items):
+    for item in items:
         members[group_of[item]].append(item)
-    names = sorted(members)
     taken: set[str] = set()
-    for position in generator.permutation(len(names)):
-        group = members[names[position]]
+    for name in sorted(members, key=_digest):
+        group = members[name]
         if abs(len(taken) + len(group) - count) <= abs(len(taken) - count):
             taken.update(group)
     return taken
+
+
+def _digest(name: str) -> bytes:
+    return hashlib.sha256(name.encode(errors="surrogatepass")).digest()
 
 
 @dataclass(frozen=True)

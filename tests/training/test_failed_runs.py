@@ -39,9 +39,7 @@ def copied(catalogue: Path, tmp_path: Path) -> Path:
 
 def trained_photos(catalogue: Path) -> list[Path]:
     photos = read_catalogue(catalogue)
-    return [
-        p.path for p in photos_in_protocol(photos, make_splits(photos, seed=0).fit, make_evaluation_protocol(photos))
-    ]
+    return [p.path for p in photos_in_protocol(photos, make_splits(photos).fit, make_evaluation_protocol(photos))]
 
 
 def test_damaged_photos_are_counted_and_named_before_anything_is_written(copied: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from retrieval.catalogue.splits import Splits, make_splits
 from retrieval.errors import DataError, InvalidParameter, counted
 
 Fold = tuple[tuple[str, ...], tuple[str, ...]]
+FOLD_SEED = 0  # of the folds of every run and study
 LEAST = 2  # items per fold: a search needs an item to be mistaken for
 
 
@@ -63,9 +64,9 @@ def share_of_items(photos: Sequence[Photo], items: Sequence[str], *, share: floa
     return tuple(sorted(taken))
 
 
-def training_items(photos: Sequence[Photo], *, seed: int) -> tuple[str, ...]:
+def training_items(photos: Sequence[Photo]) -> tuple[str, ...]:
     """Return the items of the training partition, fit and validation, sorted."""
-    splits = make_splits(photos, seed=seed)
+    splits = make_splits(photos)
     return tuple(sorted((*splits.fit, *splits.validation)))
 
 

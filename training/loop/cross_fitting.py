@@ -21,8 +21,8 @@ from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.splits import Splits, photos_in_protocol
 from retrieval.errors import RunError, counted
 from retrieval.files import write_file
-from training.config import SPLIT_SEED, Settings
-from training.data.folds import Fold, item_folds
+from training.config import Settings
+from training.data.folds import FOLD_SEED, Fold, item_folds
 from training.data.sources import FEATURES, save_features
 from training.evaluation.embedding import embed_catalogue
 from training.evaluation.mixed import MixedGallery
@@ -56,7 +56,7 @@ def train_on_all_items(
         )
     photos = read_catalogue(settings.catalogue)
     items = tuple(sorted({photo.item_id for photo in photos}))
-    folds = item_folds(photos, items, folds=FOLD_COUNT, seed=SPLIT_SEED)
+    folds = item_folds(photos, items, folds=FOLD_COUNT, seed=FOLD_SEED)
     whole_splits = Splits(fit=items, validation=(), calibration=(), test=())
     settings = replace(settings, select=LAST_EPOCH, patience=0)
     if resume:

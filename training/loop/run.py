@@ -110,6 +110,12 @@ class Run:
         return list(self._read_json("splits").get("held_out", []))
 
     @property
+    def held_out_contents(self) -> dict[str, str] | None:
+        """Content hashes of the photos in `held_out`, by id; None for runs of an earlier version."""
+        contents: dict[str, str] | None = self._read_json("splits").get("held_out_content")
+        return contents
+
+    @property
     def preprocessing(self) -> Preprocessing:
         """Preprocessing of the model's input."""
         return Preprocessing.from_dict(self._read_json("backbone")["preprocessing"])
@@ -144,8 +150,8 @@ class Run:
         noted = self.warm_start
         if not noted:
             return read_catalogue(self.settings.catalogue)
-        left_out = frozenset(noted["left_out"])
-        photos, _ = merge_catalogues(noted["catalogues"], self.protocol)
+        left_out = frozenset(noted.get("left_out", ()))  # by runs of version 0.2.0
+        photos = merge_catalogues(noted["catalogues"], self.protocol)
         return [photo for photo in photos if photo.photo_id not in left_out]
 
     def without_fitted(self, photos: Sequence[Photo]) -> list[Photo]:
@@ -331,8 +337,8 @@ def fitted_on(items: Collection[str], photos: Iterable[Photo]) -> Fitted:
 
 def held_out_in(run: Run, photos: Iterable[Photo]) -> list[str]:
     """Return the ids of the photos that a run held out and that are still the same: names may be of others now."""
-    known = run._read_json("splits").get("held_out_content")
-    if known is None:  # a run of an earlier version
+    known = run.held_out_contents
+    if known is None:
         return run.held_out
     return [
         photo.photo_id for photo in photos if photo.photo_id in known and known[photo.photo_id] == photo_content(photo)

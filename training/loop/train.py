@@ -26,7 +26,7 @@ from retrieval.errors import RunError, counted, photos_of_items
 from retrieval.files import write_file
 from training.backbones import backbone_preprocessing
 from training.backbones.hub import resolved
-from training.config import SPLIT_SEED, Settings
+from training.config import Settings
 from training.data.continued import photo_content
 from training.data.reader import require_readable
 from training.evaluation.mixed import LEAST_JUDGED
@@ -156,7 +156,7 @@ def begin_run(
     continued = None if start is None else Continuation.of(start, settings, splits=splits)
     if continued is None:
         photos = read_catalogue(settings.catalogue)
-        splits = splits or make_splits(photos, seed=SPLIT_SEED)
+        splits = splits or make_splits(photos)
         protocol = make_evaluation_protocol(photos)
     else:
         photos, splits, protocol = continued.photos, continued.splits, continued.protocol

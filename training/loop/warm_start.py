@@ -11,14 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from retrieval.catalogue.extended_splits import extend_splits
 from retrieval.catalogue.read import Photo
-from retrieval.catalogue.splits import PARTS, EvaluationProtocol, Splits, photos_in_protocol
+from retrieval.catalogue.splits import PARTS, EvaluationProtocol, Splits, make_splits, photos_in_protocol
 from retrieval.errors import InvalidParameter
 from retrieval.images import Preprocessing
 from training.backbones import load_backbone, published_preprocessing
-from training.config import SMALL, SPLIT_SEED, Settings
-from training.data.continued import copies_across, is_fitted, merge_catalogues, photo_contents, place_of
+from training.config import SMALL, Settings
+from training.data.continued import is_fitted, merge_catalogues, photo_contents
 from training.data.reader import PhotoReader
 from training.evaluation.embedding import embed_photos
 from training.evaluation.evaluate import item_labels
@@ -42,45 +41,46 @@ class Continuation:
     photos: list[Photo]
     protocol: EvaluationProtocol
     splits: Splits
-    left_out: Collection[str] = ()  # ids of photos that are copies of photos on the other side of the partition
     seen: Collection[str] = ()  # ids of the photos that the earlier run was trained on
 
     @classmethod
     def of(cls, start: Run, settings: Settings, *, splits: Splits | None = None) -> Continuation:
-        """Read the photos and divide the new items.
+        """Read the photos and divide the items. What the earlier run was fitted on is never held out.
+
+        An item counts as fitted if its id or its group does, or, unless the earlier run held it out, a photo of it by
+        its content: items may have other names now. Such photos of held-out items are left out.
 
         Raises InvalidParameter if the settings describe another network than that of the run, RunError if the run has
         no checkpoint, DataError if the new photos cannot be used.
         """
         check_network(settings, start.settings)
         catalogues = list(dict.fromkeys([*start.catalogues, settings.catalogue]))
-        protocol = start.protocol
-        photos, added = merge_catalogues(catalogues, protocol)
-        earlier = start.fitted_on()
-        contents = photo_contents(photos)
-        known = {item for part in PARTS for item in getattr(start.splits, part)}
-
-        def was_fitted(photo: Photo) -> bool:
-            if photo.item_id in known:
-                return earlier.contains(photo.group_key, None)
-            return is_fitted(photo, earlier, contents[photo.photo_id])
-
-        parts = splits or extend_splits(start.splits, photos, seed=SPLIT_SEED, is_fitted=was_fitted)
-        copies = copies_across(photos, parts, contents, added=added, fitted=earlier)
-        kept = [photo for photo in photos if photo.photo_id not in copies]
-        unseen, fitted = set(start.held_out), set(start.splits.fit)
-        trained = {place_of(photo) for photo in start.photos() if photo.photo_id not in unseen}
-        seen = {photo.photo_id for photo in kept if photo.item_id in fitted and place_of(photo) in trained}
-        return cls(start, catalogues, kept, protocol, parts, copies, seen)
+        photos = merge_catalogues(catalogues, start.protocol)
+        earlier, contents = start.fitted_on(), photo_contents(photos)
+        held_out = {*start.splits.validation, *start.splits.calibration, *start.splits.test}
+        fitted = {
+            photo.item_id
+            for photo in photos
+            if is_fitted(photo, earlier, None if photo.item_id in held_out else contents[photo.photo_id])
+        }
+        parts = splits or make_splits(photos, fitted=fitted)
+        fit = set(parts.fit)
+        kept = [p for p in photos if p.item_id in fit or not is_fitted(p, earlier, contents[p.photo_id])]
+        unseen = {*(start.held_out_contents or {}).values()}
+        seen = {
+            p.photo_id
+            for p in kept
+            if earlier.contains("", contents[p.photo_id]) and contents[p.photo_id] not in unseen
+        }
+        return cls(start, catalogues, kept, start.protocol, parts, seen)
 
     def document(self) -> dict[str, Any]:
         """Return the facts about the earlier run that the new run records."""
-        before, now = self.start.splits.to_dict(), self.splits.to_dict()
+        known = {item for part in PARTS for item in getattr(self.start.splits, part)}
         return {
             "run": str(self.start.path.resolve()),
             "catalogues": list(self.catalogues),
-            "left_out": sorted(self.left_out),
-            "new_items": {part: len({*items} - {*before[part]}) for part, items in now.items()},
+            "new_items": {part: len(set(getattr(self.splits, part)) - known) for part in PARTS},
         }
 
     def model(self) -> EmbeddingModel:

@@ -35,8 +35,8 @@ from sqlalchemy.exc import OperationalError
 from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.splits import make_evaluation_protocol
 from retrieval.errors import InvalidParameter, RunError, TrainingDiverged, command, counted
-from training.config import SPLIT_SEED, Settings
-from training.data.folds import Fold, fold_splits, item_folds, training_items
+from training.config import Settings
+from training.data.folds import FOLD_SEED, Fold, fold_splits, item_folds, training_items
 from training.data.sources import FEATURES
 from training.evaluation.evaluate import make_evaluation_split
 from training.loop.recipe import check_recipe
@@ -105,7 +105,7 @@ def make_plan(settings: Settings, space: Space | None = None, *, objective: str 
     if the training items do not fill the folds.
     """
     photos = read_catalogue(settings.catalogue)
-    parts = tuple(item_folds(photos, training_items(photos, seed=SPLIT_SEED), folds=folds, seed=SPLIT_SEED))
+    parts = tuple(item_folds(photos, training_items(photos), folds=folds, seed=FOLD_SEED))
     plan = Plan(settings, default_space() if space is None else space, objective, parts)
     protocol = make_evaluation_protocol(photos)
     for number, (_, validation) in enumerate(parts):

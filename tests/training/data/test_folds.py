@@ -86,8 +86,8 @@ def test_a_share_takes_whole_groups_near_to_it() -> None:
 
 def test_training_items_are_neither_calibration_nor_test_items(catalogue: Path) -> None:
     photos = read_catalogue(catalogue)
-    splits = make_splits(photos, seed=0)
-    items = training_items(photos, seed=0)
+    splits = make_splits(photos)
+    items = training_items(photos)
     assert set(items) == {*splits.fit, *splits.validation}
     assert not set(items) & {*splits.calibration, *splits.test}
     parts = fold_splits(item_folds(photos, items, folds=2, seed=0)[0])

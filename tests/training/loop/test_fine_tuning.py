@@ -67,7 +67,7 @@ def test_interrupted_anywhere_it_ends_the_same(name: str, catalogue: Path, tmp_p
 def test_without_validation_items_the_last_checkpoint_is_kept(catalogue: Path, tmp_path: Path) -> None:
     from retrieval.catalogue.read import read_catalogue
 
-    splits = make_splits(read_catalogue(catalogue), seed=0)
+    splits = make_splits(read_catalogue(catalogue))
     splits = dataclasses.replace(splits, fit=tuple(sorted({*splits.fit, *splits.validation})), validation=())
     run = train(tiny_settings(catalogue, epochs=1), tmp_path / "run", splits=splits)
     assert run.splits == splits

@@ -66,7 +66,7 @@ def test_training_that_makes_it_worse_returns_what_came_in(
         return {name: value / len(calls) for name, value in metrics.items()}, comparison
 
     monkeypatch.setattr(Trainer, "_validate", worse)
-    splits = make_splits(read_catalogue(catalogue), seed=0)
+    splits = make_splits(read_catalogue(catalogue))
     validation = (*splits.validation, *splits.fit[:4])  # six items: with fewer than five, the last epoch is kept
     splits = replace(splits, fit=splits.fit[4:], validation=validation)
     run = train(tiny_settings(catalogue, select="r@1"), tmp_path / "run", splits=splits)

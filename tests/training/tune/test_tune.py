@@ -184,7 +184,7 @@ def test_values_that_do_not_go_together_end_a_trial(catalogue: Path, tmp_path: P
 @pytest.mark.slow
 def test_calibration_and_test_photos_are_never_read(catalogue: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(catalogue.parent, tmp_path / "catalogue")
-    splits = make_splits(read_catalogue(catalogue), seed=0)
+    splits = make_splits(read_catalogue(catalogue))
     for photo in read_catalogue(folder / catalogue.name):
         if photo.item_id in {*splits.calibration, *splits.test}:
             photo.path.unlink()
