@@ -187,12 +187,12 @@ def explain(run: Path, output: Path | None, worst: int, as_json: bool) -> None:
     if target.is_dir() or not target.parent.is_dir():
         raise InvalidParameter("output", "be a file in an existing folder", str(target))
     check_place(target)
-    found = explain_run(opened, worst=worst)
-    write_file(target, found.sheet().html())
+    errors = explain_run(opened, worst=worst)
+    write_file(target, errors.sheet().html())
     if as_json:
-        click.echo(json.dumps(found.to_dict() | {"page": str(target)}, indent=2))
+        click.echo(json.dumps(errors.to_dict() | {"page": str(target)}, indent=2))
         return
-    click.echo("\n".join(found.summary()))
+    click.echo("\n".join(errors.summary()))
     click.echo(f"\nWrote {target}: open it in a browser.")
     _show_export(opened)
 
@@ -264,12 +264,12 @@ def describe_start(run: Run) -> str:
 def _describe_best(output: Path, run: Run) -> str:
     """Return sentences about the checkpoint that a run keeps."""
     best, compared = run.progress["best"], run.comparison.get("both", {})
-    found = [
+    figures = [
         f"{name} {compared[name]['after']:.3f}, {compared[name]['before']:.3f} before training"
         for name in ("R@1", "TPIR")
         if name in compared
     ]
-    result = f" ({'; '.join(found)})" if found else ""
+    result = f" ({'; '.join(figures)})" if figures else ""
     if best["epoch"]:
         return f"Wrote {output} with the checkpoint of epoch {best['epoch']}{result}."
     return (

@@ -34,9 +34,8 @@ from retrieval.measuring.folds import FoldVectors, fold_draws
 from retrieval.measuring.rule import set_threshold
 from training.config import LITE0, Settings
 from training.data.sources import FEATURES, save_features
-from training.loop.cross_fitting import train_on_all_items
 from training.loop.run import Run
-from training.loop.train import train
+from training.loop.train import train, train_on_all_items
 
 from .item_distance import quantile
 from .pretrained import in_gallery

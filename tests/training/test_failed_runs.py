@@ -18,9 +18,10 @@ from retrieval.cli.data import data
 from retrieval.cli.main import group
 from retrieval.errors import DataError, RunError
 from training.data.sources import FEATURES
+from training.loop.begin import begin_run
 from training.loop.distributed import ProcessGroup
 from training.loop.run import FITTED, LAST, Run
-from training.loop.train import begin_run, train
+from training.loop.train import train
 from training.loop.trainer import Trainer
 
 from ..world import draw

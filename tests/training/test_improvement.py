@@ -47,7 +47,7 @@ def judge(bundle: Path, gallery: Path, folder: Path) -> None:
             first = answer["nearest"]["item_id"]
             verdict = {"verdict": "unknown"}
             if item < 60:
-                name = "new" if item == NEW else f"item-{item:02d}"
+                name = "novel" if item == NEW else f"item-{item:02d}"
                 right = answer["decision"] == "match" and first == name
                 verdict = {"verdict": "right"} if right else {"verdict": "wrong", "item_id": name}
             client.post("/v1/feedback", json={"request_id": answer["request_id"], **verdict}).raise_for_status()
@@ -62,7 +62,7 @@ def test_reviewed_photos_calibrate_a_gallery_and_train_the_next_model(trained: R
     (folder / "new").mkdir()
     for number in range(2):
         draw(NEW, number).save(folder / "new" / f"{number}.png")
-    (folder / "new.csv").write_text("path,item_id\nnew/0.png,new\nnew/1.png,new\n")
+    (folder / "new.csv").write_text("path,item_id\nnew/0.png,novel\nnew/1.png,novel\n")
     cli("index", folder / "bundle", folder / "new.csv", "-o", gallery)
 
     judge(folder / "bundle", gallery, folder)
@@ -78,12 +78,12 @@ def test_reviewed_photos_calibrate_a_gallery_and_train_the_next_model(trained: R
 
     cli("train", table, "--from", trained.path, "--epochs", 1, "-o", folder / "run-2")
     later = Run.open(folder / "run-2")
-    assert "new" in later.splits.fit
+    assert "novel" in later.splits.fit  # as the hash of its name decides
     assert len([photo for photo in later.photos() if photo.path.parent == folder / "judged"]) == 24
 
     cli("export", folder / "run-2", "-o", folder / "bundle-2", *loose)
     better = Bundle.open(folder / "bundle-2")
-    assert all(better.fitted.contains(item, None) for item in (*trained.splits.fit, "new"))
+    assert all(better.fitted.contains(item, None) for item in (*trained.splits.fit, "novel"))
     assert not any(better.fitted.contains(item, None) for item in (*trained.splits.test, *trained.splits.calibration))
     cli("index", better.path, catalogue, "-o", folder / "gallery-2")
     cli("index", better.path, folder / "new.csv", "-o", folder / "gallery-2")

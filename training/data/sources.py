@@ -198,11 +198,11 @@ def pooled_features(
     """Return the pooled features (n, c) float32 of blocks of pixels, in evaluation mode."""
     was_training = model.training
     model.eval()
-    found = [np.zeros((0, model.backbone.width), np.float32)]
+    pooled = [np.zeros((0, model.backbone.width), np.float32)]
     with torch.inference_mode():
-        found += [model.pool(model.backbone(prepare(block))).float().cpu().numpy() for block in blocks]
+        pooled += [model.pool(model.backbone(prepare(block))).float().cpu().numpy() for block in blocks]
     model.train(was_training)
-    return np.concatenate(found)
+    return np.concatenate(pooled)
 
 
 def _view(pixels: PixelSource, model: EmbeddingModel, number: int, process_group: ProcessGroup) -> np.ndarray:

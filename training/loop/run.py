@@ -10,7 +10,7 @@ run/
   warm_start.json   if the run continues another one: its path, and the catalogues of both
   fitted.npz        hashes of the items and photos that the run, and those that it continues, were fitted on
   tensorboard/      the same for TensorBoard
-  folds/            of a run on all items: runs that leave out a fold of the items each (training.loop.cross_fitting)
+  folds/            of a run on all items: runs that leave out a fold of the items each (training.loop.train)
 """
 
 from __future__ import annotations
@@ -126,11 +126,11 @@ class Run:
 
         Those of the last checkpoint count: a run that was killed may have no progress.json that belongs to it.
         """
-        told = self._read_json("progress") if (self.path / "progress.json").exists() else {}
+        stored = self._read_json("progress") if (self.path / "progress.json").exists() else {}
         if not self.has(LAST):
-            return told
+            return stored
         facts = self._facts(LAST)
-        return told if told.get("epoch") == facts["epoch"] else {name: facts[name] for name in PROGRESS}
+        return stored if stored.get("epoch") == facts["epoch"] else {name: facts[name] for name in PROGRESS}
 
     @property
     def warm_start(self) -> dict[str, Any]:
@@ -184,18 +184,18 @@ class Run:
         if not self.settings.all_items:
             return []
         paths = [self.path / FOLDS / str(number) for number in range(FOLD_COUNT)]
-        found = [Run(path) for path in paths if (path / "settings.json").exists()]
-        if sum(run.progress.get("epoch") == self.settings.epochs for run in found) < FOLD_COUNT:
+        runs = [Run(path) for path in paths if (path / "settings.json").exists()]
+        if sum(run.progress.get("epoch") == self.settings.epochs for run in runs) < FOLD_COUNT:
             again = command("train", "--resume", "-o", self.path)
             raise RunError(f"{self.path} has not trained all of its {FOLD_COUNT} fold models", remedy=f"`{again}`")
-        return found
+        return runs
 
     @property
     def comparison(self) -> Comparison:
         """The comparison with the model before training, of a run on all items by its first fold run."""
         judged = self.folds[0] if self.folds else self
-        found: Comparison = (judged.progress.get("best") or {}).get("comparison", {})
-        return found
+        comparison: Comparison = (judged.progress.get("best") or {}).get("comparison", {})
+        return comparison
 
     @property
     def worse(self) -> list[str]:
@@ -226,10 +226,10 @@ class Run:
 
         The groups of the items are those that they had then, and those that the catalogue names now.
         """
-        items, photos, found = set(self.splits.fit), self._listed_photos(), _listed(self.path)
+        items, photos, listed = set(self.splits.fit), self._listed_photos(), _listed(self.path)
         groups = Fitted.of((photo.group_key for photo in photos if photo.item_id in items), ())
-        found = fitted_on(items, photos) if found is None else groups.union(found)
-        return found.with_folds([run.fitted_on() for run in self.folds])
+        listed = fitted_on(items, photos) if listed is None else groups.union(listed)
+        return listed.with_folds([run.fitted_on() for run in self.folds])
 
     @property
     def backbone_config(self) -> dict[str, Any] | None:

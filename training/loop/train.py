@@ -1,43 +1,41 @@
-"""Start or resume a training: check the settings and the photos, write the run directory, run the trainer."""
+"""Train a run, or one on every item of a catalogue with its fold runs, which leave out a fold of the items each.
+
+Items that a model was fitted on do not show how far unknown items come. A run on all items therefore has fold runs,
+RUN/folds/0 … 4, each trained without the items of one fold, with the same settings. Their models make the draws of
+these items in a gallery (cross-fitting, `retrieval.threshold.fold_draws`). The first fold run also judges: it is
+compared with the model that training started from, for new photos of items that it was fitted on and of those that it
+was not.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+from safetensors.numpy import load_file
 from tqdm import tqdm
 
 from index.files import holding
 from retrieval.catalogue.read import Photo, read_catalogue
-from retrieval.catalogue.splits import (
-    EvaluationProtocol,
-    Splits,
-    make_evaluation_protocol,
-    make_splits,
-    photos_in_protocol,
-    photos_to_hold_out,
-    require_mates,
-)
-from retrieval.errors import RunError, counted, photos_of_items
+from retrieval.catalogue.splits import Splits, photos_in_protocol
+from retrieval.errors import RunError, counted
 from retrieval.files import write_file
-from training.backbones import backbone_preprocessing
-from training.backbones.hub import resolved
 from training.config import Settings
-from training.data.continued import photo_content
-from training.data.reader import require_readable
-from training.evaluation.mixed import LEAST_JUDGED
+from training.data.folds import FOLD_SEED, Fold, item_folds
+from training.data.sources import FEATURES, save_features
+from training.evaluation.embedding import embed_catalogue
+from training.evaluation.mixed import MixedGallery
 from training.model import EmbeddingModel
 
+from .begin import begin_run, to_hold_out
 from .distributed import ProcessGroup
-from .optimizer import schedule
-from .recipe import check_recipe, initial_model, make_sampler
-from .run import FITTED, LAST, Run, entries, fitted_on, held_out_in, note_fitted, remove_new
+from .run import FITTED, FOLD_COUNT, FOLDS, LAST, Run, entries, fitted_on, held_out_in, note_fitted, remove_new
+from .selection import LAST_EPOCH
 from .trainer import EpochCallback, Trainer
-from .warm_start import Continuation
+from .warm_start import model_before
 
 
 def train(
@@ -51,7 +49,7 @@ def train(
     check_photos: bool = True,
     keep_start: bool = True,
 ) -> Run:
-    """Train or resume the run at `path`, and return it; with `settings.all_items`, its fold runs too (`cross_fitting`).
+    """Train or resume the run at `path`, and return it; with `settings.all_items`, its fold runs too.
 
     A training that fails in its first epoch leaves no files; one that is interrupted or killed can be resumed, with the
     same weights at the end on the same machine: random choices depend on (seed, epoch).
@@ -81,9 +79,31 @@ def train(
         If `path` already contains a run, or contains none to resume; if a loss, a weight or an embedding is not finite.
     """
     if settings.all_items and splits is None:
-        from .cross_fitting import train_on_all_items
-
         return train_on_all_items(settings, path, resume=resume, start=start, on_epoch=on_epoch)
+    return _train_run(
+        settings,
+        path,
+        resume=resume,
+        start=start,
+        splits=splits,
+        on_epoch=on_epoch,
+        check_photos=check_photos,
+        keep_start=keep_start,
+    )
+
+
+def _train_run(
+    settings: Settings,
+    path: Path,
+    *,
+    resume: bool = False,
+    start: Run | None = None,
+    splits: Splits | None = None,
+    on_epoch: EpochCallback | None = None,
+    check_photos: bool = True,
+    keep_start: bool = True,
+) -> Run:
+    """Train or resume a single run."""
     group = ProcessGroup.join()
     photos: list[Photo]
     model: EmbeddingModel | None
@@ -142,84 +162,92 @@ def _photos_to_resume(path: Path, group: ProcessGroup) -> list[Photo]:
     return photos
 
 
-def begin_run(
+def train_on_all_items(
     settings: Settings,
     path: Path,
-    process_group: ProcessGroup,
     *,
+    resume: bool = False,
     start: Run | None = None,
-    splits: Splits | None = None,
-    check: bool = True,
-    hold_out: bool = True,
-) -> tuple[list[Photo], EmbeddingModel]:
-    """Check the settings and the photos, and write the run directory; return the photos and the initial model."""
-    continued = None if start is None else Continuation.of(start, settings, splits=splits)
-    if continued is None:
-        photos = read_catalogue(settings.catalogue)
-        splits = splits or make_splits(photos)
-        protocol = make_evaluation_protocol(photos)
-    else:
-        photos, splits, protocol = continued.photos, continued.splits, continued.protocol
-    if splits.validation:
-        require_mates("validation", photos, splits.validation, protocol)
-    seen = () if continued is None else continued.seen
-    contents = to_hold_out(photos, splits.fit, protocol, seen=seen) if splits.validation and hold_out else {}
-    held_out = [*contents]
+    on_epoch: EpochCallback | None = None,
+) -> Run:
+    """Train or resume a run on every item of a catalogue, and its fold runs. An interrupted one continues where it was.
+
+    Raises what `train` does, DataError for too few items or groups to fill the folds, and RunError for a run to start
+    from, since its weights know the items that a fold leaves out.
+    """
+    if start is not None:
+        raise RunError(
+            f"a run on all items cannot begin with the weights of {start.path}, which know the items that its folds "
+            "leave out",
+            remedy="Train without --from, on one table of the earlier and the new photos",
+        )
+    photos = read_catalogue(settings.catalogue)
+    items = tuple(sorted({photo.item_id for photo in photos}))
+    folds = item_folds(photos, items, folds=FOLD_COUNT, seed=FOLD_SEED)
+    whole_splits = Splits(fit=items, validation=(), calibration=(), test=())
+    settings = replace(settings, select=LAST_EPOCH, patience=0)
+    if resume:
+        _check_catalogue(Run.open(path), items, folds)
+    whole = _train_run(settings, path, resume=resume, splits=whole_splits, on_epoch=on_epoch)
+    for number, fold in enumerate(folds):
+        _train_fold(whole, photos, number, fold)
+    return whole
+
+
+def _check_catalogue(whole: Run, items: Sequence[str], folds: Sequence[Fold]) -> None:
+    """Raise RunError if a begun run has other items than the catalogue, or a begun fold run those of another fold."""
+    begun = [(Run(whole.path / FOLDS / str(number)), fit) for number, (fit, _) in enumerate(folds)]
+    changed = [fold for fold, fit in begun if (fold.path / "settings.json").exists() and fold.splits.fit != fit]
+    if changed or whole.splits.fit != items:
+        raise RunError(
+            f"the catalogue {whole.settings.catalogue} has other {'groups' if whole.splits.fit == items else 'items'} "
+            f"than when {whole.path} was begun",
+            remedy="Restore it, or train a new run in another directory",
+        )
+
+
+def _train_fold(whole: Run, photos: Sequence[Photo], number: int, fold: Fold) -> None:
+    """Train, resume or keep the run of a fold. Only the first one has validation items, which choose nothing."""
+    path, group = whole.path / FOLDS / str(number), ProcessGroup.join()
+    fit, left_out = fold
+    splits = Splits(fit=fit, validation=left_out if not number else (), calibration=(), test=())
+    begun = (path / "settings.json").exists()
+    if begun and Run.open(path).progress.get("epoch") == whole.settings.epochs:
+        return
+    if group.is_main:
+        tqdm.write(f"Fold {number + 1} of {FOLD_COUNT}: without {counted(len(left_out), 'item')}.")
+        if not (path / FITTED).exists():
+            path.mkdir(parents=True, exist_ok=True)
+            write_file(path / FITTED, fitted_on(set(fit), photos).pack())
+        if whole.settings.precompute and not (path / FEATURES).exists():
+            _share_features(whole, photos, path, splits)
+    group.barrier()
+    _train_run(
+        replace(whole.settings, all_items=False),
+        path,
+        resume=begun,
+        splits=splits,
+        check_photos=False,
+        keep_start=not number,
+    )
+
+
+def _share_features(whole: Run, photos: Sequence[Photo], path: Path, splits: Splits) -> None:
+    """Write the features of a fold's photos, taken from those of all photos."""
+    protocol, views = whole.protocol, load_file(whole.path / FEATURES)["fit"]
+    every = photos_in_protocol(photos, whole.splits.fit, protocol)
+    rows = {photo.photo_id: row for row, photo in enumerate(every)}
+    held_out = [*to_hold_out(photos, splits.fit, protocol)] if splits.validation else []
     fit = photos_in_protocol(photos, splits.fit, protocol, left_out=held_out)
-    settings = schedule(settings, photos=len(fit), items=len(splits.fit))
-    settings = replace(settings, backbone=resolved(settings.backbone))
-    check_recipe(settings, splits)
-    batches = make_sampler(settings, fit).batches
-    if continued is None:
-        (model, config), size = initial_model(settings), settings.input_size
-        preprocessing = backbone_preprocessing(settings.backbone, size=size, crop_ratio=settings.crop_ratio)
-    else:
-        model, config, preprocessing = continued.model(), continued.start.backbone_config, continued.start.preprocessing
-    settings = replace(settings, dim=model.head.out_features)
-    parts = {"parts": splits.to_dict(), "protocol": vars(protocol)}
-    documents: dict[str, Any] = {
-        "settings": settings.to_dict(),
-        "splits": {**parts, "held_out": held_out, "held_out_content": contents},
-        "backbone": {"config": config, "preprocessing": preprocessing.to_dict()},
+    searched: Sequence[Photo] = ()
+    before = np.zeros((0, 0), np.float32)
+    if splits.validation:
+        mixed = MixedGallery.of(photos, held_out=held_out, unfitted=splits.validation, protocol=protocol)
+        searched, (model, preprocessing) = mixed.photos, model_before(whole)
+        before = embed_catalogue(model, searched, preprocessing)
+    features = {
+        "fit": views[:, [rows[photo.photo_id] for photo in fit]],
+        "searched": views[0, [rows[photo.photo_id] for photo in searched]],
+        "before": before,
     }
-    if continued is not None:
-        documents["warm_start"] = continued.document()
-    if process_group.is_main:
-        if check:
-            unfitted, new = set(splits.validation), set(held_out)
-            searched = [photo for photo in photos if photo.item_id in unfitted or photo.photo_id in new]
-            require_readable([*fit, *searched], preprocessing)
-
-        def prepare(run: Run) -> None:
-            earlier = None if start is None else start.fitted_on()
-            if check or earlier:  # now, because the catalogue may change before the export
-                write_file(run.path / FITTED, fitted_on(set(splits.fit), photos).union(earlier).pack())
-            if continued is not None:
-                continued.write(run, settings=settings, model=model, held_out=held_out)
-
-        Run.create(path, documents, prepare=prepare)
-        _tell(settings, splits, photos=len(fit), batches=batches)
-    process_group.barrier()
-    return Run.open(path).without_fitted(photos), model
-
-
-def to_hold_out(
-    photos: Sequence[Photo], fit: Sequence[str], protocol: EvaluationProtocol, *, seen: Collection[str] = ()
-) -> dict[str, str]:
-    """Return the content hashes of photos to hold out by id, without those that have a copy in their item."""
-    chosen = photos_to_hold_out(photos, fit, protocol, seen=seen)
-    new, items = set(chosen), set(fit)
-    shown = {photo.item_id for photo in photos if photo.photo_id in new}
-    found = {photo.photo_id: photo_content(photo) for photo in photos if photo.item_id in shown & items}
-    times = Counter(found.values())
-    return {photo_id: found[photo_id] for photo_id in chosen if times[found[photo_id]] == 1}
-
-
-def _tell(settings: Settings, splits: Splits, *, photos: int, batches: int) -> None:
-    """Tell how long the training will be, and whether it has too few items to choose a checkpoint."""
-    steps = settings.epochs * batches
-    length = f"{counted(settings.epochs, 'epoch')} of {counted(batches, 'batch', 'batches')} ({steps:,} steps)"
-    tqdm.write(f"Training on {photos_of_items(photos, len(splits.fit))}: {length}.")
-    if 0 < len(splits.validation) < LEAST_JUDGED:
-        few = f"{counted(len(splits.validation), 'item')} for validation, too few to choose a checkpoint"
-        tqdm.write(f"The last epoch will serve: {few} (minimum {LEAST_JUDGED}).")
+    save_features(path, features, fit, searched)

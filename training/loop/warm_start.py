@@ -48,7 +48,7 @@ class Continuation:
         """Read the photos and divide the items. What the earlier run was fitted on is never held out.
 
         An item counts as fitted if its id or its group does, or, unless the earlier run held it out, a photo of it by
-        its content: items may have other names now. Such photos of held-out items are left out.
+        its content: items may have other names now.
 
         Raises InvalidParameter if the settings describe another network than that of the run, RunError if the run has
         no checkpoint, DataError if the new photos cannot be used.
@@ -64,15 +64,9 @@ class Continuation:
             if is_fitted(photo, earlier, None if photo.item_id in held_out else contents[photo.photo_id])
         }
         parts = splits or make_splits(photos, fitted=fitted)
-        fit = set(parts.fit)
-        kept = [p for p in photos if p.item_id in fit or not is_fitted(p, earlier, contents[p.photo_id])]
         unseen = {*(start.held_out_contents or {}).values()}
-        seen = {
-            p.photo_id
-            for p in kept
-            if earlier.contains("", contents[p.photo_id]) and contents[p.photo_id] not in unseen
-        }
-        return cls(start, catalogues, kept, start.protocol, parts, seen)
+        seen = {p for p, content in contents.items() if earlier.contains("", content) and content not in unseen}
+        return cls(start, catalogues, photos, start.protocol, parts, seen)
 
     def document(self) -> dict[str, Any]:
         """Return the facts about the earlier run that the new run records."""

@@ -19,7 +19,7 @@ from training.cli import gather_settings, parse_settings, read_toml
 @click.option(
     "--space",
     type=click.Path(path_type=Path),
-    help="TOML file with the settings to search and their values.  [default: training/tune/space.toml]",
+    help="TOML file with the settings to search and their values.  [default: losses, learning rates and weight decay]",
 )
 @click.option("--trials", type=int, help="Number of trials.  [default: 50]")
 @click.option("--folds", default=4, show_default=True, help="Number of folds, which share no item.")

@@ -9,11 +9,11 @@ from torch import nn
 from index.search.item_distance import ItemDistance
 from retrieval.metrics.identification import search_scores, threshold_at_fpir
 from training.export.projection import fit_projection, found_by_item
+from training.loop.begin import begin_run
 from training.loop.distributed import ProcessGroup
 from training.loop.head_start import SHRINKAGE, start_head, starts_fitted
 from training.loop.recipe import initial_model
 from training.loop.run import Run
-from training.loop.train import begin_run
 from training.loop.trainer import Trainer
 
 from ..conftest import tiny_settings

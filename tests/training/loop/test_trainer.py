@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from retrieval.errors import InvalidParameter, RunError, TrainingDiverged
+from training.loop.begin import begin_run
 from training.loop.distributed import ProcessGroup
 from training.loop.learner import Learner
 from training.loop.optimizer import WARMUP, learning_rate_factor
 from training.loop.run import BEST, LAST, Run
-from training.loop.train import begin_run, train
+from training.loop.train import train
 from training.loop.trainer import Trainer
 
 from ..conftest import dying_in_epoch, tiny_settings

@@ -22,9 +22,10 @@ from training.config import Settings
 from training.data.reader import PhotoReader
 from training.evaluation.embedding import embed_photos
 from training.evaluation.report import evaluate_run
+from training.loop.begin import begin_run
 from training.loop.distributed import ProcessGroup
 from training.loop.run import BEST, LAST, START, Run, held_out_in
-from training.loop.train import begin_run, train
+from training.loop.train import train
 
 from ...world import draw
 from ..conftest import dying_in_epoch, tiny_settings
