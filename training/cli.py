@@ -23,7 +23,7 @@ from retrieval.cli.options import (
 from retrieval.errors import DataError, InvalidParameter, command
 from retrieval.files import check_place, write_file
 
-from .config import AUTO, DATA, GROUPS, OUTPUT, Settings
+from .config import AUTO, DATA, DEFAULT_LOSS, GROUPS, OUTPUT, Settings
 
 if TYPE_CHECKING:
     from training.loop.run import Run
@@ -134,7 +134,7 @@ def losses(names: Sequence[str], as_json: bool) -> None:
     rows = describe(names)
     click.echo(json.dumps(rows, indent=2) if as_json else render_losses(rows, summaries=bool(names)))
     if not as_json:
-        name = next((row["name"] for row in rows if row["name"] != "tcm"), "contrastive")
+        name = next((name for name in names if name != "tcm"), DEFAULT_LOSS)
         click.echo(f"\nNext: {command('train', 'CATALOGUE', '--loss', name, '--regularizer', 'tcm', '-o', 'RUN')}")
 
 
