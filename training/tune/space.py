@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-import optuna
-from optuna.trial import BaseTrial
+from optuna.trial import BaseTrial, FixedTrial
 
 from retrieval.errors import InvalidParameter
 from training.config import Settings
@@ -67,7 +66,6 @@ def check_space(settings: Settings, space: Space) -> None:
         for loss in filter(None, space.get(part, [getattr(settings, part)])):
             check_name(loss)
             arguments |= {f"{part}.{name}": default for name, default in _arguments(part, loss).items()}
-    trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)).ask()
     for name, values in space.items():
         if name in FIXED or ("." in name and name not in arguments):
             known = "settings that do not decide how trials are measured, and arguments of losses that are tried"
@@ -77,10 +75,11 @@ def check_space(settings: Settings, space: Space) -> None:
             ends = values if isinstance(values, list) else [values["low"], values["high"]]
             for value in ends if plain else ():
                 Settings.from_dict({**settings.to_dict(), name: value})
+            trial = FixedTrial({name: ends[0]})
             _draw(trial, name, space, getattr(settings, name) if plain else arguments[name])
         except InvalidParameter:
             raise
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError) as error:
             raise InvalidParameter("search space", RULE, f"{name} = {values} ({error})") from error
 
 

@@ -23,7 +23,7 @@ from retrieval.cli.main import group
 from retrieval.errors import DataError, InvalidParameter, RunError, TrainingDiverged
 from training.config import Settings
 from training.tune import study as study_module
-from training.tune.study import ENDED, STOPPED, Outcome, _open, make_plan, run_study
+from training.tune.study import STOPPED, Outcome, make_plan, run_study
 
 from ...conftest import ROOT
 from ..conftest import tiny_settings
@@ -211,7 +211,7 @@ def test_one_of_two_processes_finishes_the_study_when_the_other_is_killed(catalo
             first.kill()
             out, _ = child.communicate(timeout=300)
     assert child.returncode == 0, out
-    assert len(_open(study, None).get_trials(states=ENDED)) >= 5
+    assert len(run_study(study).trials) >= 5
     assert out.splitlines()[-1] == f"Next: retrieval train -o runs/study --config {study / 'best.toml'}"
 
 
