@@ -104,6 +104,5 @@ reliability: export RETRIEVAL_FLIPS := 1000
 reliability: export RETRIEVAL_SECONDS := $(if $(FULL),600,60)
 reliability: export RETRIEVAL_VERSIONS := $(if $(FULL),2000,200)
 reliability: $(VENV)/.installed  ## hostile input, kills, overload, damage: minutes; FULL=1 takes hours
-	$(BIN)/python -m pytest -p no:xdist --timeout 4000 tests/index tests/retrieval/images \
-		tests/retrieval/bundle/test_bundle.py tests/retrieval/indexing/test_interrupted.py tests/retrieval/test_malicious.py \
-		tests/serving -m "not browser"
+	$(BIN)/python -m pytest -p no:xdist --timeout 4000 tests/index tests/retrieval/images tests/retrieval/bundle \
+		tests/retrieval/indexing tests/serving -m "not browser"

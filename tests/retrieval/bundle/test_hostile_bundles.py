@@ -1,11 +1,10 @@
-"""Bundles that somebody made to do harm, with right hashes: one typed error, and no file of others is read."""
+"""Bundles that somebody made to do harm or damaged: one typed error, and no file of others is read."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import zipfile
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,15 @@ import pytest
 
 from index.files import load_arrays
 from retrieval.bundle import bundle as bundles
-from retrieval.bundle.bundle import CALIBRATION, FITTED, GOLDEN, MANIFEST, MODEL, VERIFICATION, Bundle
-from retrieval.bundle.embedder import golden_pixels
+from retrieval.bundle.bundle import CALIBRATION, FITTED, GOLDEN, MANIFEST, MODEL, VERIFICATION, Bundle, write_bundle
+from retrieval.bundle.embedder import Embedder, golden_pixels
+from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.errors import BundleCorrupt, BundleError, RetrievalError
+from retrieval.images import Preprocessing
+from retrieval.retriever import Retriever
 
-from ...world import make_bundle, write_model
+from ...hostile import ARRAYS, FLIPS, claimed_npy, damage, npz, npz_of
+from ...world import DIM, SIZE, make_bundle, write_model
 
 NAN, INFINITY = float("nan"), float("inf")
 
@@ -119,36 +122,8 @@ def test_a_manifest_that_is_no_object_is_one_typed_error(bundle: Bundle, text: s
         Bundle.open(bundle.path)
 
 
-def npz(**arrays: Any) -> bytes:
-    file = io.BytesIO()
-    np.savez(file, **arrays)
-    return file.getvalue()
-
-
-def bomb() -> bytes:
-    """Return an npz of 1 MB that would unpack to 1 GB."""
-    file = io.BytesIO()
-    with (
-        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
-        archive.open("own.npy", "w", force_zip64=True) as out,
-    ):
-        np.lib.format.write_array_header_1_0(out, {"descr": "<f8", "fortran_order": False, "shape": (2**28,)})
-        for _ in range(128):
-            out.write(bytes(2**24))
-    return file.getvalue()
-
-
-def lying() -> bytes:
-    """Return an npz whose array says to have 2^55 bytes."""
-    file, array = io.BytesIO(), io.BytesIO()
-    np.lib.format.write_array_header_1_0(array, {"descr": "<f8", "fortran_order": False, "shape": (2**52,)})
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("own.npy", array.getvalue() + bytes(100))
-    return file.getvalue()
-
-
 def test_an_npz_that_unpacks_to_far_more_is_refused_and_costs_no_memory() -> None:
-    content = bomb()
+    content = npz_of("own", claimed_npy(2**25, bytes(2**28)))
     assert len(content) < 2**22
     with pytest.raises(ValueError, match="would unpack"):
         load_arrays(content)
@@ -159,8 +134,7 @@ CONTENTS = {
     "no file": b"",
     "no zip": b"PK\x03\x04" + bytes(50),
     "other arrays": npz(x=np.zeros(3)),
-    "objects": npz(own=np.zeros(3), photos=np.zeros(3)) + b"x",
-    "lying": lying(),
+    **{name: npz_of("own", content) for name, content in ARRAYS.items()},
 }
 
 
@@ -215,3 +189,59 @@ def test_a_list_of_fitted_items_of_another_shape_is_one_typed_error(bundle: Bund
     used(put(bundle, FITTED, npz(**arrays)))
     with pytest.raises(BundleCorrupt, match=r"other shapes"):
         used(put(bundle, FITTED, npz(**(arrays | changed))))
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "model.onnx", "notes.txt"])
+def test_no_damage_of_a_bundle_is_served(bundle: Bundle, name: str) -> None:
+    file, generator = bundle.path / name, np.random.default_rng(0)
+    whole = file.read_bytes()
+    for number in range(FLIPS):
+        file.write_bytes(damage(whole, generator))
+        try:
+            opened = Bundle.open(bundle.path)
+        except BundleError:
+            continue
+        assert opened.manifest == bundle.manifest, f"damage {number} was not found"  # the last line's end is missing
+        assert name == "manifest.json"
+    file.write_bytes(whole)
+    Bundle.open(bundle.path)
+
+
+def with_outside_weights(path: Path, location: str) -> bytes:
+    """Return a model whose weights are said to lie in another file."""
+    model = onnx.load(write_model(path))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(64, np.float32), "secret"))
+    tensor = model.graph.initializer[-1]
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", "0"), ("length", "256")):
+        tensor.external_data.add(key=key, value=value)
+    added = onnx.helper.make_node("ReduceSum", ["secret"], ["leak"], keepdims=0)
+    model.graph.node.append(added)
+    model.graph.output.append(onnx.helper.make_tensor_value_info("leak", onnx.TensorProto.FLOAT, []))
+    return model.SerializeToString()
+
+
+def test_weights_outside_of_a_model_are_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = tmp_path / "secret.bin"
+    secret.write_bytes(np.ones(64, np.float32).tobytes())
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "linked.bin").symlink_to(secret)
+    os.link(secret, inside / "hard.bin")
+    monkeypatch.chdir(inside)
+    for location in ("../secret.bin", str(secret), "linked.bin", "hard.bin"):
+        with pytest.raises(RetrievalError):
+            Embedder(with_outside_weights(tmp_path / "m.onnx", location), Preprocessing(size=SIZE))
+
+
+def test_builds_that_do_not_belong_together_are_refused(tmp_path: Path, world: Path) -> None:
+    point = OperatingPoint(0.5, "estimated", 0.05, {"fpir": 0.05})
+    seen = Preprocessing(size=SIZE, view=0.9)
+    model = write_model(tmp_path / "m.onnx")
+    other = write_bundle(tmp_path / "b", model=model, preprocessing=seen, dim=DIM, operating_point=point)
+    with pytest.raises(BundleError, match="another model"):
+        Retriever.open(other.path, world / "gallery")
+    shutil.copy(world / "bundle" / "manifest.json", other.path / "manifest.json")
+    with pytest.raises(BundleError):
+        Retriever.open(other.path, world / "gallery")

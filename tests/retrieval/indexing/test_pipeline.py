@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import nan
 from pathlib import Path
@@ -18,6 +20,8 @@ from retrieval.indexing import pipeline
 from retrieval.indexing.pipeline import index_catalogue, plan_catalogue
 from retrieval.indexing.worker import Batch
 from retrieval.retriever import Retriever
+
+from ...world import draw, encode, make_bundle
 
 
 def test_a_photo_with_too_much_metadata_is_refused_and_the_others_are_indexed(world: Path, tmp_path: Path) -> None:
@@ -137,3 +141,27 @@ def test_a_gallery_of_another_model_is_neither_indexed_nor_planned_nor_searched(
         index_catalogue(bundle, photos, tmp_path / "g", progress=False)
     with Gallery.open(tmp_path / "g") as gallery:
         assert (len(gallery), gallery.version) == (0, 0)
+
+
+def test_rows_that_name_pipes_devices_and_sockets_are_refused_at_once(tmp_path: Path) -> None:
+    """A pipe hung, and /dev/zero was read on. Nothing is waited for: the pipe has no writer."""
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    (photos / "good.png").write_bytes(encode(draw(3, 0), "PNG"))
+    os.mkfifo(photos / "pipe.png")
+    (photos / "linked.png").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(photos / "socket.png"))
+        names = ["good.png", "pipe.png", "linked.png", "/dev/zero", "socket.png"]
+        (photos / "photos.csv").write_text("\n".join(["path,item_id", *(f"{name},x" for name in names)]))
+        catalogue = read_catalogue(photos / "photos.csv")
+        with ThreadPoolExecutor(1) as pool:
+            indexing = pool.submit(index_catalogue, make_bundle(tmp_path), catalogue, tmp_path / "g", progress=False)
+            try:
+                report = indexing.result(timeout=60)
+            except TimeoutError:
+                os.close(os.open(photos / "pipe.png", os.O_RDWR | os.O_NONBLOCK))  # lets the thread go on
+                pytest.fail("the pipe was waited for")
+    assert report.added == 1
+    assert sorted(photo_id for photo_id, _ in report.refused) == sorted(names[1:])
+    assert {message.rpartition(": ")[2] for _, message in report.refused} == {"it is not a regular file"}
