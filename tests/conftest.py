@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -129,3 +130,41 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     photos = shuffled(read_catalogue(folder / "photos"))
     index_catalogue(make_bundle(folder), photos, folder / "gallery", progress=False)
     return folder
+
+
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a `gallery` of 40 items that has a threshold of its own, and its `bundle`, to be copied.
+
+    The bundle was fitted on none of the items and promises an FPIR of 0.2. Ids are numbers in no order, items have 1 to
+    5 photos, and the first three of every ten items are one group: 32 of the items are independent.
+    """
+    from retrieval.bundle.bundle import FITTED
+    from retrieval.bundle.fitted import Fitted
+    from retrieval.bundle.operating_point import OperatingPoint
+    from retrieval.catalogue.photos import Photo
+    from retrieval.indexing.pipeline import index_catalogue
+
+    from .world import FILLED, WORLD, draw, make_bundle, shuffled
+
+    folder, photos = tmp_path_factory.mktemp("filled"), []
+    point = OperatingPoint(0.5, "estimated", 0.2, {"fpir": 0.05})
+    bundle = make_bundle(folder, point=point, files={FITTED: Fitted.of([], []).pack()})
+    (folder / "photos").mkdir()
+    shots = [(item, number) for item in range(FILLED) for number in range(WORLD[item % 10])]
+    for photo_id, (item, number) in enumerate(shuffled(shots)):
+        path = folder / "photos" / f"{photo_id}.png"
+        draw(item, number).save(path)
+        kind = f"{item // 10}" if item % 10 < 3 else ""
+        photos.append(Photo(str(photo_id), path, str(item), group=kind))
+    report = index_catalogue(bundle, shuffled(photos), folder / "gallery", progress=False)
+    assert report.point is not None
+    return folder
+
+
+@pytest.fixture
+def filled_copy(filled: Path, tmp_path: Path) -> Path:
+    """Return `tmp_path` with a copy of the filled gallery and its bundle."""
+    for name in ("bundle", "gallery"):
+        shutil.copytree(filled / name, tmp_path / name)
+    return tmp_path

@@ -23,6 +23,7 @@ from retrieval.metrics.identification import SearchScores
 ITEMS, PHOTOS, SIDE = 20, 8, 40
 SIZE, DIM = 32, 48
 WORLD = (4, 2, 3, 3, 1, 5, 2, 3, 3, 4)  # photos of each item of the world
+FILLED, INDEPENDENT = 40, 32  # items of the filled gallery, and those of them that are independent
 
 T = TypeVar("T")
 

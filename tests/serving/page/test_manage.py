@@ -21,9 +21,7 @@ from index.gallery import Gallery
 from index.search.leave_one_out import DRAWS
 from retrieval.bundle.bundle import FITTED
 from retrieval.bundle.fitted import Fitted
-from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import CalibrationError
-from retrieval.indexing.pipeline import index_catalogue
 from retrieval.measuring.point import Point
 from retrieval.retriever import Retriever
 from serving.access.keys import add_key
@@ -33,7 +31,7 @@ from serving.feedback import FeedbackRecorder
 from serving.settings import ServeSettings
 from tests.serving.live_page import FLAGS
 
-from ...world import draw, encode, make_bundle, write_folder
+from ...world import draw, encode, make_bundle
 from ..conftest import start, stop
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -49,15 +47,13 @@ def shop(world: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def anchored(tmp_path: Path) -> Path:
+def anchored(filled_copy: Path) -> Path:
     """Return a folder with a gallery whose own items can set its threshold, and a bundle that promises 0.2."""
-    point = Point.uncalibrated(0.2)
-    bundle = make_bundle(tmp_path / "shop", point=point, files={FITTED: Fitted.of([], []).pack()})
-    photos = write_folder(tmp_path / "photos", items=range(24), photos=range(1))
-    index_catalogue(bundle, read_catalogue(photos), tmp_path / "shop" / "gallery", progress=False)
-    with Gallery.open(tmp_path / "shop" / "gallery") as gallery:
+    shutil.rmtree(filled_copy / "bundle")
+    make_bundle(filled_copy, point=Point.uncalibrated(0.2), files={FITTED: Fitted.of([], []).pack()})
+    with Gallery.open(filled_copy / "gallery") as gallery:
         gallery.keep({POINT: None, DRAWS: None}, "forget the threshold")
-    return tmp_path / "shop"
+    return filled_copy
 
 
 @contextmanager
