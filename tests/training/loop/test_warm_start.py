@@ -317,6 +317,9 @@ def test_variants_of_fitted_items_are_left_out_of_what_is_held_out(earlier: Run,
     key = next(photo.group_key for photo in read_catalogue(place) if photo.item_id == other)
     assert run.fitted_on().contains(key, None)
     assert run.fitted_on().contains(fit, None)
+    then = next(photo.group_key for photo in read_catalogue(place) if photo.item_id == fit)
+    place.write_text(place.read_text().replace(f",{group_of[fit]},", ",renamed,"))
+    assert run.fitted_on().contains(then, None)
 
 
 def test_a_run_that_dies_in_its_first_epoch_begins_again_the_same(earlier: Run, later: Run, tmp_path: Path) -> None:
