@@ -6,8 +6,10 @@ each seed, and measured on the test photos of that data set.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from retrieval.errors import InvalidParameter
@@ -75,3 +77,33 @@ def _check(configuration: Configuration) -> None:
             raise InvalidParameter("published", "name data sets and variants of the configuration", (dataset, variant))
         if len(numbers) != len(configuration.metrics):
             raise InvalidParameter("published", "have one number a metric", (variant, numbers))
+
+
+def read_tables(path: Path, recipes: Mapping[str, Any]) -> tuple[Configuration, ...]:
+    """Return the configurations of a TOML file, one a table.
+
+    Each of its `rows` is a variant, with the paper's numbers by data set. `use` names the recipes that settings are
+    made of, of which later ones win, and a note may name texts among them in braces.
+    """
+    return tuple(_configuration(name, table, recipes) for name, table in tomllib.loads(path.read_text("utf-8")).items())
+
+
+def _configuration(name: str, table: dict[str, Any], recipes: Mapping[str, Any]) -> Configuration:
+    variants: dict[str, Variant] = {}
+    published: dict[tuple[str, str], Numbers] = {}
+    for row in table.pop("rows"):
+        title = row.pop("name")
+        variants[title] = Variant(_settings(row, recipes), series=row.pop("series", ""))
+        published |= {(dataset, title): tuple(numbers) for dataset, numbers in row.items()}
+    settings, note = _settings(table, recipes), table.pop("note", "").format_map(recipes)
+    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    return Configuration(name, settings=settings, variants=variants, published=published, note=note, **given)
+
+
+def _settings(entry: dict[str, Any], recipes: Mapping[str, Any]) -> dict[str, Any]:
+    """Take the settings out of a table or a row."""
+    settings: dict[str, Any] = {}
+    for recipe in entry.pop("use", ()):
+        settings |= recipes[recipe]
+    settings |= entry.pop("settings", {})
+    return settings

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from .tcm_figures import FIGURES
-from .tcm_tables import TABLES
+from pathlib import Path
 
-CONFIGURATIONS = (*TABLES, *FIGURES)
+from . import tcm_recipes
+from .configuration import read_tables
+from .tcm_figures import FIGURES
+
+CONFIGURATIONS = (*read_tables(Path(__file__).with_name("tcm_tables.toml"), vars(tcm_recipes)), *FIGURES)
 
 NOTHING_TO_RUN = {"Figure 4": "a drawing of the method; nothing is measured"}

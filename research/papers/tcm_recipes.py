@@ -49,17 +49,4 @@ def with_and_without(**bases: dict[str, Any]) -> dict[str, Variant]:
     return found
 
 
-DESIGNS = {
-    "RS@K": Variant(RSK),
-    "RS@K + TCM+": Variant({**RSK, **tcm(negative_weight=0.0)}),
-    "RS@K + TCM-": Variant({**RSK, **tcm(positive_weight=0.0)}),
-    "RS@K + TCM'": Variant({**RSK, **tcm(hard_only=False)}),
-    "RS@K + TCM": Variant({**RSK, **TCM}),
-}
-BY_BACKBONE = {
-    f"{name} {label}{suffix}": Variant({**backbone, **loss, **regularizer})
-    for name, backbone in (("ResNet-50", RESNET_50), ("ViT-B/16", VIT_B))
-    for label, loss in (("SAP", SAP), ("RS@K", {**RSK, **BATCH_4000}))
-    for suffix, regularizer in (("", {}), (" + TCM", TCM))
-}
 RANGES = ("OPIS 0.0001-0.01", "OPIS 0.001-0.01", "OPIS 0.001-0.05", "OPIS", "OPIS 0.01-0.2")
