@@ -485,16 +485,16 @@ def damage(data: bytes, generator: np.random.Generator) -> bytes:
     return truncate(data, generator) if generator.random() < 0.2 else flip_bits(data, generator, most=1)
 
 
-MUTATIONS = (flip_bits, flip_bits, overwrite, truncate, move_chunks, splice, repeat)
+MUTATIONS = (flip_bits, flip_bits, overwrite, truncate, move_chunks, splice)
 
 
-def mutated_images(count: int, seed: int) -> Iterator[bytes]:
-    """Yield images that were changed in one way or two."""
-    generator, files = np.random.default_rng(seed), originals()
+def mutated_images(count: int, seed: int, *, large: bool = False) -> Iterator[bytes]:
+    """Yield images that were changed in one way or two; with `large`, some have as many bytes as are read."""
+    generator, files, mutations = np.random.default_rng(seed), originals(), (*MUTATIONS, *[repeat] * large)
     for _ in range(count):
         data = files[int(generator.integers(len(files)))]
         for _ in range(int(generator.integers(1, 3))):
-            data = MUTATIONS[int(generator.integers(len(MUTATIONS)))](data, generator) or b"\0"
+            data = mutations[int(generator.integers(len(mutations)))](data, generator) or b"\0"
         yield data[:MAX_BYTES]
 
 
