@@ -137,8 +137,10 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a `gallery` of 40 items that has a threshold of its own, and its `bundle`, to be copied.
 
     The bundle was fitted on none of the items and promises an FPIR of 0.2. Ids are numbers in no order, items have 1 to
-    5 photos, and the first three of every ten items are one group: 32 of the items are independent.
+    5 photos, and the first three of every ten items are one group: 32 of the items are independent. The column `half`
+    holds 0 or 1.
     """
+    from index.gallery import Gallery
     from retrieval.bundle.bundle import FITTED
     from retrieval.bundle.fitted import Fitted
     from retrieval.bundle.operating_point import OperatingPoint
@@ -156,9 +158,11 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = folder / "photos" / f"{photo_id}.png"
         draw(item, number).save(path)
         kind = f"{item // 10}" if item % 10 < 3 else ""
-        photos.append(Photo(str(photo_id), path, str(item), group=kind))
+        photos.append(Photo(str(photo_id), path, str(item), group=kind, metadata={"half": item % 2}))
     report = index_catalogue(bundle, shuffled(photos), folder / "gallery", progress=False)
     assert report.point is not None
+    with Gallery.open(folder / "gallery") as gallery:
+        gallery.declare({"half": "number"})
     return folder
 
 

@@ -170,13 +170,12 @@ def test_the_bundles_threshold_is_not_reported_as_measured_here(report: GalleryR
     assert "%" not in none.split("</style>")[1].split("What is assumed")[0]
 
 
-def test_rates_of_other_photos_are_not_shown(bundle: Bundle, tmp_path: Path) -> None:
-    photos = [Photo(f"p{i}", bundle.path.with_name(f"{i}-0.png"), f"i{i}") for i in range(24)]
-    index_catalogue(bundle, photos, tmp_path / "gallery", progress=False)
-    with Gallery.open(tmp_path / "gallery") as gallery:
+def test_rates_of_other_photos_are_not_shown(filled_copy: Path) -> None:
+    bundle = Bundle.open(filled_copy / "bundle")
+    with Gallery.open(filled_copy / "gallery") as gallery:
         point = served_point(gallery.kept(POINT), bundle, gallery)
         assert GalleryReport.of(bundle, gallery, point).rates is not None
-        gallery.remove(photo_ids=["p3"])  # without updating the draws
+        gallery.remove(photo_ids=["3"])  # without updating the draws
         page = render_gallery_report(GalleryReport.of(bundle, gallery, point))
     assert "has changed since these rates were measured" in page
     assert "<svg" not in page
