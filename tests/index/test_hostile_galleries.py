@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.checks import MAX_DEPTH
+from index.checks import MAX_DEPTH, encode_metadata
 from index.errors import GalleryError, InvalidParameter
 from index.gallery import Gallery
 
@@ -84,3 +84,14 @@ def test_metadata_nested_too_deeply_is_refused_by_add(tmp_path: Path, depth: int
             just = {"x": just}  # type: ignore[dict-item]
         gallery.add(["p"], ["i"], VECTOR, metadata=[just])
         assert gallery.photo("p") == ("p", "i", just)
+
+
+def test_metadata_is_as_deep_as_its_deepest_value() -> None:
+    flat: dict[str, object] = {"brand": "x", "price": 9.5, "tags": ["a", {"b": None}]}
+    deep: object = "end"
+    for _ in range(MAX_DEPTH - 1):
+        deep = [deep]
+    for metadata in ({}, flat, {**flat, "deep": deep}, {"deep": deep, **flat}):
+        assert json.loads(encode_metadata(metadata)) == metadata
+    with pytest.raises(InvalidParameter, match=f"at most {MAX_DEPTH} levels"):
+        encode_metadata({**flat, "deep": [deep]})
