@@ -3,15 +3,13 @@
     python -m tools.picture demo docs/answers.jpg
 
 The photos are the first of their kind among the demo's queries: a match with the right item, a perhaps with the right
-item, and an unknown item without a match. The picture holds a hash of the code that draws it, so that a test finds it
-out of date.
+item, and an unknown item without a match.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
-import hashlib
 import io
 import shutil
 from collections.abc import Iterator
@@ -23,9 +21,8 @@ from PIL import Image
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.retriever import Retriever
 from retrieval.search.result import MATCH, PERHAPS, Match
-from training.data.synthetic.queries import KNOWN, UNKNOWN
+from training.data.synthetic.catalogue import KNOWN, UNKNOWN
 
-ROOT = Path(__file__).parents[1]
 WIDTH, QUALITY = 1180, 86  # pixels, and JPEG quality
 ANSWERS = {
     "match": ("#0f766e", "#ccfbf1", "✓", "This is {}"),
@@ -47,14 +44,8 @@ def main() -> None:
     parser.add_argument("demo", type=Path, help="directory of a finished demo")
     parser.add_argument("output", type=Path, help="JPEG file to write")
     arguments = parser.parse_args()
-    save(photograph(page(arguments.demo)), arguments.output)
+    photograph(page(arguments.demo)).save(arguments.output, "JPEG", quality=QUALITY, optimize=True)
     print(f"Wrote {arguments.output}.")
-
-
-def fingerprint() -> str:
-    """Return a hash of the code that draws the photos and the picture."""
-    files = [*sorted((ROOT / "training" / "data" / "synthetic").glob("*.py")), Path(__file__)]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def page(demo: Path) -> str:
@@ -94,17 +85,6 @@ def photograph(html: str) -> Image.Image:
         picture = shown.screenshot(full_page=True)
         browser.close()
     return Image.open(io.BytesIO(picture)).convert("RGB")
-
-
-def save(picture: Image.Image, path: Path) -> None:
-    """Write a picture, with the hash of the code that drew it."""
-    picture.save(path, "JPEG", quality=QUALITY, optimize=True, comment=fingerprint())
-
-
-def is_current(path: Path) -> bool:
-    """Return whether a picture was drawn by the code as it is now."""
-    with Image.open(path) as picture:
-        return bool(picture.info.get("comment") == fingerprint().encode())
 
 
 def _section(decision: str, photo: Photo, match: Match | None, thumbnail: bytes | None) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from index.search.item_distance import mean_photo
+from research.claims.sets import halved
 from research.claims.symbols import draw_symbols
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import Photo, read_catalogue
@@ -183,7 +184,7 @@ class Sets:
         """Yield demos with the models that they train, of the items that these are not trained on."""
         for seed in self._tested:
             folder = self._output / "demos" / str(seed)
-            photos = read_catalogue(self._drawn(seed))
+            photos = halved(read_catalogue(self._drawn(seed)))
             path = self._output / f"demo-{seed}-trained.npy"
             if not path.exists():
                 if not (folder / "examples").exists():
@@ -226,7 +227,10 @@ class Sets:
     def _photos(self, name: str) -> tuple[list[Photo], np.ndarray]:
         """Return the photos of a set, and their features (p, d)."""
         place = self._data / "data" / name / f"{name}.csv"
-        photos = read_catalogue(self._drawn(int(name.removeprefix("demo-"))) if name.startswith("demo-") else place)
+        if name.startswith("demo-"):
+            photos = halved(read_catalogue(self._drawn(int(name.removeprefix("demo-")))))
+        else:
+            photos = read_catalogue(place)
         return photos, features_in(self._output / f"{name}.npy", self._model, photos)
 
     def _drawn(self, seed: int) -> Path:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain, count, islice, pairwise
 from pathlib import Path
@@ -78,8 +78,9 @@ def load_set(name: str, data: Path, output: Path) -> LabelledSet:
         path = output / "catalogue" / "catalogue.csv"
         if not path.exists():
             make_catalogue(path.parent, items=ITEMS, photos=PHOTOS, seed=19)
-        return _photographed(name, path, output, size=96, views=2, steps=CATALOGUE_STEPS)
-    return _photographed(name, data / "data" / name / f"{name}.csv", output, size=160, views=VIEWS, steps=PHOTO_STEPS)
+        return _photographed(name, halved(read_catalogue(path)), output, size=96, views=2, steps=CATALOGUE_STEPS)
+    photos = read_catalogue(data / "data" / name / f"{name}.csv")
+    return _photographed(name, photos, output, size=160, views=VIEWS, steps=PHOTO_STEPS)
 
 
 def _symbols(output: Path, *, whole: bool) -> LabelledSet:
@@ -171,8 +172,14 @@ def pretrained(pixels: Tensor, labels: np.ndarray, *, steps: int = 1500) -> nn.M
     return model
 
 
-def _photographed(name: str, path: Path, output: Path, *, size: int, views: int, steps: int) -> LabelledSet:
-    photos = read_catalogue(path)
+def halved(photos: Sequence[Photo]) -> list[Photo]:
+    """Return drawn photos with a role: every second one of an item is for the gallery, the others are queries."""
+    return [replace(photo, role="query" if number % 2 else "gallery") for number, photo in enumerate(photos)]
+
+
+def _photographed(
+    name: str, photos: Sequence[Photo], output: Path, *, size: int, views: int, steps: int
+) -> LabelledSet:
     parts = {part: np.array([photo.partition == part for photo in photos]) for part in _PARTS}
     raw_views, raw_plain = _features(photos, parts["train"], output / f"{name}.npz", size=size, views=views)
     components = Components.of(raw_views.flatten(0, 1))

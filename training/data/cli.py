@@ -12,12 +12,12 @@ from retrieval.errors import command
 
 @click.command()
 @click.argument("output", type=NEW_FOLDER)
-@click.option("--items", type=int, default=420, show_default=True, help="Number of items to draw.")
+@click.option("--items", type=int, default=240, show_default=True, help="Number of items to draw.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the catalogue.")
 def synthetic(output: Path, items: int, seed: int) -> None:
-    """Draw a procedural catalogue: items with several photos each, and their CSV.
+    """Draw a catalogue: mugs, T-shirts, sneakers and backpacks with several photos each, and its CSV.
 
-    `queries.csv` lists new photos to search with, of catalogue items, unknown items and other things.
+    `queries.csv` lists new photos to search with, of catalogue items, unknown items and empty places.
 
     \b
     Example:

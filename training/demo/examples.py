@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.synthetic.queries import KNOWN, OTHERS, SIBLING, UNKNOWN
+from training.data.synthetic.catalogue import KNOWN, PLACE, UNKNOWN, VARIANT
 
 from .queries import Answers
 
 FIRST = 200  # queries that examples are chosen from
-MATCH, NEW, VARIANT, ELSEWHERE, MISS = "match", "unknown item", "unknown variant", "from elsewhere", "miss"
-COUNTS = {MATCH: 3, NEW: 1, VARIANT: 1, ELSEWHERE: 1, MISS: 1}
+MATCH, NEW, THIRD, EMPTY, MISS = "match", "unknown item", "unknown variant", "empty place", "miss"
+COUNTS = {MATCH: 3, NEW: 1, THIRD: 1, EMPTY: 1, MISS: 1}
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,7 @@ def copy_examples(answers: Answers, examples: Sequence[Example], folder: Path) -
 
 def describe_examples(examples: Sequence[Example]) -> list[str]:
     """Return sentences about how the examples were chosen, and which kinds were not found."""
-    found = {example.kind for example in examples}
-    missing = [kind for kind in COUNTS if kind not in found]
+    missing = sorted(set(COUNTS) - {example.kind for example in examples}, key=[*COUNTS].index)
     rule = f"The page's examples are the first of their kind among the first {FIRST} queries"
     return [f"{rule}; there is no {' and no '.join(missing)}." if missing else f"{rule}."]
 
@@ -63,8 +62,8 @@ def _fitting(answers: Answers) -> dict[str, NDArray[np.bool_]]:
     return {
         MATCH: (kinds == KNOWN) & right,
         NEW: (kinds == UNKNOWN) & ~matched,
-        VARIANT: (kinds == SIBLING) & ~matched,
-        ELSEWHERE: np.isin(kinds, OTHERS) & ~matched,
+        THIRD: (kinds == VARIANT) & ~matched,
+        EMPTY: (kinds == PLACE) & ~matched,
         MISS: (kinds == KNOWN) & ~right,
     }
 
@@ -72,6 +71,5 @@ def _fitting(answers: Answers) -> dict[str, NDArray[np.bool_]]:
 def _label(answers: Answers, query: int, kind: str) -> str:
     name = answers.photos[query].metadata["name"]
     if kind == MISS:
-        outcome = "wrong item" if answers.matched[query] else "no match"
-        return f"miss, {outcome} {name}".replace(",", "")
-    return f"{'' if kind == MATCH else 'no match '}{kind} {name}"
+        return f"miss {'wrong item' if answers.matched[query] else 'no match'} {name}"
+    return f"{'' if kind == MATCH else 'no match '}{name if kind == EMPTY else f'{kind} {name}'}"

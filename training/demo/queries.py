@@ -1,6 +1,6 @@
 """Fresh queries of the demo and their answers.
 
-Symbols: n = queries, m = items.
+Symbols: n = queries.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from index.search.distance import accepts
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from retrieval.catalogue.read import Photo
 from retrieval.retriever import Retriever
-from training.data.synthetic.queries import KNOWN, UNKNOWN
+from training.data.synthetic.catalogue import KNOWN, UNKNOWN
+from training.export.variants import embed_with_onnx
 
 RESAMPLES = 2000
-BATCH = 64
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates of one threshold over the queries for unknown and for known items, with items weighted equally."""
+    """Rates of one threshold over the queries, of which each unknown item and each known item has one."""
 
     threshold: float
     fpir: float
-    interval: tuple[float, float]  # 95 % interval of the FPIR, by bootstrap over items
+    interval: tuple[float, float]  # 95 % interval of the FPIR, by bootstrap
     tpir: float
     misidentification: float
 
@@ -83,42 +83,30 @@ class Answers:
         hits = accepts(nearest.distances, threshold)
         known, unknown = self.kinds == KNOWN, self.kinds == UNKNOWN
         right = nearest.items == self.items
-        by_item = item_means(hits[unknown], self.items[unknown])
         return Rates(
             threshold,
-            float(by_item.mean()),
-            bootstrap_interval(by_item),
+            float(hits[unknown].mean()),
+            bootstrap_interval(hits[unknown]),
             float((hits & right)[known].mean()),
             float((hits & ~right)[known].mean()),
         )
 
 
-def item_means(hits: NDArray[np.bool_], items: NDArray[np.str_]) -> Floats:
-    """Return the share of hits of each item (m,)."""
-    codes = np.unique(items, return_inverse=True)[1]
-    return np.asarray(np.bincount(codes, weights=hits) / np.bincount(codes))
-
-
-def bootstrap_interval(by_item: Floats, *, seed: int = 0) -> tuple[float, float]:
-    """Return the 95 % interval of the mean over items (m,), by bootstrap."""
+def bootstrap_interval(hits: NDArray[np.bool_], *, seed: int = 0) -> tuple[float, float]:
+    """Return the 95 % interval of the share of hits (n,), by bootstrap."""
     generator = np.random.default_rng(seed)
-    means = by_item[generator.integers(0, len(by_item), (RESAMPLES, len(by_item)))].mean(axis=1)
+    means = hits[generator.integers(0, len(hits), (RESAMPLES, len(hits)))].mean(axis=1)
     low, high = np.quantile(means, (0.025, 0.975)).tolist()
     return low, high
 
 
 def ask(retriever: Retriever, photos: Sequence[Photo], trained: Collection[str]) -> Answers:
     """Search the gallery with every query."""
-    vectors = np.concatenate(
-        [
-            retriever.embedder.embed([photo.path for photo in photos[start : start + BATCH]]).vectors
-            for start in range(0, len(photos), BATCH)
-        ]
-    )
+    vectors = embed_with_onnx(retriever.embedder, photos)[0].vectors
     served, plain = (_nearest(retriever, vectors, form) for form in (retriever.bundle.item_distance, NEAREST_PHOTO))
     return Answers(photos, frozenset(trained), served, plain, retriever.point.threshold)
 
 
 def _nearest(retriever: Retriever, vectors: NDArray[np.float32], item_distance: ItemDistance) -> Nearest:
-    found = [items[0] for items in retriever.gallery.search(vectors, 1, item_distance=item_distance)]
-    return Nearest(np.array([item.item_id for item in found]), np.array([item.distance for item in found]))
+    items = [items[0] for items in retriever.gallery.search(vectors, 1, item_distance=item_distance)]
+    return Nearest(np.array([item.item_id for item in items]), np.array([item.distance for item in items]))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
-from retrieval.bundle.bundle import Bundle
-from retrieval.catalogue.read import Photo
 from retrieval.metrics.consistency import distances_between
 from retrieval.text import text_table
-from training.data.synthetic.queries import BLANK, KNOWN, NOISE, OBJECT, PLACE, SIBLING, UNKNOWN
-from training.export.variants import embed_with_onnx
+from training.data.synthetic.catalogue import KNOWN, PLACE, UNKNOWN, VARIANT
 
-from .queries import Answers, Rates, item_means
+from .queries import Answers, Rates
 
 BY_HAND, BUNDLE, GALLERY = "chosen by hand (best F1)", "the bundle's", "the gallery's"
 HEAD = ("threshold", "distance", "promised FPIR", "realised FPIR", "95 % interval", "TPIR", "precision")
@@ -25,24 +22,20 @@ EXPLANATION = (
 )
 KIND_NAMES = {
     UNKNOWN: "unknown item",
-    SIBLING: "unknown variant of a catalogue item",
-    OBJECT: "object of another shape",
+    VARIANT: "unknown variant of a catalogue item",
     PLACE: "place without an item",
-    BLANK: "blank photo",
-    NOISE: "random pixels",
 }
-
 
 # By kind of query: the number of queries, and the shares that return a match and, if known, the right item first.
 KindRates = dict[str, tuple[int, float, float | None]]
 
 
-def best_f1_threshold(bundle: Bundle, photos: Sequence[Photo]) -> float:
-    """Return the plain distance with the best F1 over all pairs of photos, as people choose a threshold by hand."""
-    embedder = bundle.embedder()
-    vectors = embed_with_onnx(embedder, photos)[0].vectors
-    items = np.array([photo.item_id for photo in photos])
-    first, second = np.triu_indices(len(photos), 1)
+def best_f1_threshold(vectors: np.ndarray, items: np.ndarray) -> float:
+    """Return the plain distance with the best F1 over all pairs of photos, as people choose a threshold by hand.
+
+    `vectors` (m, d) are of length one, `items` (m,) are those that the photos show.
+    """
+    first, second = np.triu_indices(len(items), 1)
     distances = distances_between(vectors, first, second)
     order = np.argsort(distances)
     same = items[first[order]] == items[second[order]]
@@ -71,20 +64,18 @@ def threshold_table(rates: Mapping[str, Rates], target_fpir: float) -> list[str]
 
 
 def kind_rates(answers: Answers) -> KindRates:
-    """Return the rates of the threshold that serves, by kind of query, with items weighted equally."""
-    kinds, items = answers.kinds, answers.items
-    trained = np.isin(items, list(answers.trained))
-    found: KindRates = {}
+    """Return the rates of the threshold that serves, by kind of query."""
+    kinds, matched, right = answers.kinds, answers.matched, answers.right
+    trained = np.isin(answers.items, list(answers.trained))
+    rates: KindRates = {}
     for name, chosen in (
         ("catalogue item, trained on", (kinds == KNOWN) & trained),
         ("catalogue item, not trained on", (kinds == KNOWN) & ~trained),
     ):
-        found[name] = int(chosen.sum()), float(answers.matched[chosen].mean()), float(answers.right[chosen].mean())
+        rates[name] = int(chosen.sum()), float(matched[chosen].mean()), float(right[chosen].mean())
     for kind, name in KIND_NAMES.items():
-        chosen = kinds == kind
-        by_item = item_means(answers.matched[chosen], items[chosen])
-        found[name] = int(chosen.sum()), float(by_item.mean()), None
-    return found
+        rates[name] = int((kinds == kind).sum()), float(matched[kinds == kind].mean()), None
+    return rates
 
 
 def kind_table(answers: Answers) -> list[str]:
@@ -100,7 +91,7 @@ def conclude(answers: Answers, rates: Mapping[str, Rates], target_fpir: float) -
     """Return sentences that state what the tables show."""
     kinds = kind_rates(answers)
     missed = rates[GALLERY].interval[0] > target_fpir
-    siblings = kinds[KIND_NAMES[SIBLING]][1]
+    variants = kinds[KIND_NAMES[VARIANT]][1]
     return [
         "With the threshold chosen by hand on the training photos, "
         f"{rates[BY_HAND].fpir:.1%} of the searches for unknown items return a match.",
@@ -110,7 +101,7 @@ def conclude(answers: Answers, rates: Mapping[str, Rates], target_fpir: float) -
         f"{_against(rates[GALLERY], target_fpir)}.",
         *(["An estimated threshold keeps its target on average: one catalogue may miss it."] if missed else []),
         "The promise is for unknown items like those of the catalogue. Of the searches for unknown variants of "
-        f"catalogue items, {siblings:.1%} return a match.",
+        f"catalogue items, {variants:.1%} return a match.",
     ]
 
 

@@ -1,4 +1,7 @@
-"""The same training with and without the threshold-consistent margin (TCM), measured with the same new photos."""
+"""The same training with and without the threshold-consistent margin (TCM), measured with the same new photos.
+
+Symbols: n = photos of the catalogue and queries, c = channels of the backbone, d = embedding size.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from retrieval.catalogue.read import Photo
 from retrieval.metrics.consistency import search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates, search_scores, threshold_at_fpir
 from retrieval.text import text_table
-from training.data.reader import PhotoReader
-from training.data.synthetic.queries import KNOWN, UNKNOWN
-from training.evaluation.embedding import embed_photos
+from training.data.reader import PhotoReader, evaluation_batches
+from training.data.sources import pooled_features
+from training.data.synthetic.catalogue import KNOWN, UNKNOWN
+from training.evaluation.embedding import keep_freed_memory, to_device
 from training.evaluation.evaluate import item_groups
 from training.loop.run import Run
 
@@ -38,15 +44,41 @@ class Training:
     scores: SearchScores  # of the searches that `opis` is of
 
 
-def measure_training(run: Run, shown: Sequence[Photo], queries: Sequence[Photo], target_fpir: float) -> Training:
-    """Search the catalogue photos `shown` with new photos, by the model of a run."""
-    asked = [photo for photo in queries if photo.metadata["kind"] in (KNOWN, UNKNOWN)]
-    photos = [*shown, *asked]
-    reader = PhotoReader(photos, run.preprocessing, cache_bytes=0)
-    vectors = embed_photos(run.best_model(), reader, len(photos), run.preprocessing)
-    items, groups = np.array([photo.item_id for photo in photos]), item_groups(photos)
-    rows = np.arange(len(photos))
-    is_new, is_known = rows >= len(shown), np.isin(items, items[: len(shown)])
+@dataclass(frozen=True)
+class Features:
+    """Photos of a catalogue, then new photos of known and unknown items, with the features (n, c) of all."""
+
+    photos: Sequence[Photo]
+    is_new: np.ndarray  # (n,)
+    values: torch.Tensor
+
+    @classmethod
+    def of(cls, run: Run, catalogue: Sequence[Photo], queries: Sequence[Photo]) -> Features:
+        """Compute the features with the backbone of a run."""
+        asked = [photo for photo in queries if photo.metadata["kind"] in (KNOWN, UNKNOWN)]
+        photos, sight, device = [*catalogue, *asked], run.preprocessing, torch.device("cpu")
+        blocks = evaluation_batches(PhotoReader(photos, sight, cache_bytes=0), range(len(photos)))
+        keep_freed_memory()
+        values = pooled_features(run.best_model(), blocks, lambda pixels: to_device(pixels, sight, device))
+        return cls(photos, np.arange(len(photos)) >= len(catalogue), torch.from_numpy(values))
+
+    @torch.inference_mode()
+    def vectors(self, run: Run) -> np.ndarray:
+        """Return unit vectors (n, d) by the head of a run."""
+        vectors: np.ndarray = F.normalize(run.best_model().head(self.values), dim=1).numpy()
+        return vectors
+
+    def trained(self, run: Run) -> tuple[np.ndarray, np.ndarray]:
+        """Return the vectors (m, d) and items (m,) of the photos of training items."""
+        rows = [row for row, photo in enumerate(self.photos) if photo.partition == "train"]
+        return self.vectors(run)[rows], np.array([self.photos[row].item_id for row in rows])
+
+
+def measure_training(features: Features, run: Run, target_fpir: float) -> Training:
+    """Search the photos of the catalogue with new photos, by the model of a run."""
+    vectors, is_new = features.vectors(run), features.is_new
+    items = np.array([photo.item_id for photo in features.photos])
+    groups, rows = item_groups(features.photos), np.arange(len(items))
 
     def search(chosen: np.ndarray, distance: ItemDistance) -> SearchScores:
         return search_scores(
@@ -60,7 +92,7 @@ def measure_training(run: Run, shown: Sequence[Photo], queries: Sequence[Photo],
             item_distance=distance,
         )
 
-    served = ItemDistance.default()
+    served, is_known = ItemDistance.default(), np.isin(items, items[~is_new])
     new = search(is_new, served)
     threshold = threshold_at_fpir(new.where(~new.mated), target_fpir)
     known, every = new.where(new.mated), search(is_known, served)
