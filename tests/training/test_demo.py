@@ -15,7 +15,7 @@ from retrieval.errors import RunError
 from retrieval.retriever import Retriever
 from training.data.synthetic.catalogue import KINDS, KNOWN, PLACE, UNKNOWN, VARIANT
 from training.demo import demo
-from training.demo.examples import EMPTY, FIRST, MATCH, MISS, NEW, choose_examples, describe_examples
+from training.demo.examples import EMPTY, FIRST, MATCH, MISS, NEW, choose_examples
 from training.demo.queries import Answers, Nearest, bootstrap_interval
 from training.demo.run import TARGET_FPIR
 from training.demo.thresholds import (
@@ -92,24 +92,19 @@ def test_the_threshold_by_hand_has_the_best_f1(vectors: list[list[float]], items
     assert best_f1_threshold(np.array(vectors, np.float32), np.array(items)) == pytest.approx(threshold)
 
 
-@pytest.mark.parametrize(
-    ("accepted", "verdict"), [(0, "less than the promised"), (10, "agrees with"), (60, "more than the promised")]
-)
-def test_the_conclusion_follows_from_the_numbers(accepted: int, verdict: str) -> None:
-    unknown = [(UNKNOWN, f"u{n}", "a", 0.5 if n < accepted else 2.0) for n in range(200)]
-    others = [(kind, kind, "a", 2.0) for kind in KINDS if kind != UNKNOWN]
-    found = answers(*unknown, *others, (KNOWN, "a", "a", 0.5))
-    rates = compare_thresholds(found, by_hand=0.5, bundle=1.0, gallery=1.0)
-    text = "\n".join(conclude(found, rates, TARGET_FPIR))
-    assert text.count(verdict) == 2
-    assert text.count(f"{accepted / 200:.1%}") >= 3
+def test_the_conclusion_follows_from_the_numbers() -> None:
+    unknown = [(UNKNOWN, f"u{n}", "a", 0.5 if n < 10 else 1.5 if n < 30 else 9.0) for n in range(200)]
+    variants = [(VARIANT, f"v{n}", "a", 0.5 if n < 2 else 9.0) for n in range(5)]
+    everything = answers(*unknown, *variants, (PLACE, "p", "a", 2.0), (KNOWN, "a", "a", 0.5), (KNOWN, "b", "b", 0.5))
+    rates = compare_thresholds(everything, by_hand=0.8, bundle=1.0, gallery=1.0)
+    text = " ".join(conclude(everything, rates, TARGET_FPIR))
+    assert re.findall(r"[\d.]+%", text) == ["15.0%", "5.0%", "5.0%", "40.0%"]
 
 
 def test_examples_are_the_first_of_their_kind() -> None:
     examples = choose_examples(FOUR)
     assert [(e.kind, e.query) for e in examples] == [(MATCH, 0), (MATCH, 3), (NEW, 5), (EMPTY, 8), (MISS, 1)]
     assert [e.label for e in examples][-1] == "miss no match Nova b"
-    assert describe_examples(examples)[0].endswith("there is no unknown variant.")
 
 
 pytestmark = pytest.mark.timeout(1200)  # the demo, on a busy machine

@@ -17,6 +17,7 @@ from .queries import Answers
 FIRST = 200  # queries that examples are chosen from
 MATCH, NEW, THIRD, EMPTY, MISS = "match", "unknown item", "unknown variant", "empty place", "miss"
 COUNTS = {MATCH: 3, NEW: 1, THIRD: 1, EMPTY: 1, MISS: 1}
+RULE = f"The page's examples are the first of their kind among the first {FIRST} queries."
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Example:
 
 
 def choose_examples(answers: Answers) -> list[Example]:
-    """Return the first queries of each kind, in the order of COUNTS.
+    """Return the first queries of each kind that there is, in the order of COUNTS.
 
     A match returns the right item first. Unknown items return no match. A miss is a photo of a catalogue item that
     returns no match, or another item first.
@@ -47,13 +48,6 @@ def copy_examples(answers: Answers, examples: Sequence[Example], folder: Path) -
     for number, example in enumerate(examples):
         name = f"{number + 1} {example.label}".replace(" ", "-")
         shutil.copy(answers.photos[example.query].path, folder / f"{name}.jpg")
-
-
-def describe_examples(examples: Sequence[Example]) -> list[str]:
-    """Return sentences about how the examples were chosen, and which kinds were not found."""
-    missing = sorted(set(COUNTS) - {example.kind for example in examples}, key=[*COUNTS].index)
-    rule = f"The page's examples are the first of their kind among the first {FIRST} queries"
-    return [f"{rule}; there is no {' and no '.join(missing)}." if missing else f"{rule}."]
 
 
 def _fitting(answers: Answers) -> dict[str, NDArray[np.bool_]]:

@@ -18,7 +18,7 @@ from training.export.export import export
 from training.loop.run import Run
 from training.loop.train import train
 
-from .examples import Example, choose_examples, copy_examples, describe_examples
+from .examples import RULE, Example, choose_examples, copy_examples
 from .queries import Answers, Rates, ask
 from .thresholds import EXPLANATION, best_f1_threshold, compare_thresholds, conclude, kind_table, threshold_table
 from .trainings import WITH_TCM, WITHOUT_TCM, Features, Training, measure_training, training_table
@@ -47,7 +47,7 @@ class DemoResult:
             [*threshold_table(self.rates, TARGET_FPIR), "", *EXPLANATION],
             kind_table(self.answers),
             conclude(self.answers, self.rates, TARGET_FPIR),
-            describe_examples(self.examples),
+            [RULE],
         )
         return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
