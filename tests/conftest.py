@@ -143,14 +143,14 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from index.gallery import Gallery
     from retrieval.bundle.bundle import FITTED
     from retrieval.bundle.fitted import Fitted
-    from retrieval.bundle.operating_point import OperatingPoint
+    from retrieval.measuring.point import Point, Rates
     from retrieval.catalogue.photos import Photo
     from retrieval.indexing.pipeline import index_catalogue
 
     from .world import FILLED, WORLD, draw, make_bundle, shuffled
 
     folder, photos = tmp_path_factory.mktemp("filled"), []
-    point = OperatingPoint(0.5, "estimated", 0.2, {"fpir": 0.05})
+    point = Point(0.5, "estimated", 0.2, rates=Rates(fpir=0.05))
     bundle = make_bundle(folder, point=point, files={FITTED: Fitted.of([], []).pack()})
     (folder / "photos").mkdir()
     shots = [(item, number) for item in range(FILLED) for number in range(WORLD[item % 10])]

@@ -245,9 +245,7 @@ def _made_of(gallery: AnyGallery) -> tuple[int, ...]:
     return tuple(hash(gallery.kept(name)) for name in (Kept.QUERIES, Kept.WINDOWS, Kept.FOLDS))
 
 
-def draw_gallery(
-    bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | None = None
-) -> tuple[Photos, AllDraws]:
+def draw_gallery(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | None = None) -> tuple[Photos, AllDraws]:
     """Return the photos of the newest version and their draws, with given labelled queries or the kept ones."""
     queries = read_queries(gallery, bundle.features_key) if labelled is None else labelled
     probes = {**_calibration_photos(bundle), **_usable(queries, gallery)}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from retrieval.catalogue.read import read_catalogue
 from retrieval.indexing.pipeline import index_catalogue
+from retrieval.measuring.sentences import describe
 from retrieval.process import cores
 from retrieval.retriever import Retriever
-from retrieval.measuring.sentences import describe
 from training.config import LITE0, Settings
 from training.data.sources import FEATURES
 from training.data.synthetic.catalogue import CATALOGUE, QUERIES, make_catalogue
