@@ -359,10 +359,6 @@ class Database:
         """Return the seqs of the photos that are in the gallery."""
         return dict(self.each("SELECT photo_id, seq FROM photos WHERE photo_id IN", photo_ids))
 
-    def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
-        """Return the numbers of the items that are in the gallery."""
-        return dict(self.each("SELECT item_id, number FROM items WHERE item_id IN", list(item_ids)))
-
     def photos(self, condition: str = "TRUE", *values: str) -> list[tuple[str, str, dict[str, Any]]]:
         """Return photo_id, item_id and metadata of the photos that satisfy a condition, in insertion order."""
         query = f"SELECT photo_id, item_id, metadata FROM photos JOIN items ON number = item WHERE {condition}"  # noqa: S608

@@ -11,7 +11,7 @@ from .errors import GalleryError
 from .gallery import Gallery
 
 if TYPE_CHECKING:
-    from .milvus import MilvusGallery
+    from .milvus.gallery import MilvusGallery
 
 AnyGallery: TypeAlias = "Gallery | MilvusGallery"
 SCHEME = "milvus+"  # scheme of an address: milvus+http://host:19530/name, or milvus+/folder/lite.db/name
@@ -30,7 +30,7 @@ def is_writable(place: str | Path) -> bool:
 def open_gallery(place: str | Path, *, read_only: bool = False) -> AnyGallery:
     """Open a gallery; raise GalleryError if there is none."""
     if is_address(place):
-        from .milvus import MilvusGallery
+        from .milvus.gallery import MilvusGallery
 
         return MilvusGallery.open(str(place))
     return Gallery.open(place, read_only=read_only)
@@ -39,7 +39,7 @@ def open_gallery(place: str | Path, *, read_only: bool = False) -> AnyGallery:
 def exists(place: str | Path) -> bool:
     """Return whether there is a gallery at a path or an address."""
     if is_address(place):
-        from .milvus import exists as exists_at
+        from .milvus.gallery import exists as exists_at
 
         return exists_at(str(place))
     return (Path(place) / DATABASE).exists()
@@ -52,13 +52,13 @@ def open_or_create(place: str | Path, *, dim: int, embedding_id: str, features_k
     """
     if is_address(place):
         if features_key:
-            from .milvus import LOCAL
+            from .milvus.photos import LOCAL
 
             raise GalleryError(
                 f"a gallery on Milvus keeps no features, which verification needs: {place}",
                 remedy=f"{LOCAL}, or a bundle without verification",
             )
-        from .milvus import MilvusGallery
+        from .milvus.gallery import MilvusGallery
 
         address = str(place)
         if exists(address):

@@ -21,7 +21,7 @@ from .search.distance import Rows
 from .search.filters import Filter, parse_where, to_sql
 from .search.item_distance import NEAREST_PHOTO, ItemDistance
 from .search.item_search import ItemSearch
-from .snapshot import Neighbour, Snapshot, StoredPhoto, VersionNeighbours, neighbours_of
+from .snapshot import Neighbour, Searched, Snapshot, StoredPhoto, VersionNeighbours, neighbours_of
 from .upkeep.verify import verify, verify_files
 
 ATTEMPTS = 5  # at a filtered search while other processes write
@@ -32,7 +32,7 @@ ORDER BY item_id LIMIT ?
 """
 
 
-class GalleryReader:
+class GalleryReader(Searched):
     """The reading half of `index.gallery.Gallery`. Any number of threads may use it."""
 
     def __init__(self, path: Path, *, read_only: bool = True) -> None:
@@ -151,35 +151,6 @@ class GalleryReader:
         photos = zip(facts, vectors, features, strict=True)
         return [StoredPhoto(*fact, vector, some, jpegs.get(fact[0])) for fact, vector, some in photos]
 
-    def search(
-        self,
-        vectors: ArrayLike,
-        k: int,
-        *,
-        where: str | None = None,
-        item_distance: ItemDistance = NEAREST_PHOTO,
-        verifier: Verifier | None = None,
-        features: Sequence[bytes] | None = None,
-    ) -> list[list[Neighbour]]:
-        """Return the k nearest items for each of the vectors (n, d), best first.
-
-        Distances are exact. Fewer than k items are returned only if the gallery has no more.
-
-        Parameters
-        ----------
-        where:
-            Filter over declared columns, such as "brand = 'x' and price < 10" (`index.search.filters`). It is applied
-            before the nearest k are taken.
-        item_distance:
-            Constants of the item distance (`index.search.item_distance`). By default, an item is as far as its nearest
-            photo.
-        verifier, features:
-            Compares local features, and those of each query.
-        """
-        return self.search_version(
-            vectors, k, where=where, item_distance=item_distance, verifier=verifier, features=features
-        ).neighbours
-
     def search_version(
         self,
         vectors: ArrayLike,
@@ -229,10 +200,6 @@ class GalleryReader:
         problems = verify_files(self.path)
         self._remember(problems)
         return problems
-
-    def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
-        """Return the numbers of the items that are in the gallery."""
-        return self._database.item_numbers(item_ids)
 
     def _remember(self, problems: list[str]) -> None:
         with self._guard:

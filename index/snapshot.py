@@ -8,6 +8,7 @@ Shapes: n photos, live or removed; d = embedding size.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from index.ann.faiss_index import REBUILD, Candidates
 from index.ann.kinds import FLAT, FP16
@@ -29,7 +30,7 @@ from .search.details import Points, Verifier
 from .search.distance import Floats, Rows, exact_unit
 from .search.exact import MANY, contenders, first_of_items, pair_squares, sweep
 from .search.filters import Filter, Value
-from .search.item_distance import mean_photo
+from .search.item_distance import NEAREST_PHOTO, ItemDistance, mean_photo
 from .search.tables import Table
 from .search.votes import InvertedLists, PhotoPoints
 from .segments import OpenSegment, open_segment
@@ -44,6 +45,7 @@ TAIL = 8192  # photos scanned without a base
 GROWTH = 4  # a tail larger than a quarter of the base goes into a base in memory
 CACHED_KEYS = 2  # keys whose values are kept in memory at a time: the current one and its successor
 FILTERS = 32  # filters kept in the cache
+ITEM_NUMBERS = "SELECT item_id, number FROM items WHERE item_id IN"
 FETCHED = 2**18  # candidates fetched at a time, for all queries together
 
 
@@ -78,6 +80,56 @@ class StoredPhoto:
     vector: NDArray[np.float32]  # (d,)
     features: bytes | None = None  # if they were asked for and the gallery keeps them
     thumbnail: bytes | None = None  # JPEG, if it was asked for
+
+
+class Searched(ABC):
+    """What is searched for the items nearest to vectors: a local gallery, or one on a cluster."""
+
+    def search(
+        self,
+        vectors: ArrayLike,
+        k: int,
+        *,
+        where: str | None = None,
+        item_distance: ItemDistance = NEAREST_PHOTO,
+        verifier: Verifier | None = None,
+        features: Sequence[bytes] | None = None,
+    ) -> list[list[Neighbour]]:
+        """Return the k nearest items for each of the vectors (n, d), best first.
+
+        Distances are exact. Fewer than k items are returned only if the gallery has no more.
+
+        Parameters
+        ----------
+        where:
+            Filter over declared columns, such as "brand = 'x' and price < 10" (`index.search.filters`). It is applied
+            before the nearest k are taken.
+        item_distance:
+            Constants of the item distance (`index.search.item_distance`). By default, an item is as far as its nearest
+            photo.
+        verifier, features:
+            Compares local features, and those of each query.
+        """
+        return self.search_version(
+            vectors, k, where=where, item_distance=item_distance, verifier=verifier, features=features
+        ).neighbours
+
+    @abstractmethod
+    def search_version(
+        self,
+        vectors: ArrayLike,
+        k: int,
+        *,
+        where: str | None = None,
+        item_distance: ItemDistance = NEAREST_PHOTO,
+        verifier: Verifier | None = None,
+        features: Sequence[bytes] | None = None,
+        left_out: Collection[str] = (),
+    ) -> VersionNeighbours:
+        """Search as `search` does, and also return the version and what is kept as its operating point.
+
+        The search goes on as if the photos with the ids `left_out` were not there; it cannot have a filter too.
+        """
 
 
 T = TypeVar("T")
@@ -344,7 +396,7 @@ class Snapshot:
         """Return the numbers of those items that the gallery had when they were first asked for."""
         missing = [item for item in item_ids if item not in self._numbers]
         if missing:
-            known = self.caches.database.item_numbers(missing)
+            known = dict(self.caches.database.each(ITEM_NUMBERS, missing))
             self._numbers.update({item: known.get(item) for item in missing})
         numbers = ((item, self._numbers[item]) for item in item_ids)
         return {item: number for item, number in numbers if number is not None}

@@ -262,7 +262,7 @@ def test_milvus_alone(install: Callable[..., Path], tmp_path: Path) -> None:
     script = """
 import sys
 import numpy as np
-from index.milvus import MilvusGallery
+from index.milvus.gallery import MilvusGallery
 vectors = np.eye(4, dtype=np.float32)
 gallery = MilvusGallery.create(sys.argv[1], dim=4, embedding_id="e")
 gallery.add(list("abcd"), ["cup", "cup", "jar", "lid"], vectors)

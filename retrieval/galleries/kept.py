@@ -101,7 +101,7 @@ def _draws_020(values: dict[str, Any], gallery: AnyGallery) -> Draws:
     given.setdefault("rivals", np.full((count, none.rivals.shape[1]), NONE))
     given.setdefault("without", np.full((count, none.without.shape[1]), np.inf))
     if "groups" not in given:
-        numbers = gallery.item_numbers(sorted({*values["items"].tolist()}))
+        numbers = gallery.snapshot().item_numbers(sorted({*values["items"].tolist()}))
         of = np.array([numbers.get(item, NONE) for item in values["items"].tolist()], dtype=np.int64)
         given["groups"] = groups_of(gallery.snapshot(), of, values["items"])
     return Draws.checked(given)

@@ -89,11 +89,7 @@ def set_threshold(
         raise CalibrationError(
             f"more than {target_fpir:g} of the draws are at distance 0 from another item", remedy=remedy
         )
-    threshold: float | None = limit
-    if origin == BUNDLE and mated is not None:
-        threshold = choose_threshold(mated.scores, limit)
-    elif mated is not None and not drawn.cross_fitted and not (mated.right <= limit).any():
-        threshold = None  # where fold models find nothing, the model that serves may
+    threshold = _chosen(limit, drawn, mated, origin)
     if threshold is None:
         raise CalibrationError(
             f"no threshold with FPIR <= {target_fpir:g} finds a single item (TPIR 0)",
@@ -101,6 +97,16 @@ def set_threshold(
         )
     status = CERTIFIED if certify else ESTIMATED
     return rated(threshold, status, target_fpir, draws, items=items, shift=shift, origin=origin)
+
+
+def _chosen(limit: float, drawn: DrawnDistances, mated: Mated | None, origin: Origin) -> float | None:
+    """Return the threshold, at most the limit, or None if nothing is found.
+
+    Where fold models find nothing, the model that serves may: it was fitted on the items that it finds.
+    """
+    if mated is not None and origin == BUNDLE:
+        return choose_threshold(mated.scores, limit)
+    return limit if mated is None or drawn.cross_fitted or (mated.right <= limit).any() else None
 
 
 def _limit(drawn: DrawnDistances, target: float, *, certify: bool) -> float:

@@ -146,7 +146,7 @@ class Answers:
         if verifier is None or look is None or look.box is not None or not isinstance(self.gallery, Gallery):
             return ()
         now = self.gallery.snapshot()
-        (own,) = now.photos_of(list(self.gallery.item_numbers([first.item_id]).values())) or ([],)
+        (own,) = now.photos_of(list(now.item_numbers([first.item_id]).values())) or ([],)
         for position in own:
             if now.photo(int(position))[0] == first.photo_id:
                 return tuple(verifier.places(look.features, now.features(np.array([position]))[0]))

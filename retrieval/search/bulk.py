@@ -66,7 +66,7 @@ def require_known_items(gallery: AnyGallery, places: Sequence[Path | str], photo
     """Raise DataError if photos come from folders and no name of a folder or file is an item of the gallery."""
     folders = [place for place in places if str(place) != STDIN and not is_table(place)]
     items = sorted({photo.item_id for photo in photos} - {""})
-    if len(folders) == len(places) and not gallery.item_numbers(items):
+    if len(folders) == len(places) and not gallery.snapshot().item_numbers(items):
         raise DataError(
             f"the gallery has none of the items that {folders[0]} names ({', '.join(items[:SHOWN])}, ...)",
             remedy="Name each folder after the item that its photos show, or list the photos in a table with `path` "

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from index import segments
 from index.ann.kinds import IVF, KINDS
 from index.gallery import Gallery
-from index.milvus import MilvusGallery
+from index.milvus.gallery import MilvusGallery
 from index.search.distance import plain_distance
 
 from ..gallery_contents import contents

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from index.errors import GalleryError, InvalidParameter
-from index.milvus import MilvusGallery, exists
+from index.milvus.gallery import MilvusGallery, exists
 from index.search.filters import Where, parse_where, to_milvus
 
 from .search.test_filters import COLUMNS, holds, trees

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from index.database import FORMAT
 from index.errors import InvalidParameter, MissingDependency
-from index.milvus import FACTS, FIRST_FETCH, MOST, SLACK, MilvusGallery
+from index.milvus.gallery import FACTS, MilvusGallery
+from index.milvus.photos import MOST, SLACK
+from index.snapshot import FIRST_FETCH
 from index.search.distance import plain_distance
 
 NAME, DIM = "shop", 8

@@ -11,7 +11,8 @@ from index.database import POINT
 from index.errors import GalleryCorrupt
 from index.gallery import Gallery
 from index.location import AnyGallery
-from index.milvus import PART, TEXTS, MilvusGallery
+from index.milvus.collections import TEXTS
+from index.milvus.gallery import PART, MilvusGallery
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from index.search.leave_one_out import DRAWS, make_draws
 from retrieval.measuring.draws import OWN, AllDraws, Draws, Probes

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from index.database import POINT
 from index.gallery import Gallery
-from index.milvus import MilvusGallery
+from index.milvus.gallery import MilvusGallery
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
 from retrieval.galleries.points import stored_point

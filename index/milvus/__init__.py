@@ -1,0 +1,1 @@
+"""Galleries on a Milvus cluster."""
