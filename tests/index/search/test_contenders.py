@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from index import snapshot
 from index.gallery import Gallery
-from index.search.exact import contenders, first_places
+from index.photos import NONE
+from index.search import exact
+from index.search.exact import contenders, first_of_items
 from index.snapshot import Snapshot
 
 from ..vectors import DIM, unit
@@ -43,9 +45,25 @@ def test_the_nearest_photos_of_the_nearest_items_are_kept(seed: int, queries: in
         assert chosen[row, list(best.values())[:k]].all()
 
 
-@given(st.lists(st.integers(0, 5)))
-def test_the_first_place_of_each_item(items: list[int]) -> None:
-    assert first_places(items) == [place for place, item in enumerate(items) if item not in items[:place]]
+@given(
+    seed=st.integers(0, 2**32 - 1), queries=st.integers(1, 4), pairs=st.integers(0, 30), k=st.sampled_from((1, 3, 9))
+)
+def test_the_nearest_photo_of_each_item_is_that_of_a_loop(seed: int, queries: int, pairs: int, k: int) -> None:
+    """Many distances are equal: the smaller position is first, of an item and of two items."""
+    generator = np.random.default_rng(seed)
+    rows, positions = generator.integers(0, queries, pairs), generator.permutation(100)[:pairs]
+    items, distances = generator.integers(0, 6, 100)[positions], generator.integers(0, 4, pairs) / 4.0
+    nearest, apart, counts = first_of_items(rows, items, positions, distances, (queries, k))
+    for row in range(queries):
+        best: dict[int, tuple[float, int]] = {}
+        for place in np.lexsort((positions, distances)).tolist():
+            if rows[place] == row:
+                best.setdefault(int(items[place]), (float(distances[place]), int(positions[place])))
+        first = list(best.values())[:k]
+        missing = k - len(first)
+        assert nearest[row].tolist() == [position for _, position in first] + [NONE] * missing
+        assert apart[row].tolist() == [distance for distance, _ in first] + [np.inf] * missing
+        assert counts[row] == len(first)
 
 
 def test_other_candidates_are_left_out() -> None:
@@ -77,7 +95,7 @@ def test_answers_are_those_of_comparing_all_candidates(gallery: Gallery, monkeyp
     assert isinstance(now, Snapshot)
     stored = np.flatnonzero(now.live)[::9]
     queries = np.concatenate([unit(20, 8), now.vectors(stored)])
-    monkeypatch.setattr(snapshot, "PAIRS", 50)
+    monkeypatch.setattr(exact, "PAIRS", 50)
     compared: list[int] = []
     read = Snapshot.vectors
 
@@ -93,5 +111,6 @@ def test_answers_are_those_of_comparing_all_candidates(gallery: Gallery, monkeyp
             compared.clear()
             answers.append(now.nearest(queries, k))
             counts.append(sum(compared))
-        assert answers[0] == answers[1], k
+        for first, second in zip(*answers, strict=True):
+            np.testing.assert_array_equal(first, second, err_msg=str(k))
         assert counts[1] < counts[0]

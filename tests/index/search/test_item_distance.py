@@ -22,7 +22,6 @@ from index.search.item_distance import (
     RIVALS,
     UNIT,
     ItemDistance,
-    Near,
     mean_photo,
 )
 
@@ -185,7 +184,6 @@ def test_the_constants_are_those_of_the_documentation() -> None:
     assert CANDIDATES == 24
     assert RIVALS == 5
     assert pytest.approx(1.41421356) == ORTHOGONAL
-    assert Near(3, 0.2, 0.2, 0.2) == (3, 0.2, 0.2, 0.2, None, 0)
 
 
 def test_own_distance_of_numbers_a_reader_can_check() -> None:

@@ -82,7 +82,7 @@ def test_words_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert len(read) == 132
         gallery.snapshot().votes(FakeVerifier(), QUERY)
         fill(gallery, range(200, 202), 3, 99)
-        assert len(gallery.snapshot().votes(FakeVerifier(), QUERY)) == 134
+        gallery.snapshot().votes(FakeVerifier(), QUERY)
         assert len(read) == 134
 
 
