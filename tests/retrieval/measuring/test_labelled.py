@@ -11,7 +11,7 @@ import pytest
 from retrieval.galleries.kept import pack_queries, read_queries
 from retrieval.measuring.draws import Probes
 from retrieval.measuring.labelled import QUANTILES, RESAMPLES, measure_shift
-from retrieval.measuring.point import Point, Shift
+from retrieval.measuring.point import GALLERY, Point, Shift
 from retrieval.metrics.identification import SearchScores
 
 
@@ -36,10 +36,10 @@ def test_a_shift_is_measured_and_applied_where_it_exceeds_its_error() -> None:
     assert measure_shift(*moved(0.2, items=19)).applied == 0  # too few items tell nothing
 
 
-def test_a_shift_is_read_back_from_the_evidence_of_a_point() -> None:
+def test_a_shift_is_read_back_from_the_values_of_a_point() -> None:
     for shift in (Shift(0.2, 0.03, 61), Shift(-0.01, 0.02, 23), Shift()):
-        assert Shift.of(Point(0.5, "estimated", 0.1, {"shift": shift.to_dict()})) == shift
-    assert Shift.of(Point(0.5, "estimated", 0.1, {})) == Shift()
+        point = Point(0.5, "estimated", 0.1, GALLERY, shift=shift)
+        assert Point.from_dict(point.to_dict()).shift == shift
 
 
 def test_only_items_on_both_sides_tell_of_a_shift() -> None:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from index.gallery import Gallery
-from index.photos import NONE
-from index.search.left_out import PHOTOS
-from retrieval.galleries.points import as_served
-from retrieval.measuring.draws import OWN, AllDraws, Draws
+from retrieval.measuring.draws import LABELLED, OWN, PROBE, REFERENCE, UNKNOWN
 from retrieval.measuring.fpir import TOLERANCE, DrawnDistances
-from retrieval.measuring.point import CERTIFIED, ESTIMATED, Point, Shift
+from retrieval.measuring.point import Point, Shift
 from retrieval.measuring.rates import VersionRates
-from retrieval.threshold import gallery_points
+from tests.retrieval.measuring.samples import all_draws, drawn_from, draws, sample
 
 
 def left_out_by_item(drawn: DrawnDistances, shares: np.ndarray) -> np.ndarray:
@@ -111,9 +106,8 @@ def test_the_design_effect_is_the_sum_over_all_pairs_of_items() -> None:
 
 
 def test_a_query_shift_moves_the_distances_without_other_items_too() -> None:
-    nobody, names = np.full(40, NONE), np.arange(40).astype(str)
-    distances, apart = np.linspace(0.5, 1, 40), np.linspace(0.1, 0.3, 40)
-    own = Draws(names, names, nobody, distances, nobody, names[::-1], distances, apart, nobody, apart, apart, nobody)
+    names, distances = np.arange(40).astype(str), np.linspace(0.5, 1, 40)
+    own = sample(names, distances, nearest_items=names[::-1])
     without = distances[:, None] + np.linspace(-0.2, 0.3, 6)
     sources = {OWN: replace(own, without=without)}
     as_it_is, moved = DrawnDistances.of(sources), DrawnDistances.of(sources, shift=Shift(-0.1, 0.01, 30))
@@ -163,15 +157,11 @@ def test_the_more_items_are_drawn_the_more_standard_errors_of_the_shift_a_bound_
 
 
 def test_draws_whose_file_another_item_has_are_left_out() -> None:
-    names, nobody = np.arange(30).astype(str), np.full(30, NONE)
-    copies = np.where(np.arange(30) < 4, 7, NONE)
-    distances = np.where(np.arange(30) < 4, 0.01, 0.9)
-    none = np.full(30, np.inf)
-    draws = Draws(
-        *(names, names, nobody, distances, nobody, names[::-1], distances, distances, nobody, distances, none, copies)
-    )
-    assert DrawnDistances.of({OWN: draws}).items == 26
-    assert DrawnDistances.of({OWN: draws}).fpir(0.5) == 0
+    names = np.arange(30).astype(str)
+    copies, distances = np.where(np.arange(30) < 4, "p7", ""), np.where(np.arange(30) < 4, 0.01, 0.9)
+    own = sample(names, distances, nearest_items=names[::-1], own=distances, own_plain=distances, duplicates=copies)
+    assert DrawnDistances.of({OWN: own}).items == 26
+    assert DrawnDistances.of({OWN: own}).fpir(0.5) == 0
 
 
 def test_a_nearest_item_without_draws_is_no_drawn_item() -> None:
@@ -179,54 +169,137 @@ def test_a_nearest_item_without_draws_is_no_drawn_item() -> None:
     assert drawn.others.tolist() == [[1], [-1]]
 
 
-def test_an_estimated_point_keeps_its_target_by_the_expected_rate_and_a_certified_one_by_its_bound() -> None:
-    """Of 400 unknown items, 20 are accepted: 5 % as observed, a little more to expect, and up to 7.2 % by the bound."""
-    generator = np.random.default_rng(2)
-    order = generator.permutation(400)
-    drawn = DrawnDistances.of_items(np.linspace(0.1, 1, 400)[order], generator.permutation(400).astype(str))
-    rates, threshold = VersionRates(drawn), drawn.at_share(0.05)
-    observed, expected, upper = drawn.fpir(threshold), drawn.expected(threshold), drawn.fpir_upper(threshold)
-    assert observed == pytest.approx(0.05)
-    assert observed < expected < upper
-    for status, kept_from in (("estimated", expected), ("certified", upper)):
-        for target in (observed - 0.001, (observed + expected) / 2, (expected + upper) / 2, upper + 0.001):
-            point = Point(threshold, status, target, {})
-            assert rates.keeps_target(point) == (target >= kept_from)
-            assert rates.broken(point) == (target < kept_from)
-            assert rates.to_dict(point)["broken"] == rates.broken(point)
+def test_items_count_alike_however_many_photos_they_have() -> None:
+    drawn = drawn_from(draws([0.1, 0.2, 0.3, 0.9], [1, 1, 1, 2]))
+    assert drawn.items == 2
+    rates = [drawn.fpir(threshold) for threshold in (0.05, 0.1, 0.2, 0.3, 0.8, 0.9)]
+    assert rates == pytest.approx([0, 1 / 6, 1 / 3, 0.5, 0.5, 1])
 
 
-def own_draws(items: int) -> Draws:
-    """Return one draw of each of some items, at distances of 0.5 to 1 in no order."""
-    order = np.random.default_rng(items).permutation(items)
-    nobody, far = np.full(items, NONE, np.int64), np.full(items, np.inf)
-    names, apart = order.astype(str), np.linspace(0.5, 1, items)[order]
-    return Draws(names, names, nobody, apart, nobody, np.full(items, ""), apart, far, nobody, far, far, nobody)
+def test_items_of_one_group_count_as_one_item_and_are_left_out_together() -> None:
+    """The nearest item is counted by its group too, even where another item of the group was drawn first."""
+    some = draws([0.3, 0.1, 0.2, 0.9], [4, 2, 1, 3], nearest=[2, 3, 7, 1])
+    some = replace(some, groups=np.array(["i4", "twins", "twins", "i3"]))
+    drawn = drawn_from(some)
+    assert drawn.items == 3
+    assert [drawn.fpir(threshold) for threshold in (0.1, 0.2, 0.3, 0.9)] == pytest.approx([1 / 6, 1 / 3, 2 / 3, 1])
+    named = ["i3", "i4", "twins"]
+    assert [named[code] for code in drawn.codes] == ["twins", "twins", "i4", "i3"]
+    assert [named[code] if code >= 0 else "" for code in drawn.others[:, 0]] == ["i3", "", "twins", "twins"]
+    by_item = drawn_from(replace(some, groups=some.items))
+    assert (by_item.items, by_item.fpir(0.1)) == (4, 0.25)
 
 
-@pytest.mark.parametrize(("items", "status"), [(299, ESTIMATED), (300, CERTIFIED), (19, None), (20, ESTIMATED)])
-def test_other_kinds_of_query_are_certified_from_300_items_on_and_decide_from_20_on(
-    items: int, status: str | None
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.3, 0.5])
+def test_a_share_gives_the_greatest_threshold_within_it(share: float) -> None:
+    generator = np.random.default_rng(int(100 * share))
+    drawn = drawn_from(draws(generator.random(90).round(2), generator.integers(0, 30, 90)))
+    threshold = drawn.at_share(share)
+    assert drawn.fpir(threshold) <= share + 1e-9
+    assert drawn.fpir(np.nextafter(threshold, np.inf)) > share
+
+
+@pytest.mark.parametrize(("items", "hits"), [(19, 0), (20, 0), (39, 1), (60, 2), (99, 4)])
+def test_an_estimated_limit_of_items_with_one_photo_lies_between_the_draws_that_expect_the_target(
+    items: int, hits: int
 ) -> None:
-    kind = PHOTOS.format(2)
-    kept = AllDraws("model", {OWN: own_draws(400), kind: own_draws(items)}, frozenset())
-    rates = VersionRates.of(kept, Point(0.5, CERTIFIED, 0.1, {}))
+    """With one draw per item, the k-th smallest of N distances is undercut by a new item with k / (N + 1)."""
+    ordered = np.sort(np.random.default_rng(items).random(items))
+    drawn = drawn_from(draws(ordered, np.arange(items)))
+    limit = drawn.limit(0.05, certified=False)
+    assert limit is not None
+    assert (hits + 1) / (items + 1) <= 0.0501 < (hits + 2) / (items + 1)
+    assert drawn.expected(limit) == pytest.approx(0.05)
+    part = 0.05 * (items + 1) - (hits + 1)  # of the way from one draw to the next
+    assert limit == pytest.approx(ordered[hits] + part * (ordered[hits + 1] - ordered[hits]))
+    assert drawn.fpir(limit) <= 0.05
+
+
+def test_items_that_are_nearest_to_each_other_support_larger_targets_only() -> None:
+    """Two near items with one photo each: without one of them, the other is far from all."""
+    pair = draws(np.r_[0.1, 0.1, np.linspace(0.5, 1, 42)], np.arange(44), nearest=np.r_[1, 0, np.full(42, 99)])
+    assert drawn_from(pair).smallest_target == pytest.approx(2 / 45)
+    assert drawn_from(pair).limit(0.04, certified=False) is None
+    assert drawn_from(pair).limit(0.05, certified=False) is not None
+
+
+def test_estimated_limits_realise_the_target_on_average() -> None:
+    for items, photos in ((20, 1), (20, 6), (60, 3)):
+        realised = []
+        for seed in range(150):
+            generator = np.random.default_rng((items, photos, seed))
+            centres, noise = generator.normal(3, 0.5, items), generator.normal(0, 0.2, (items, photos))
+            drawn = DrawnDistances.of_items((centres[:, None] + noise).ravel(), np.repeat(np.arange(items), photos))
+            limit = drawn.limit(0.1, certified=False)
+            new = generator.normal(3, 0.5, 2000) + generator.normal(0, 0.2, 2000)
+            realised.append(float((new <= limit).mean()))
+        assert 0.085 < np.mean(realised) < 0.115, (items, photos)
+
+
+def test_a_certified_limit_keeps_its_bound_and_the_next_one_does_not() -> None:
+    drawn = drawn_from(draws(np.random.default_rng(0).random(400), np.arange(400)))
+    limit = drawn.limit(0.05, certified=True)
+    assert limit is not None
+    assert drawn.fpir_upper(limit) <= 0.05 < drawn.fpir_upper(np.nextafter(limit, np.inf))
+    assert drawn_from(draws(np.random.default_rng(0).random(58), np.arange(58))).limit(0.05, certified=True) is None
+
+
+def p_value(drawn: DrawnDistances, distance: float) -> float:
+    return float(drawn.p_values(np.array([distance]))[0])
+
+
+def test_a_p_value_is_the_share_of_draws_that_come_as_close_and_never_zero() -> None:
+    drawn = drawn_from(draws(np.arange(1, 100) / 100, np.arange(99)))
+    assert p_value(drawn, 0.0) == pytest.approx(1 / 100)
+    assert p_value(drawn, 0.05) == pytest.approx(6 / 100)
+    assert p_value(drawn, 2.0) == pytest.approx(1)
+
+
+def test_p_values_of_unknown_items_are_uniform() -> None:
+    generator = np.random.default_rng(1)
+    drawn = drawn_from(draws(generator.normal(9, size=500), np.arange(500)))
+    values = drawn.p_values(generator.normal(9, size=4000))
+    assert max(abs(np.mean(values <= p) - p) for p in (0.05, 0.2, 0.5)) < 0.05
+
+
+def test_all_sources_but_the_reference_are_one_sample() -> None:
+    generator = np.random.default_rng(0)
+    sources = {
+        name: draws(generator.random(count), np.arange(start, start + count))
+        for name, start, count in ((OWN, 0, 30), (LABELLED, 20, 30), (PROBE, 100, 10), (UNKNOWN, 200, 5))
+    }
+    fitted = [f"fitted {number}" for number in range(10)]
+    reference = draws(generator.random(30), np.arange(300, 330))
+    drawn = DrawnDistances.of({**sources, REFERENCE: reference}, without=fitted)
+    every = np.concatenate([source.distances for source in sources.values()])
+    assert drawn.distances == pytest.approx(np.sort(every))
+    assert drawn.items == 65  # of 75 draws: ten items have an own and a labelled one
+    assert drawn.weights.sum() == pytest.approx(1)
+    rates = VersionRates.of(all_draws(sources, fitted), Point.uncalibrated(0.05))
     assert rates is not None
-    assert (rates.kinds[kind][1].status if kind in rates.kinds else None) == status
-    estimated = VersionRates.of(kept, Point(0.5, ESTIMATED, 0.1, {}))
-    assert estimated is not None
-    assert all(point.status == ESTIMATED for _, point in estimated.kinds.values())
+    assert rates.drawn.items == 65
+    few = all_draws({PROBE: sources[PROBE], UNKNOWN: sources[UNKNOWN]})
+    assert VersionRates.of(few, Point.uncalibrated(0.05)) is None
 
 
-@pytest.mark.parametrize(("photos", "changed", "known"), [(1000, 0, True), (1000, 10, True), (1000, 11, False)])
-def test_rates_are_known_until_more_than_a_hundredth_of_the_photos_has_changed(
-    photos: int, changed: int, known: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = AllDraws("model", {OWN: own_draws(400)}, frozenset(), fingerprint=(photos, 0))
-    monkeypatch.setattr(AllDraws, "read", lambda _: kept)
-    monkeypatch.setattr(AllDraws, "changed", lambda *_: changed)
-    monkeypatch.setattr(gallery_points, "_groups", lambda *_: 400)
-    point, gallery = Point(0.5, ESTIMATED, 0.1, {"anchored": True}), cast(Gallery, None)
-    assert (as_served(point, gallery, "model")[1] is not None) == known
-    assert as_served(point, gallery, "another model")[1] is None
-    assert as_served(Point(0.5, ESTIMATED, 0.1, {}), gallery, "model")[1] is None
+@pytest.mark.parametrize("certified", [False, True])
+def test_photos_of_one_source_that_come_closer_lower_the_threshold_by_their_share(certified: bool) -> None:
+    near, far = np.linspace(0.3, 1, 400), np.linspace(0.5, 1.2, 400)
+    alone, mixed = (
+        DrawnDistances.of({OWN: draws(far, np.arange(400)), UNKNOWN: draws(other, 1000 + np.arange(400))})
+        for other in (far, near)
+    )
+    first, second = (drawn.limit(0.1, certified=certified) for drawn in (alone, mixed))
+    strictest = drawn_from(draws(near, np.arange(400))).limit(0.1, certified=certified)
+    assert first is not None
+    assert second is not None
+    assert strictest is not None
+    assert strictest < second < first
+
+
+def test_calibration_items_that_a_gallery_has_count_whether_their_own_photos_are_drawn_or_not() -> None:
+    generator = np.random.default_rng(0)
+    here = draws(generator.random(40), np.arange(40))
+    known = draws(generator.random(60), np.arange(60), own=np.where(np.arange(60) < 50, 0.1, np.inf))
+    assert DrawnDistances.of({OWN: here, PROBE: known}).items == 50
+    assert DrawnDistances.of({PROBE: known}).items == 60  # a bundle's threshold

@@ -1,0 +1,143 @@
+"""Rates of draws: what a version shows of a point, of other kinds of query, and what is said of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from retrieval.measuring.draws import LABELLED, OWN, PHOTOS, Draws
+from retrieval.measuring.fpir import DrawnDistances
+from retrieval.measuring.point import CERTIFIED, ESTIMATED, GALLERY, REVIEW_P, Perhaps, Point, Shift
+from retrieval.measuring.rates import CROSS_FITTED, VersionRates, assumptions, precision, rated
+from retrieval.measuring.sentences import warning_of
+from tests.retrieval.measuring.samples import all_draws, drawn_from, draws, sample, set_point
+
+
+def test_an_estimated_point_keeps_its_target_by_the_expected_rate_and_a_certified_one_by_its_bound() -> None:
+    """Of 400 unknown items, 20 are accepted: 5 % as observed, a little more to expect, and up to 7.2 % by the bound."""
+    generator = np.random.default_rng(2)
+    order = generator.permutation(400)
+    drawn = DrawnDistances.of_items(np.linspace(0.1, 1, 400)[order], generator.permutation(400).astype(str))
+    rates, threshold = VersionRates(drawn), drawn.at_share(0.05)
+    observed, expected, upper = drawn.fpir(threshold), drawn.expected(threshold), drawn.fpir_upper(threshold)
+    assert observed == pytest.approx(0.05)
+    assert observed < expected < upper
+    for status, kept_from in (("estimated", expected), ("certified", upper)):
+        for target in (observed - 0.001, (observed + expected) / 2, (expected + upper) / 2, upper + 0.001):
+            point = Point(threshold, status, target, GALLERY)
+            assert rates.keeps_target(point) == (target >= kept_from)
+            assert rates.broken(point) == (target < kept_from)
+            assert rates.to_dict(point)["broken"] == rates.broken(point)
+
+
+def own_draws(items: int) -> Draws:
+    """Return one draw of each of some items, at distances of 0.5 to 1 in no order."""
+    order = np.random.default_rng(items).permutation(items)
+    return sample(order.astype(str), np.linspace(0.5, 1, items)[order])
+
+
+@pytest.mark.parametrize(("items", "status"), [(299, ESTIMATED), (300, CERTIFIED), (19, None), (20, ESTIMATED)])
+def test_other_kinds_of_query_are_certified_from_300_items_on_and_decide_from_20_on(
+    items: int, status: str | None
+) -> None:
+    kind = PHOTOS.format(2)
+    kept = all_draws({OWN: own_draws(400), kind: own_draws(items)})
+    rates = VersionRates.of(kept, Point(0.5, CERTIFIED, 0.1, GALLERY))
+    assert rates is not None
+    assert (rates.kinds[kind][1].status if kind in rates.kinds else None) == status
+    estimated = VersionRates.of(kept, Point(0.5, ESTIMATED, 0.1, GALLERY))
+    assert estimated is not None
+    assert all(point.status == ESTIMATED for _, point in estimated.kinds.values())
+
+
+def test_precision_counts_misidentified_and_unknown_items() -> None:
+    assert precision(0.6, 0.1, 0.05, unknown=0.5) == pytest.approx(0.3 / (0.3 + 0.05 + 0.025))
+    assert precision(0.2, 0.2, 0.0, unknown=0.5) == 0.5
+    assert precision(0.0, 0.0, 0.0, unknown=0.5) is None
+
+
+def test_a_threshold_at_exactly_its_target_is_not_broken() -> None:
+    rates = VersionRates(drawn_from(draws(np.arange(1, 21) / 20, np.arange(20))))
+    held, passed = (Point(threshold, ESTIMATED, 0.05, GALLERY) for threshold in (0.05, 0.1))
+    assert rates.fpir(0.05) == pytest.approx(0.05)
+    assert not rates.broken(held)
+    assert warning_of(held, rates) == ""
+    assert rates.broken(passed)
+    assert f"{rates.expected(0.1):.1%} of searches" in warning_of(passed, rates)
+    assert rates.broken(Point(0.05, CERTIFIED, 0.05, GALLERY))  # the bound of 1 in 20 is 22 %
+
+
+def test_a_broken_certificate_without_any_hit_says_the_expected_rate_and_no_zero() -> None:
+    rates = VersionRates(drawn_from(draws(np.linspace(0.5, 1, 30), np.arange(30))))
+    point = Point(0.4, CERTIFIED, 0.05, GALLERY)
+    assert (rates.fpir(0.4), rates.broken(point)) == (0, True)
+    told = warning_of(point, rates)
+    assert f"{rates.expected(0.4):.1%} of searches (at most {rates.fpir_upper(0.4):.1%}" in told
+    assert " 0.0%" not in told
+
+
+def test_a_threshold_that_finds_nothing_any_more_has_a_tpir_of_zero_which_is_not_unknown() -> None:
+    lost = draws(np.linspace(0.1, 0.5, 40), np.arange(40), own=np.full(40, 1.0))
+    point = rated(0.2, ESTIMATED, 0.1, all_draws({OWN: lost}), items=40, shift=Shift(), origin=GALLERY)
+    assert (point.rates.tpir, point.rates.tpir_of, point.basis.cross_fitted) == (0, "catalogue photos", 0)
+    assert point.rates.precision is not None
+    assert point.rates.precision["0.5"] == 0
+
+
+@pytest.mark.parametrize(("items", "photos"), [(19, "catalogue photos"), (20, "labelled queries")])
+def test_labelled_queries_of_20_items_or_more_tell_the_tpir(items: int, photos: str) -> None:
+    own = draws(np.linspace(0.5, 1, 40), np.arange(40), own=np.full(40, 0.1))
+    labelled = draws(np.linspace(0.5, 1, items), np.arange(items), own=np.full(items, 0.1))
+    assert set_point({OWN: own, LABELLED: labelled}, 0.1, items=40).rates.tpir_of == photos
+
+
+def test_a_threshold_says_whether_users_photos_were_measured() -> None:
+    own = draws(np.linspace(0.5, 1, 40), np.arange(40))
+    measured = set_point({OWN: own}, 0.1, items=40, shift=Shift(-0.1, 0.01, 33))
+    assert "as measured on 33 items" in measured.basis.assumptions[1]
+    for told in (set_point({OWN: own}, 0.1, items=40).basis.assumptions, assumptions([OWN])):
+        assert told[1].endswith("this was not measured.")
+        assert CROSS_FITTED not in told
+    few = {OWN: own, LABELLED: draws(np.linspace(0.5, 1, 5), np.arange(5))}
+    told = set_point(few, 0.1, items=40).basis.assumptions
+    assert "this was not measured, because the labelled photos show fewer than 20 items" in told[1]
+
+
+def slow_perhaps(mated: Draws, drawn: DrawnDistances, threshold: float) -> dict[str, Any]:
+    """Try the distance of each first item in turn."""
+    right = np.isfinite(mated.own) & np.isinf(mated.wrong)
+    first = np.where(right, mated.own, mated.wrong)
+    within = max(threshold, drawn.within_p_value(REVIEW_P))
+    for distance in first[(first > threshold) & np.isfinite(first)]:
+        added = (first > threshold) & (first <= distance)
+        gained = (np.count_nonzero(added & right) - np.count_nonzero(added & ~right)) / len(first)
+        if gained >= drawn.fpir(distance) - drawn.fpir(threshold):
+            within = max(within, float(distance))
+    asked = right[(first > threshold) & (first <= within)]
+    return {"within": within, "right": asked.mean() if len(asked) else None, "searches": len(asked)}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_perhaps_reaches_as_far_as_the_first_item_is_right_in_most_searches(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    items = np.repeat(np.arange(60), generator.integers(1, 5, 60))
+    own = generator.normal(0.7 + 0.1 * (seed % 4), 0.3, len(items)).clip(0.01)
+    own[generator.random(len(own)) < 0.1] = np.inf  # items with a single photo
+    source = draws(generator.normal(1.2, 0.2, len(items)).clip(0.01), items, own=own)
+    at_a_draw = float(np.sort(own)[3 + seed])
+    for cap in (np.inf, at_a_draw):
+        point = set_point({OWN: source}, 0.1, items=60, cap=cap)
+        mated = source.where(np.isfinite(own))
+        assert vars(point.perhaps) == pytest.approx(slow_perhaps(mated, drawn_from(source), point.threshold))
+
+
+def test_perhaps_counts_the_unknown_items_between_the_threshold_and_its_limit_alone() -> None:
+    """Of the searches beyond the threshold, 9 of 20 find their item, and 11 of 40 draws come as near."""
+    near = np.where(np.arange(40) < 11, 0.1, np.inf)
+    near[31:] = np.linspace(0.7, 0.79, 9)
+    source = draws(np.linspace(0.6, 1, 40), np.arange(40), own=near)
+    point = set_point({OWN: source}, 0.2, items=40)
+    assert point.rates.fpir > 0.15
+    assert point.perhaps == Perhaps(pytest.approx(0.79), 1, 9)

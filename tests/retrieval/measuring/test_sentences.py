@@ -1,0 +1,3 @@
+"""Sentences on points and on promises."""
+
+from __future__ import annotations
