@@ -14,35 +14,34 @@ import pytest
 from click.testing import CliRunner
 
 from index.database import POINT
+from index.errors import GalleryCorrupt
 from index.files import load_arrays
 from index.gallery import Gallery
-from index.photos import NONE
-from index.search.item_search import ItemSearch
-from index.search.leave_one_out import DRAWS
 from retrieval.bundle.bundle import CALIBRATION, FITTED, Bundle, CalibrationSet
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
-from retrieval.errors import CalibrationError, DataError, GalleryCorrupt
-from retrieval.galleries.kept import read_queries
-from retrieval.galleries.measured import changed_share, gallery_draws, measure_gallery, remeasure
+from retrieval.errors import CalibrationError, DataError
+from retrieval.galleries import points
+from retrieval.galleries.kept import Kept, pack_draws, read_draws, read_queries
+from retrieval.galleries.measured import changed_share, draw_gallery, measure_gallery, remeasure
 from retrieval.galleries.points import as_served, pack_points, read_points, served_point, stored_point
 from retrieval.indexing.pipeline import IndexReport, index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.measuring.drawing import Drawing
 from retrieval.measuring.draws import LABELLED, OWN, PROBE, REFERENCE, AllDraws, Probes
 from retrieval.measuring.fpir import DrawnDistances
-from retrieval.measuring.measure import measure
-from retrieval.measuring.point import CERTIFIED, ESTIMATED, Point
+from retrieval.measuring.point import CERTIFIED, ESTIMATED, GALLERY, Point, Rates
 from retrieval.measuring.rates import VersionRates
-from retrieval.measuring.sentences import changed_answers, changes, warning_of
+from retrieval.measuring.sentences import Change, warning_of
 from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever
 
 from ...world import DIM, draw, encode, make_bundle, pack_calibration, write_folder
+from .version_020 import pack_draws_020
 
-TARGET = Point(0.5, "estimated", 0.2, {"fpir": 0.05})
+TARGET = Point(0.5, "estimated", 0.2, rates=Rates(fpir=0.05))
 
 
 def bundle_of(folder: Path, *items: str, name: str = "bundle", point: Point = TARGET) -> Bundle:
@@ -66,12 +65,14 @@ def test_indexing_sets_a_threshold_in_the_gallery_and_searches_use_it(tmp_path: 
     assert report.point is not None
     assert report.point.threshold != bundle.threshold
     assert report.rates is not None
-    assert report.rates.fpir(report.point.threshold) == report.point.evidence["fpir"] <= 0.2
+    assert report.rates.fpir(report.point.threshold) == report.point.rates.fpir <= 0.2
     with Retriever.open(bundle.path, tmp_path / "g") as retriever:
         found = retriever.search(encode(draw(3, 9)))
         assert (found.threshold, found.threshold_status) == (report.point.threshold, "estimated")
         assert found.matches[0].item_id == "item-03"
-        assert found.matches[0].p_value == retriever.rates().p_value(found.matches[0].distance)  # type: ignore[union-attr]
+        rates = retriever.gallery_point.rates()
+        assert rates is not None
+        assert found.matches[0].p_value == rates.p_values(np.array([found.matches[0].distance]))[0]
         assert found.matches[0].p_value == pytest.approx(1 / 31)
         stranger = retriever.search(encode(draw(77, 1)))
         assert stranger.nearest is not None
@@ -85,14 +86,14 @@ def test_items_that_the_model_was_fitted_on_set_no_threshold(tmp_path: Path) -> 
     assert report.point is None
     assert "15 items" in report.unanchored
     with Gallery.open(tmp_path / "g") as gallery:
-        assert AllDraws.read(gallery) is None
-        draws = gallery_draws(fitted, gallery)
+        assert read_draws(gallery) is None
+        draws = draw_gallery(fitted, gallery)[1]
         assert set(draws.sources[OWN].items) == {f"item-{i:02d}" for i in range(15, 30)}
         assert len(draws.fitted) == 15
-        proposed = measure_gallery(fitted, gallery)
-        assert (proposed.summary(), proposed.is_news) == ("", False)
+        measurement = measure_gallery(fitted, gallery, rule="set")
+        assert (measurement.summary(), measurement.is_news) == ("", False)
         with pytest.raises(CalibrationError, match="15 items"):
-            _ = proposed.after
+            _ = measurement.after
     with Retriever.open(fitted.path, tmp_path / "g") as retriever:
         found = retriever.search(encode(draw(3, 9)))
         assert (found.threshold, found.threshold_status, found.nearest.p_value) == (0.5, "unanchored", None)  # type: ignore[union-attr]
@@ -103,7 +104,7 @@ def test_no_photo_is_looked_at_if_the_model_was_fitted_on_none(tmp_path: Path, m
     fill(bundle, tmp_path, range(25))
     with Gallery.open(tmp_path / "g") as gallery:
         monkeypatch.setattr(gallery, "values", lambda *_: pytest.fail("the hashes of all photos were read"))
-        draws = gallery_draws(bundle, gallery)
+        draws = draw_gallery(bundle, gallery)[1]
     assert (draws.fitted, len(set(draws.sources[OWN].items))) == (frozenset(), 25)
 
 
@@ -111,7 +112,7 @@ def test_a_single_item_that_the_model_was_fitted_on_makes_no_draws(tmp_path: Pat
     fitted = bundle_of(tmp_path, "item-03")
     fill(fitted, tmp_path, range(25))
     with Gallery.open(tmp_path / "g") as gallery:
-        draws = gallery_draws(fitted, gallery)
+        draws = draw_gallery(fitted, gallery)[1]
     assert set(draws.sources[OWN].items) == {f"item-{i:02d}" for i in range(25)} - {"item-03"}
     assert draws.fitted == {"item-03"}
 
@@ -123,7 +124,7 @@ def test_calibration_photos_of_the_bundle_are_searched_in_the_gallery(tmp_path: 
     bundle = make_bundle(tmp_path, point=TARGET, files=files)
     fill(bundle, tmp_path, range(25))
     with Gallery.open(tmp_path / "g") as gallery:
-        sources = gallery_draws(bundle, gallery).sources
+        sources = draw_gallery(bundle, gallery)[1].sources
     drawn = dict(zip(sources[PROBE].ids.tolist(), sources[PROBE].items.tolist(), strict=True))
     assert drawn == {str(number): name for number, name in enumerate(names)}
     assert {name.partition("-")[0] for name in sources[PROBE].nearest_items} == {"item"}
@@ -141,7 +142,7 @@ def test_calibration_items_that_have_another_id_in_the_gallery_are_not_searched_
     with Gallery.open(tmp_path / "g") as gallery:
         vectors = bundle.calibration.gallery.vectors
         gallery.add(["a", "b"], ["renamed", "other-5"], vectors[[3, 5]])  # the second one has the id that it had
-        sources = gallery_draws(bundle, gallery).sources
+        sources = draw_gallery(bundle, gallery)[1].sources
     for source in (PROBE, REFERENCE):
         assert set(sources[source].items) == set(names) - {"other-3"}
 
@@ -158,12 +159,12 @@ def test_items_of_one_group_of_a_gallery_count_as_one(
     listed = [replace(photo, group=group_of.get(photo.item_id, "")) for photo in photos]
     index_catalogue(bundle, listed, tmp_path / "g", progress=False)
     with Gallery.open(tmp_path / "g", read_only=True) as gallery:
-        drawn = gallery_draws(bundle, gallery).sources[OWN]
+        drawn = draw_gallery(bundle, gallery)[1].sources[OWN]
         assert len(set(drawn.items)) == 40
         assert len(set(drawn.groups)) == independent
-        proposal = measure_gallery(bundle, gallery, target_fpir=0.2)
-    assert (proposal.point.status if proposal.point else "") == status
-    assert ("items of one group count as one" in proposal.why_not) == (not status)
+        measurement = measure_gallery(bundle, gallery, rule="set", target_fpir=0.2)
+    assert (measurement.point.status if measurement.point else "") == status
+    assert ("items of one group count as one" in measurement.measured.why) == (not status)
 
 
 def test_draws_that_version_0_2_0_kept_have_the_groups_of_the_gallery(tmp_path: Path) -> None:
@@ -172,20 +173,12 @@ def test_draws_that_version_0_2_0_kept_have_the_groups_of_the_gallery(tmp_path: 
     rows = [replace(photo, group="twins" if photo.item_id in ("item-07", "item-19") else "") for photo in photos]
     index_catalogue(bundle, rows, tmp_path / "g", progress=False)
     with Gallery.open(tmp_path / "g") as gallery:
-        kept = gallery.kept(DRAWS)
-        assert kept is not None
-        now, arrays = AllDraws.read(gallery), load_arrays(kept)
-        file = io.BytesIO()
-        later = ("/groups", "/rivals", "/without")
-        np.savez(file, **{name: values for name, values in arrays.items() if not name.endswith(later)})
-        gallery.keep({DRAWS: file.getvalue()}, "as before")
-        then = AllDraws.read(gallery)
+        now = read_draws(gallery)
         assert now is not None
+        gallery.keep({Kept.DRAWS: pack_draws_020(now, gallery)}, "as before")
+        then = read_draws(gallery)
         assert then is not None
-        gallery.keep({DRAWS: then.pack()}, "as in a copy")
-        copied = AllDraws.read(gallery)
-        assert copied is not None
-        assert (now.is_old, then.is_old, copied.is_old) == (False, True, True)
+        assert (now.has_rivals, then.has_rivals, then.mark) == (True, False, now.mark)
         assert changed_share(bundle, gallery) == 1.0
         measured = remeasure(bundle, gallery)
         assert measured.is_new
@@ -194,7 +187,9 @@ def test_draws_that_version_0_2_0_kept_have_the_groups_of_the_gallery(tmp_path: 
     assert set(now.sources) == set(then.sources) > {OWN}
     for source, draws in now.sources.items():
         assert (len(set(draws.items)) - len(set(draws.groups)) == 1) == bool(len(draws))
-        assert then.sources[source].groups.tolist() == draws.groups.tolist()
+        old = then.sources[source].arrays()
+        for name, values in draws.arrays().items():
+            assert name in ("rivals", "without") or np.array_equal(old[name], values), name
 
 
 def test_calibration_photos_count_by_the_groups_of_the_run_s_catalogue(tmp_path: Path) -> None:
@@ -207,7 +202,7 @@ def test_calibration_photos_count_by_the_groups_of_the_run_s_catalogue(tmp_path:
     bundle = make_bundle(tmp_path, point=TARGET, files=files)
     fill(bundle, tmp_path, range(30))
     with Gallery.open(tmp_path / "g", read_only=True) as gallery:
-        sources = gallery_draws(bundle, gallery).sources
+        sources = draw_gallery(bundle, gallery)[1].sources
     for source in (PROBE, REFERENCE):
         assert len(set(sources[source].items)) == 24
         assert len(set(sources[source].groups)) == 20
@@ -224,12 +219,11 @@ def test_folders_of_a_catalogue_are_no_groups_and_labelled_photos_have_the_group
     moved = [replace(photo, item_id=f"fruit/{photo.item_id}", group="fruit") for photo in photos]
     index_catalogue(bundle, moved, tmp_path / "g", progress=False)
     with Gallery.open(tmp_path / "g", read_only=True) as gallery:
-        drawer = Drawing(ItemSearch(gallery.snapshot(), bundle.item_distance))
-        assert len(set(drawer.own().groups)) == 24
+        drawing = Drawing(gallery.snapshot(), bundle.item_distance)
+        assert len(set(drawing.own().groups)) == 24
         asked = Probes(np.eye(4, DIM, dtype=np.float32), list("abcd"), ["fruit/item-03", "x", "y", "z"])
         asked = replace(asked, groups=["fruit", "family", "family", ""])
-        numbers = [gallery.item_numbers(["fruit/item-03"])["fruit/item-03"], NONE, NONE, NONE]
-        draws = drawer.probes(asked, numbers=numbers)
+        draws = drawing.probes(asked)
     found = dict(zip(draws.items.tolist(), draws.groups.tolist(), strict=True))
     assert (found["fruit/item-03"], found["z"]) == ("fruit/item-03", "z")
     assert found["x"] == found["y"] not in ("x", "y", "family")
@@ -243,7 +237,7 @@ def test_a_group_is_no_item_of_its_name_and_its_name_may_be_long(tmp_path: Path)
     rows = [replace(photo, group=group_of.get(photo.item_id, "")) for photo in photos]
     index_catalogue(bundle, rows, tmp_path / "g", progress=False)
     with Gallery.open(tmp_path / "g", read_only=True) as gallery:
-        draws = gallery_draws(bundle, gallery).sources[OWN]
+        draws = draw_gallery(bundle, gallery)[1].sources[OWN]
     found = dict(zip(draws.items.tolist(), draws.groups.tolist(), strict=True))
     assert found["item-07"] == found["item-19"] != found["item-03"] == "item-03"
     assert found["item-11"] == found["item-12"] != found["item-07"]
@@ -258,10 +252,9 @@ def test_photos_of_an_item_whose_group_is_in_the_gallery_show_no_unknown_item(tm
     index_catalogue(bundle, rows, tmp_path / "g", progress=False)
     with Gallery.open(tmp_path / "g", read_only=True) as gallery:
         now = gallery.snapshot()
-        (near,) = (place for place in range(len(now.seqs)) if now.photo(place)[0] == "item-07/1.png")
-        vectors = np.repeat(now.vectors(np.array([near])), 3, axis=0)
+        vectors = np.repeat(now.vectors(now.positions(["item-07/1.png"])), 3, axis=0)
         probes = Probes(vectors, ["a", "b", "c"], ["x", "y", "z"], groups=["twins", "others", ""])
-        draws = Drawing(ItemSearch(now, bundle.item_distance)).probes(probes, numbers=[NONE] * 3)
+        draws = Drawing(now, bundle.item_distance).probes(probes)
     assert dict(zip(draws.ids.tolist(), np.isinf(draws.distances).tolist(), strict=True)) == {
         "a": True,
         "b": False,
@@ -289,16 +282,16 @@ def test_a_threshold_whose_observed_rate_alone_keeps_the_target_is_tightened(tmp
     set_point = fill(bundle, tmp_path, range(30)).point
     assert set_point is not None
     with Gallery.open(tmp_path / "g") as gallery:
-        drawn = VersionRates.of(gallery_draws(bundle, gallery), set_point).drawn  # type: ignore[union-attr]
+        drawn = VersionRates.of(draw_gallery(bundle, gallery)[1], set_point).drawn  # type: ignore[union-attr]
         threshold = drawn.at_share(0.2)
         assert drawn.fpir(threshold) <= 0.2 < drawn.expected(threshold)
         loose = replace(set_point, threshold=threshold)
         gallery.keep({POINT: pack_points(None, bundle, loose)}, "calibrate")
-        found = measure(bundle, gallery)
+        found = measure_gallery(bundle, gallery, rule="tighten")
         assert found.before == loose
         assert found.after.threshold < threshold
         assert drawn.expected(found.after.threshold) <= 0.2 + 1e-9
-        assert measure(bundle, gallery, tighten=False).after == loose
+        assert measure_gallery(bundle, gallery, rule="keep").after == loose
 
 
 def test_a_fitted_photo_under_another_item_id_makes_its_item_fitted(tmp_path: Path) -> None:
@@ -308,7 +301,7 @@ def test_a_fitted_photo_under_another_item_id_makes_its_item_fitted(tmp_path: Pa
     bundle = make_bundle(tmp_path, point=TARGET, files=files)
     index_catalogue(bundle, read_catalogue(photos), tmp_path / "g", progress=False)
     with Gallery.open(tmp_path / "g") as gallery:
-        kept = AllDraws.read(gallery)
+        kept = read_draws(gallery)
         assert kept is not None
         assert kept.fitted == {"item-03"}
 
@@ -319,12 +312,12 @@ def test_a_photo_saved_again_under_another_item_leaves_the_draws(tmp_path: Path)
     path = tmp_path / "again.jpg"
     draw(3, 0).resize((90, 90)).save(path, quality=60)
     with Gallery.open(tmp_path / "g") as gallery:
-        before = gallery_draws(bundle, gallery).sources[OWN]
-        assert (before.duplicates == NONE).all()
+        before = draw_gallery(bundle, gallery)[1].sources[OWN]
+        assert not before.is_copied.any()
         copy = Photo("copy", path, "second-id")
         write_batch(gallery, embed_batch(bundle.embedder(), [copy], {}))
-        after = gallery_draws(bundle, gallery).sources[OWN]
-    assert "copy" in after.ids[after.duplicates != NONE]
+        after = draw_gallery(bundle, gallery)[1].sources[OWN]
+    assert "copy" in after.ids[after.is_copied]
     assert after.nearest_items[after.ids == "copy"] != "item-03"
     assert {"copy", *before.ids} == set(after.ids)
 
@@ -333,7 +326,7 @@ def test_a_bundle_that_does_not_say_what_it_was_fitted_on_sets_none(tmp_path: Pa
     bundle = make_bundle(tmp_path, name="old")
     assert fill(bundle, tmp_path, range(30)).point is None
     with Gallery.open(tmp_path / "g") as gallery:
-        assert len(gallery_draws(bundle, gallery).sources.get(OWN, ())) == 0
+        assert len(draw_gallery(bundle, gallery)[1].sources.get(OWN, ())) == 0
 
 
 def test_the_point_of_another_bundle_does_not_serve(tmp_path: Path) -> None:
@@ -367,7 +360,7 @@ def test_a_gallery_keeps_the_points_of_several_bundles(tmp_path: Path) -> None:
     fill(first, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
         before = stored_point(gallery.kept(POINT), first)
-        measure_gallery(other, gallery).write(gallery)
+        measure_gallery(other, gallery, rule="set").write(gallery)
         assert stored_point(gallery.kept(POINT), first) == before
         assert stored_point(gallery.kept(POINT), other).target_fpir == 0.4  # type: ignore[union-attr]
         kept = read_points(gallery.kept(POINT))
@@ -394,10 +387,10 @@ def test_a_restored_backup_answers_like_the_original(tmp_path: Path, changed: in
     told = run(["gallery", "import", str(tmp_path / "backup"), str(tmp_path / "copy")]).output
     assert told == f"Wrote {tmp_path / 'copy'}: {88 + changed} photos, with their threshold.\n"
     with Gallery.open(tmp_path / "g") as one, Gallery.open(tmp_path / "copy") as other:
-        mine, theirs = (AllDraws.read(each) for each in (one, other))
+        mine, theirs = (read_draws(each) for each in (one, other))
         assert mine is not None
         assert theirs is not None
-        assert mine.changed(one) == theirs.changed(other) == changed
+        assert one.snapshot().changes_since(mine.mark) == other.snapshot().changes_since(theirs.mark) == changed
         for source, draws in mine.sources.items():
             copied = theirs.sources[source]
             assert all(np.array_equal(values, copied.arrays()[name]) for name, values in draws.arrays().items())
@@ -420,10 +413,10 @@ def test_index_after_another_export_of_the_same_model_keeps_a_threshold_that_kee
     assert len({first.bundle_id, again.bundle_id, laxer.bundle_id}) == 3
     with Gallery.open(tmp_path / "g") as gallery:
         gallery.keep({POINT: pack_points(None, first, replace(before, threshold=before.threshold / 2))}, "calibrate")
-        assert measure(again, gallery).point == replace(before, threshold=before.threshold / 2)
-        assert measure(laxer, gallery).point.threshold > before.threshold  # type: ignore[union-attr]
+        assert measure_gallery(again, gallery, rule="tighten").point == replace(before, threshold=before.threshold / 2)
+        assert measure_gallery(laxer, gallery, rule="tighten").point.threshold > before.threshold  # type: ignore[union-attr]
         gallery.keep({POINT: pack_points(None, first, replace(before, threshold=9.0))}, "calibrate")
-        assert measure(again, gallery).point.threshold == before.threshold  # type: ignore[union-attr]
+        assert measure_gallery(again, gallery, rule="tighten").point.threshold == before.threshold  # type: ignore[union-attr]
     run = CliRunner().invoke(
         group, ["index", str(again.path), str(tmp_path / "photos-0-30"), "-o", str(tmp_path / "g")]
     )
@@ -439,8 +432,8 @@ def test_rates_told_after_a_rollback_to_another_bundle_are_of_the_gallery_as_it_
     assert threshold_of(report.point) == threshold_of(before)
     assert report.rates is not None
     assert report.point is not None
-    told = report.point.evidence
-    assert (told["gallery_items"], told["fpir_expected"]) == (60, report.rates.expected(report.point.threshold))
+    expected = report.rates.expected(report.point.threshold)
+    assert (report.point.basis.gallery_items, report.point.rates.fpir_expected) == (60, expected)
 
 
 def test_index_that_keeps_a_threshold_tells_its_rate_in_the_gallery_as_it_is_now(tmp_path: Path) -> None:
@@ -454,7 +447,7 @@ def test_index_that_keeps_a_threshold_tells_its_rate_in_the_gallery_as_it_is_now
         rates = as_served(set_then, gallery, bundle.draws_id)[1]
     assert rates is not None
     rate = f"{rates.expected(set_then.threshold):.1%}"
-    assert rate != f"{set_then.evidence['fpir_expected']:.1%}"
+    assert rate != f"{set_then.rates.fpir_expected:.1%}"
     assert "(unchanged)" in told
     assert f"An unknown item now returns a match in {rate} of searches" in told
     assert "estimated from 30 items" not in told
@@ -472,12 +465,13 @@ def test_a_certified_threshold_of_another_export_stays_certified_if_it_is_exactl
     first, again = bundle_of(tmp_path), bundle_of(tmp_path, name="again", point=replace(TARGET, threshold=0.9))
     fill(first, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
-        proposed = measure_gallery(first, gallery, certify=True)
-        proposed.write(gallery)
-        certified = proposed.after
+        measurement = measure_gallery(first, gallery, rule="set", certify=True)
+        measurement.write(gallery)
+        certified = measurement.after
         assert certified.status == "certified"
-        assert measure(again, gallery, cap=certified.threshold).after == certified
-        less = measure(again, gallery, cap=float(np.nextafter(certified.threshold, 0))).after
+        assert measure_gallery(again, gallery, rule="tighten", cap=certified.threshold).after == certified
+        cap = float(np.nextafter(certified.threshold, 0))
+        less = measure_gallery(again, gallery, rule="tighten", cap=cap).after
         assert less.threshold < certified.threshold
 
 
@@ -493,19 +487,19 @@ def test_labelled_queries_are_measured_kept_and_used_again(tmp_path: Path) -> No
             draw(item, 11).save(tmp_path / "queries" / f"{item}.png")
             writer.writerow([f"queries/{item}.png", f"item-{item:02d}"])
     with Gallery.open(tmp_path / "g") as gallery:
-        proposal = measure_gallery(bundle, gallery, photos=read_catalogue(table))
-        point = proposal.point
+        measurement = measure_gallery(bundle, gallery, rule="set", photos=read_catalogue(table))
+        point = measurement.point
         assert point is not None
-        assert (point.evidence["sources"], point.evidence["tpir_of"]) == ({OWN: 40, LABELLED: 30}, "labelled queries")
+        assert (point.basis.sources, point.rates.tpir_of) == ({OWN: 40, LABELLED: 30}, "labelled queries")
         assert read_queries(gallery) is None
-        proposal.write(gallery)
+        measurement.write(gallery)
         assert len(read_queries(gallery).ids) == 30  # type: ignore[union-attr]
-        again = measure_gallery(bundle, gallery).point
+        again = measure_gallery(bundle, gallery, rule="set").point
         assert again is not None
-        assert (again.threshold, again.evidence["sources"]) == (point.threshold, point.evidence["sources"])
+        assert (again.threshold, again.basis.sources) == (point.threshold, point.basis.sources)
         rates = as_served(point, gallery, bundle.draws_id)[1]
         assert rates is not None
-        assert rates.fpir(point.threshold) == point.evidence["fpir"]
+        assert rates.fpir(point.threshold) == point.rates.fpir
 
 
 def test_labelled_photos_that_are_in_the_gallery_and_copies_are_left_out(tmp_path: Path) -> None:
@@ -517,15 +511,15 @@ def test_labelled_photos_that_are_in_the_gallery_and_copies_are_left_out(tmp_pat
     again = next((queries / "item-07").iterdir())
     shutil.copy(again, queries / "item-07" / "~again.jpg")
     with Gallery.open(tmp_path / "g") as gallery:
-        proposal = measure_gallery(bundle, gallery, photos=read_catalogue(queries))
-        assert proposal.refused == [
+        measurement = measure_gallery(bundle, gallery, rule="set", photos=read_catalogue(queries))
+        assert measurement.refused == [
             ("item-03/copy.jpg", "the photo is in the gallery, so it would find itself"),
             ("item-07/~again.jpg", f"it is the same photo as item-07/{again.name}"),
         ]
-        assert proposal.labelled is not None
-        assert len(proposal.labelled.ids) == 30
+        assert measurement.labelled is not None
+        assert len(measurement.labelled.ids) == 30
         with pytest.raises(DataError, match=r"none of the labelled photos can be used.* it would find itself"):
-            measure_gallery(bundle, gallery, photos=read_catalogue(tmp_path / "photos-0-30"))
+            measure_gallery(bundle, gallery, rule="set", photos=read_catalogue(tmp_path / "photos-0-30"))
 
 
 def test_the_command_says_what_would_change_and_writes_it(tmp_path: Path) -> None:
@@ -555,27 +549,25 @@ def test_stored_searches_that_change_are_listed(tmp_path: Path) -> None:
     fill(bundle, tmp_path, range(30))
     queries = write_folder(tmp_path / "queries", items=range(30), photos=range(11, 12))
     with Gallery.open(tmp_path / "g") as gallery:
-        proposal = measure_gallery(bundle, gallery, photos=read_catalogue(queries))
+        measurement = measure_gallery(bundle, gallery, rule="set", photos=read_catalogue(queries))
         with Retriever(bundle, gallery) as retriever:
             nearest = {photo.photo_id: retriever.search(photo.read()).nearest for photo in read_catalogue(queries)}
     old, new = (float(np.quantile([found.distance for found in nearest.values()], share)) for share in (0.7, 0.3))
-    assert proposal.point is not None
-    assert proposal.before is not None
-    moved = replace(
-        proposal, served=replace(proposal.served, threshold=old), point=replace(proposal.point, threshold=new)
-    )
+    served, after = (replace(measurement.after, threshold=threshold) for threshold in (old, new))
+    moved = Change(served, after, measurement.draws)
     expected = {
         f"{name} no longer finds {found.item_id}, at distance {found.distance:.4f}"
         for name, found in nearest.items()
         if new < found.distance <= old
     }
     assert len(expected) == 12
-    ((kind, searched, lines),) = changed_answers(moved)
+    ((kind, searched, lines),) = moved.answers()
     assert (kind, searched, set(lines)) == ("labelled queries", 30, expected)
-    assert changes(moved)[-1] == "Answers that change: 12 of 30 labelled queries."
-    almost = replace(moved, point=replace(proposal.point, threshold=old - 1e-7))
-    assert changes(almost)[0] == f"The threshold stays at {old:.4f}."
-    assert changed_answers(replace(proposal, point=proposal.before))[0][2] == []
+    assert moved.lines()[-1] == "Answers that change: 12 of 30 labelled queries."
+    almost = replace(moved, after=replace(after, threshold=old - 1e-7))
+    assert almost.lines()[0] == f"The threshold stays at {old:.4f}."
+    assert measurement.before is not None
+    assert replace(measurement.change, after=measurement.before).answers()[0][2] == []
 
 
 def test_a_change_between_a_search_and_its_rates_takes_nothing_from_the_answer(
@@ -583,7 +575,7 @@ def test_a_change_between_a_search_and_its_rates_takes_nothing_from_the_answer(
 ) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
-    read, changes = AllDraws.read, iter(range(1000))
+    read, changes = points.read_draws, iter(range(1000))
     photo, boxes = encode(draw(3, 9)), [(0, 0, 40, 40), (4, 4, 40, 40)]
     with Retriever.open(bundle.path, tmp_path / "g") as retriever, Gallery.open(tmp_path / "g") as writer:
 
@@ -595,7 +587,7 @@ def test_a_change_between_a_search_and_its_rates_takes_nothing_from_the_answer(
         asked = (lambda: [retriever.search(photo)], lambda: retriever.search_boxes(photo, boxes))
         before = [[(a.decision, a.matches, a.review) for a in ask()] for ask in asked]
         assert before[0][0][1][0].p_value is not None
-        monkeypatch.setattr(AllDraws, "read", staticmethod(changed))
+        monkeypatch.setattr(points, "read_draws", changed)
         for ask, expected in zip(asked, before, strict=True):
             writer.declare({f"c{writer.version}": "text"})  # the first search of a version reads its rates
             assert [(a.decision, a.matches, a.review) for a in ask()] == expected
@@ -615,10 +607,10 @@ def test_a_removal_without_the_bundle_leaves_the_rates_unknown(tmp_path: Path) -
     with Retriever.open(bundle.path, tmp_path / "g") as retriever:
         with Gallery.open(tmp_path / "g") as gallery:
             gallery.remove(item_ids=["item-03"])
-        assert retriever.rates() is None
+        assert retriever.gallery_point.rates() is None
     fill(bundle, tmp_path, range(30, 31))  # measures them again
     with Retriever.open(bundle.path, tmp_path / "g") as retriever:
-        assert retriever.rates() is not None
+        assert retriever.gallery_point.rates() is not None
 
 
 def test_draws_of_another_bundle_tell_nothing(tmp_path: Path) -> None:
@@ -627,7 +619,7 @@ def test_draws_of_another_bundle_tell_nothing(tmp_path: Path) -> None:
     with Gallery.open(tmp_path / "g") as gallery:
         point = stored_point(gallery.kept(POINT), bundle)
         assert point is not None
-        gallery.keep({DRAWS: gallery_draws(other, gallery).pack()}, "measure")
+        gallery.keep({Kept.DRAWS: pack_draws(draw_gallery(other, gallery)[1])}, "measure")
         assert as_served(point, gallery, bundle.draws_id)[1] is None
 
 
@@ -635,13 +627,13 @@ def test_damaged_draws_are_made_again(tmp_path: Path) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
-        gallery._database._connection.execute("UPDATE kept SET content = 'x' WHERE name = ?", (DRAWS,))
-        assert AllDraws.read(gallery) is None
+        gallery._database._connection.execute("UPDATE kept SET content = 'x' WHERE name = ?", (Kept.DRAWS,))
+        assert read_draws(gallery) is None
         assert gallery.verify() != []
     with Retriever.open(bundle.path, tmp_path / "g") as retriever:
         assert retriever.search(encode(draw(3, 9))).matches[0].p_value is None
     with Gallery.open(tmp_path / "g") as gallery:
-        measure_gallery(bundle, gallery).write(gallery)
+        measure_gallery(bundle, gallery, rule="set").write(gallery)
         assert gallery.verify() == []
 
 
@@ -653,7 +645,7 @@ def test_labelled_photos_of_items_that_are_not_there_are_refused(tmp_path: Path)
         Gallery.open(tmp_path / "g") as gallery,
         pytest.raises(DataError, match="not have, of 10 in all: item-50, item-51,"),
     ):
-        measure_gallery(bundle, gallery, photos=read_catalogue(strangers))
+        measure_gallery(bundle, gallery, rule="set", photos=read_catalogue(strangers))
 
 
 def test_labelled_queries_of_fitted_items_set_no_threshold(tmp_path: Path) -> None:
@@ -661,9 +653,9 @@ def test_labelled_queries_of_fitted_items_set_no_threshold(tmp_path: Path) -> No
     fill(bundle, tmp_path, range(30))
     queries = write_folder(tmp_path / "queries", items=range(30), photos=range(5, 6))
     with Gallery.open(tmp_path / "g") as gallery:
-        anchored = measure_gallery(bundle, gallery, photos=read_catalogue(queries))
+        anchored = measure_gallery(bundle, gallery, rule="set", photos=read_catalogue(queries))
         assert anchored.point is None
-        assert "0 items" in anchored.why_not
+        assert "0 items" in anchored.measured.why
 
 
 def test_gallery_info_tells_what_the_threshold_does_now(tmp_path: Path) -> None:
@@ -675,7 +667,7 @@ def test_gallery_info_tells_what_the_threshold_does_now(tmp_path: Path) -> None:
     assert point is not None
     told = CliRunner().invoke(group, words, catch_exceptions=False).output
     assert f"Threshold {point.threshold:.4f}" in told
-    assert f"{point.evidence['fpir_expected']:.1%} of searches (at most {point.evidence['fpir_upper']:.1%}" in told
+    assert f"{point.rates.fpir_expected:.1%} of searches (at most {point.rates.fpir_upper:.1%}" in told
     with Gallery.open(tmp_path / "g") as gallery:
         gallery.remove(item_ids=["item-03"])
     assert "was not measured" in CliRunner().invoke(group, words, catch_exceptions=False).output
@@ -703,16 +695,15 @@ def test_added_photos_that_keep_the_promise_leave_the_threshold(tmp_path: Path) 
     assert report.rates is not None
     with Gallery.open(tmp_path / "g") as gallery:
         assert [change.action for change in gallery.changes(2)] == ["measure the threshold", "add"]
-        told = measure_gallery(
-            bundle, gallery
-        ).after.evidence  # what another threshold of these draws would tell of rates
-        assert report.point.evidence["gallery_items"] == told["gallery_items"] == 32  # type: ignore[union-attr]
-        assert report.point.evidence["queries"] == told["queries"] == 3 * 32  # type: ignore[union-attr]
-        assert report.point.evidence["fpir"] == report.rates.fpir(report.point.threshold)  # type: ignore[union-attr]
-        kept = measure(bundle, gallery)
+        new = measure_gallery(bundle, gallery, rule="set").after  # another threshold of these draws tells of rates
+        assert report.point is not None
+        assert report.point.basis.gallery_items == new.basis.gallery_items == 32
+        assert report.point.rates.queries == new.rates.queries == 3 * 32
+        assert report.point.rates.fpir == report.rates.fpir(report.point.threshold)
+        kept = measure_gallery(bundle, gallery, rule="tighten")
         assert (kept.summary(), kept.is_new) == ("", False)
         gallery.remove(photo_ids=[photo_id for photo_id, _, _ in gallery.photos()][:1])
-        assert measure(bundle, gallery).is_new
+        assert measure_gallery(bundle, gallery, rule="tighten").is_new
 
 
 def test_a_broken_promise_is_told_by_index_and_tightened_by_measuring_and_never_loosened(tmp_path: Path) -> None:
@@ -734,9 +725,9 @@ def test_a_broken_promise_is_told_by_index_and_tightened_by_measuring_and_never_
         assert tight is not None
         assert tight.threshold < first.threshold
         assert f"from {first.threshold:.4f} to {tight.threshold:.4f}" in found.summary()
-        assert found.rates is not None
-        assert not found.rates.broken(tight)
-        assert tight.evidence["gallery_version"] == version - 1
+        assert found.measured.rates is not None
+        assert not found.measured.rates.broken(tight)
+        assert tight.basis.gallery_version == version - 1
         gallery.remove(item_ids=[f"item-{i:02d}" for i in range(30, 90)])
         version = gallery.version
         again = remeasure(bundle, gallery)
@@ -750,7 +741,7 @@ def test_a_certified_threshold_is_tightened_even_if_too_few_items_are_left_to_ce
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
-        certified = Point(1.9, "certified", 0.05, {"anchored": True})
+        certified = Point(1.9, "certified", 0.05, GALLERY)
         gallery.keep({POINT: pack_points(None, bundle, certified)}, "calibrate")
         gallery.remove(item_ids=["item-00"])
         point = remeasure(bundle, gallery).after
@@ -761,7 +752,7 @@ def test_a_certified_threshold_is_tightened_even_if_too_few_items_are_left_to_ce
         assert point.target_fpir == 0.05
         rates = as_served(point, gallery, bundle.draws_id)[1]
         assert rates is not None
-        assert point.evidence["fpir_expected"] <= max(0.05, rates.drawn.smallest_target) + 1e-9
+        assert point.rates.fpir_expected <= max(0.05, rates.drawn.smallest_target) + 1e-9
         assert remeasure(bundle, gallery).after == point  # nothing stricter is supported
 
 
@@ -778,15 +769,15 @@ def test_a_gallery_that_shrinks_below_the_least_number_of_items_only_ranks_until
             gallery.remove(item_ids=[f"item-{i:02d}" for i in range(5, 30)])
             for measured in (False, True):  # draws of before, and of the five items
                 assert {retriever.search(each).decision for each in (photo, stranger)} == {"ranked"}
-                assert "fewer than 20 items can show" in retriever.warning()
-                assert not retriever.unmeasured
+                assert "fewer than 20 items can show" in retriever.gallery_point.warning()
+                assert not retriever.gallery_point.unmeasured
                 if not measured:
                     assert remeasure(bundle, gallery).summary() == ""
         photos = read_catalogue(tmp_path / "photos-0-30")
         index_catalogue(bundle, photos, tmp_path / "g", progress=False)
         assert retriever.search(photo).decision == "match"
         assert threshold_of(retriever.point) == threshold_of(point)
-        assert retriever.point.evidence["tpir"] == point.evidence["tpir"]
+        assert retriever.point.rates.tpir == point.rates.tpir
 
 
 def test_a_gallery_of_one_group_ranks_before_it_is_measured_again(tmp_path: Path) -> None:
@@ -797,7 +788,7 @@ def test_a_gallery_of_one_group_ranks_before_it_is_measured_again(tmp_path: Path
     index_catalogue(bundle, rows, tmp_path / "g", progress=False)
     with Retriever.open(bundle.path, tmp_path / "g") as retriever, Gallery.open(tmp_path / "g") as gallery:
         assert retriever.search(encode(draw(9, 9))).decision != "ranked"
-        assert retriever.point.evidence["items_drawn"] == 23
+        assert retriever.point.basis.items_drawn == 23
         gallery.remove(item_ids=sorted(ungrouped)[:20])
         assert gallery.items == 25
         assert retriever.search(encode(draw(77, 1))).decision == "ranked"
@@ -807,7 +798,7 @@ def test_nothing_is_certified_in_a_gallery_that_has_changed_since(tmp_path: Path
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     with Retriever.open(bundle.path, tmp_path / "g") as retriever, Gallery.open(tmp_path / "g") as gallery:
-        certified = replace(measure_gallery(bundle, gallery).after, status="certified")
+        certified = replace(measure_gallery(bundle, gallery, rule="set").after, status="certified")
         gallery.keep({POINT: pack_points(None, bundle, certified)}, "calibrate")
         statuses = [retriever.search(encode(draw(3, 9))).threshold_status]
         gallery.remove(item_ids=["item-00"])
@@ -831,9 +822,9 @@ def test_a_point_that_was_set_while_the_gallery_was_measured_is_left_alone(tmp_p
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
-        loose = Point(1.9, "estimated", 0.05, {"anchored": True})
+        loose = Point(1.9, "estimated", 0.05, GALLERY)
         gallery.keep({POINT: pack_points(None, bundle, loose)}, "calibrate")
-        found = measure(bundle, gallery)
+        found = measure_gallery(bundle, gallery, rule="tighten")
         assert found.after != found.before
         asked = pack_points(None, bundle, replace(loose, threshold=0.01))
         gallery.keep({POINT: asked}, "calibrate")
@@ -847,10 +838,10 @@ def test_a_gallery_that_grows_large_enough_gets_a_threshold_below_the_cap(tmp_pa
     photos = read_catalogue(write_folder(tmp_path / "more", items=range(15, 24), photos=range(1)))
     with Gallery.open(tmp_path / "g") as gallery:
         write_batch(gallery, embed_batch(bundle.embedder(), photos, {}))
-        free = measure(bundle, gallery)
+        free = measure_gallery(bundle, gallery, rule="tighten")
         assert free.before is None
         assert free.after.threshold > 0.05
-        found = measure(bundle, gallery, cap=0.05)
+        found = measure_gallery(bundle, gallery, rule="tighten", cap=0.05)
         found.write(gallery)
         capped = found.after
         assert capped.threshold == 0.05
@@ -865,7 +856,7 @@ def test_the_changed_share_counts_photos_since_the_draws(tmp_path: Path) -> None
         gallery.remove(photo_ids=["item-03/0.png"])
         assert changed_share(bundle, gallery) == pytest.approx(1 / 90)
         assert changed_share(other, gallery) == 0
-        gallery.keep({DRAWS: None}, "forget")
+        gallery.keep({Kept.DRAWS: None}, "forget")
         assert changed_share(bundle, gallery) == 1
 
 
@@ -873,7 +864,7 @@ def test_all_of_a_gallery_has_changed_once_its_only_photo_is_removed(tmp_path: P
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(1), photos=range(1))
     with Gallery.open(tmp_path / "g") as gallery:
-        gallery.keep({DRAWS: gallery_draws(bundle, gallery).pack()}, "measure")
+        gallery.keep({Kept.DRAWS: pack_draws(draw_gallery(bundle, gallery)[1])}, "measure")
         assert changed_share(bundle, gallery) == 0
         gallery.remove(item_ids=["item-00"])
         assert changed_share(bundle, gallery) == 1
@@ -883,20 +874,20 @@ def test_rates_hold_for_a_small_change_and_are_unknown_after_a_larger_one(tmp_pa
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(40))
     with Retriever.open(bundle.path, tmp_path / "g") as retriever:
-        before = retriever.rates()
+        before = retriever.gallery_point.rates()
         assert before is not None
         with Gallery.open(tmp_path / "g") as gallery:
             gallery.add(["new"], ["new"], np.eye(48, dtype=np.float32)[:1])  # 1 of 120 photos
-        assert retriever.rates() is not None
+        assert retriever.gallery_point.rates() is not None
         assert retriever.search(encode(draw(3, 9))).matches[0].p_value is not None
         with Gallery.open(tmp_path / "g") as gallery:
             gallery.add(["newer"], ["new"], np.eye(48, dtype=np.float32)[1:2])
-        assert retriever.rates() is None
+        assert retriever.gallery_point.rates() is None
         answer = retriever.search(encode(draw(3, 9)))
         assert (answer.threshold_status, answer.matches[0].p_value) == ("estimated", None)
         with Gallery.open(tmp_path / "g") as gallery:
             remeasure(bundle, gallery)
-        assert retriever.rates() is not None
+        assert retriever.gallery_point.rates() is not None
 
 
 def test_a_promise_is_broken_if_one_source_of_draws_breaks_it(tmp_path: Path) -> None:
@@ -904,7 +895,7 @@ def test_a_promise_is_broken_if_one_source_of_draws_breaks_it(tmp_path: Path) ->
     point = fill(bundle, tmp_path, range(30)).point
     assert point is not None
     with Gallery.open(tmp_path / "g") as gallery:
-        draws = gallery_draws(bundle, gallery)
+        draws = draw_gallery(bundle, gallery)[1]
     own = draws.sources[OWN]
     near = replace(own, distances=np.zeros_like(own.distances))
     for sources, kept in (({OWN: own}, True), ({OWN: own, PROBE: near}, False)):
