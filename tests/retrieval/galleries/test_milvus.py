@@ -21,7 +21,7 @@ from serving.service import Service
 from serving.settings import ServeSettings
 
 from ...world import draw, encode, write_folder
-from .test_gallery_anchor import bundle_of
+from .test_measured import bundle_of
 
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # pymilvus warns of its own dependencies

@@ -22,20 +22,18 @@ from retrieval.catalogue.photos import QUERIES
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import DataError
-from retrieval.galleries.kept import pack_queries, read_queries
+from retrieval.galleries.kept import pack_queries, read_draws, read_queries
 from retrieval.galleries.measured import measure_gallery
 from retrieval.galleries.points import served_point
 from retrieval.indexing.pipeline import index_catalogue
-from retrieval.measuring.draws import LABELLED, OWN, UNKNOWN, AllDraws, Probes
+from retrieval.measuring.draws import LABELLED, OWN, UNKNOWN, Probes
 from retrieval.measuring.labelled import by_source
-from retrieval.measuring.measure import measure
-from retrieval.measuring.point import Point
-from retrieval.measuring.rule import set_threshold
-from retrieval.measuring.sentences import changed_rates, changes
+from retrieval.measuring.point import Basis, Point, Rates
+from tests.retrieval.measuring.samples import set_point
 
 from ...world import draw, make_bundle, write_folder
 
-POINT = Point(0.5, "estimated", 0.2, {"fpir": 0.05})
+POINT = Point(0.5, "estimated", 0.2, rates=Rates(fpir=0.05))
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +91,10 @@ def test_photos_of_one_unknown_item_count_as_one_where_a_group_says_so(made: Bun
     grouped = [replace(photo, group=f"thing {place // 2}") for place, photo in enumerate(unknown)]
     with Gallery.open(made.path.with_name("gallery"), read_only=True) as gallery:
         told = [
-            measure_gallery(made, gallery, photos=[photo for photo in photos if photo.item_id] + some)
+            measure_gallery(made, gallery, rule="set", photos=[photo for photo in photos if photo.item_id] + some)
             for some in (unknown, grouped)
         ]
-        items = [proposal.after.evidence["items_drawn"] for proposal in told]
+        items = [measurement.after.basis.items_drawn for measurement in told]
         kept = SimpleNamespace(kept=lambda _: pack_queries(told[1].labelled, ""))
         read = read_queries(kept)  # type: ignore[arg-type]
     assert len(unknown) == 22
@@ -107,35 +105,35 @@ def test_photos_of_one_unknown_item_count_as_one_where_a_group_says_so(made: Bun
 
 def test_photos_of_unknown_items_measure_the_rate_and_keep_the_target(made: Bundle) -> None:
     with Gallery.open(made.path.with_name("gallery"), read_only=True) as gallery:
-        proposal = measure_gallery(made, gallery, photos=photos_of(made))
-    draws = proposal.draws.sources[UNKNOWN]
+        measurement = measure_gallery(made, gallery, rule="set", photos=photos_of(made))
+    draws = measurement.draws.sources[UNKNOWN]
     assert np.isinf(draws.own).all()
     assert len(draws.ids) == 22
-    unknown = changed_rates(proposal)["unknown"]
-    share = float((draws.distances <= proposal.after.threshold).mean())
+    unknown = measurement.change.rates()["unknown"]
+    share = float((draws.distances <= measurement.after.threshold).mean())
     assert unknown["after"] == pytest.approx(share)
     assert share <= 0.2
+    assert unknown["upper"] is not None
     assert share < unknown["upper"] < 1
-    assert proposal.after.evidence["sources"] == {OWN: 24, LABELLED: 22, UNKNOWN: 22}
-    assert proposal.after.evidence["tpir_of"] == "labelled queries"
+    assert measurement.after.basis.sources == {OWN: 24, LABELLED: 22, UNKNOWN: 22}
+    assert measurement.after.rates.tpir_of == "labelled queries"
 
 
 def test_few_labelled_photos_tell_no_share_of_photos_that_find_their_item(made: Bundle) -> None:
     """The evidence takes them from 20 items on, too: two lines must not tell different shares."""
     with Gallery.open(made.path.with_name("gallery")) as gallery:
-        proposal = measure_gallery(made, gallery)
-    own = proposal.draws.sources[OWN]
+        measurement = measure_gallery(made, gallery, rule="set")
+    own = measurement.draws.sources[OWN]
     few = replace(own.where(np.arange(len(own)) < 3), own=np.full(3, 1.9))
-    with_few = replace(proposal, draws=replace(proposal.draws, sources={**proposal.draws.sources, LABELLED: few}))
-    assert changed_rates(with_few)["tpir"] == changed_rates(proposal)["tpir"]
+    with_few = replace(measurement.draws, sources={**measurement.draws.sources, LABELLED: few})
+    assert replace(measurement.change, draws=with_few).rates()["tpir"] == measurement.change.rates()["tpir"]
 
 
 def test_a_labelled_photo_that_cannot_be_read_is_told_as_that(made: Bundle, tmp_path: Path) -> None:
     first, *others = photos_of(made)
     with Gallery.open(made.path.with_name("gallery"), read_only=True) as gallery:
-        refused = measure_gallery(
-            made, gallery, photos=[replace(first, path=tmp_path / "missing.png"), *others]
-        ).refused
+        labelled = [replace(first, path=tmp_path / "missing.png"), *others]
+        refused = measure_gallery(made, gallery, rule="set", photos=labelled).refused
     assert [(photo_id, "cannot be read" in why) for photo_id, why in refused] == [(first.photo_id, True)]
 
 
@@ -143,21 +141,22 @@ def test_labelled_photos_of_items_that_are_gone_are_left_out(made: Bundle, tmp_p
     """Their items may be there under another id: they show neither how many photos find theirs, nor unknown items."""
     shutil.copytree(made.path.with_name("gallery"), tmp_path / "gallery")
     with Gallery.open(tmp_path / "gallery") as gallery:
-        before = measure_gallery(made, gallery, photos=photos_of(made))
+        before = measure_gallery(made, gallery, rule="set", photos=photos_of(made))
         before.write(gallery)
         renamed = [photo_id for photo_id, *_ in gallery.photos("item-00")]
         gallery.update(renamed, ["new name"] * 2, [{}] * 2)
         gallery.remove(item_ids=["item-01"])
-        after = measure_gallery(made, gallery)
-        again = measure_gallery(made, gallery, photos=photos_of(made))
+        after = measure_gallery(made, gallery, rule="set")
+        again = measure_gallery(made, gallery, rule="set", photos=photos_of(made))
     assert [photo_id for photo_id, _ in again.refused] == ["0.png", "1.png"]
     assert again.refused[0][1].startswith("the gallery has no item item-00: ")
     draws = after.draws.sources
     assert set(draws[LABELLED].items) == {f"item-{item:02d}" for item in range(2, 22)}
     assert not any(item.startswith("item-") for item in draws[UNKNOWN].items)
-    evidence = after.after.evidence
-    assert evidence["sources"][LABELLED] == evidence["items"] == evidence["queries"] == 20
-    assert before.after.evidence["sources"][LABELLED] == 22
+    rates, sources = after.after.rates, after.after.basis.sources
+    assert sources is not None
+    assert sources[LABELLED] == rates.items == rates.queries == 20
+    assert before.after.basis.sources == {OWN: 24, LABELLED: 22, UNKNOWN: 22}
 
 
 def test_labelled_photos_that_the_gallery_got_since_are_left_out(made: Bundle, tmp_path: Path) -> None:
@@ -165,11 +164,11 @@ def test_labelled_photos_that_the_gallery_got_since_are_left_out(made: Bundle, t
     shutil.copytree(made.path.with_name("gallery"), tmp_path / "gallery")
     labelled = photos_of(made)
     with Gallery.open(tmp_path / "gallery") as gallery:
-        measure_gallery(made, gallery, photos=labelled).write(gallery)
+        measure_gallery(made, gallery, rule="set", photos=labelled).write(gallery)
         added = [replace(labelled[0], photo_id="known"), replace(labelled[-1], photo_id="new", item_id="new item")]
     index_catalogue(made, added, tmp_path / "gallery", progress=False)
     with Gallery.open(tmp_path / "gallery", read_only=True) as gallery:
-        draws = measure_gallery(made, gallery).draws.sources
+        draws = measure_gallery(made, gallery, rule="set").draws.sources
     assert (len(draws[LABELLED]), len(draws[UNKNOWN])) == (21, 21)
     assert labelled[0].photo_id not in draws[LABELLED].ids
     assert labelled[-1].photo_id not in draws[UNKNOWN].ids
@@ -184,13 +183,13 @@ def test_labelled_photos_that_the_model_was_fitted_on_are_refused(made: Bundle, 
         with Gallery.open(made.path.with_name("gallery"), read_only=True) as gallery:
             if not usable:
                 with pytest.raises(DataError, match="fitted on all of the labelled photos"):
-                    measure_gallery(bundle, gallery, photos=labelled)
+                    measure_gallery(bundle, gallery, rule="set", photos=labelled)
                 continue
-            proposal = measure_gallery(bundle, gallery, photos=labelled)
-        assert sorted(proposal.refused) == sorted(
+            measurement = measure_gallery(bundle, gallery, rule="set", photos=labelled)
+        assert sorted(measurement.refused) == sorted(
             (photo.photo_id, "the model was fitted on this photo") for photo in labelled[-3:]
         )
-        assert (len(proposal.draws.sources[LABELLED]), len(proposal.draws.sources[UNKNOWN])) == (22, 19)
+        assert (len(measurement.draws.sources[LABELLED]), len(measurement.draws.sources[UNKNOWN])) == (22, 19)
 
 
 def test_a_measurement_begun_before_photos_were_labelled_is_not_kept(made: Bundle, tmp_path: Path) -> None:
@@ -198,26 +197,24 @@ def test_a_measurement_begun_before_photos_were_labelled_is_not_kept(made: Bundl
     shutil.copytree(made.path.with_name("gallery"), tmp_path / "gallery")
     with Gallery.open(tmp_path / "gallery") as gallery:
         gallery.add(["more"], ["item-00"], np.eye(1, made.dim), upsert=True)
-        begun = measure(made, gallery)
-        measure_gallery(made, gallery, photos=photos_of(made)).write(gallery)
+        begun = measure_gallery(made, gallery, rule="tighten")
+        measure_gallery(made, gallery, rule="set", photos=photos_of(made)).write(gallery)
         version = gallery.version
         begun.write(gallery)
         assert gallery.version == version
-        kept = AllDraws.read(gallery)
+        kept = read_draws(gallery)
     assert kept is not None
     assert {LABELLED, UNKNOWN} <= kept.sources.keys()
 
 
 def test_unknown_items_that_come_close_lower_the_threshold(made: Bundle) -> None:
     with Gallery.open(made.path.with_name("gallery"), read_only=True) as gallery:
-        draws = measure_gallery(made, gallery, photos=photos_of(made)).draws.sources
+        draws = measure_gallery(made, gallery, rule="set", photos=photos_of(made)).draws.sources
         near = replace(draws[UNKNOWN], distances=draws[LABELLED].own)  # as close as photos of the items themselves
-        given, strict = (
-            set_threshold({**draws, UNKNOWN: each}, 0.2, gallery_items=24) for each in (draws[UNKNOWN], near)
-        )
+        given, strict = (set_point({**draws, UNKNOWN: each}, 0.2, items=24) for each in (draws[UNKNOWN], near))
     assert strict.threshold < given.threshold
-    assert strict.evidence["fpir_expected"] <= 0.2
-    assert "Unknown items are like the items of this catalogue" in strict.evidence["assumptions"][0]
+    assert strict.rates.fpir_expected <= 0.2
+    assert "Unknown items are like the items of this catalogue" in strict.basis.assumptions[0]
 
 
 def test_the_command_tells_the_rate_writes_a_report_and_keeps_the_queries(made: Bundle, tmp_path: Path) -> None:
@@ -228,7 +225,7 @@ def test_the_command_tells_the_rate_writes_a_report_and_keeps_the_queries(made: 
     assert f"Wrote {page}." in dry
     with Gallery.open(made.path.with_name("gallery"), read_only=True) as gallery:
         assert read_queries(gallery) is None
-        after = measure_gallery(made, gallery, photos=photos_of(made)).after
+        after = measure_gallery(made, gallery, rule="set", photos=photos_of(made)).after
     text = page.read_text()
     assert "photos of users that show no item of this catalogue" in text
     assert f"{after.threshold:.3f} (in use)" in text
@@ -241,7 +238,7 @@ def test_the_command_tells_the_rate_writes_a_report_and_keeps_the_queries(made: 
 
 
 def test_the_command_of_the_warning_about_a_larger_gallery_works_with_eighteen_items(tmp_path: Path) -> None:
-    point = Point(0.5, "estimated", 0.2, {"fpir": 0.05, "gallery_items": 7})
+    point = Point(0.5, "estimated", 0.2, rates=Rates(fpir=0.05), basis=Basis(gallery_items=7))
     bundle = make_bundle(tmp_path, point=point, files={FITTED: Fitted.of([], []).pack()})
     photos = write_folder(tmp_path / "photos", items=range(18), photos=range(2))
     words = ["index", str(bundle.path), str(photos), "-o", str(tmp_path / "gallery")]
@@ -260,7 +257,7 @@ def test_the_command_of_the_warning_about_a_larger_gallery_works_with_eighteen_i
 
 
 def test_a_threshold_of_the_bundle_for_larger_galleries_counts_as_none(made: Bundle, tmp_path: Path) -> None:
-    point = Point(0.5, "estimated", 0.2, {"least_items": 200})
+    point = Point(0.5, "estimated", 0.2, basis=Basis(least_items=200))
     large = make_bundle(tmp_path, name="large", point=point, files={FITTED: Fitted.of([], []).pack()})
     photos = write_folder(tmp_path / "photos", items=range(12), photos=range(2))
     words = ["index", str(large.path), str(photos), "-o", str(tmp_path / "gallery")]
@@ -268,9 +265,9 @@ def test_a_threshold_of_the_bundle_for_larger_galleries_counts_as_none(made: Bun
     assert "This gallery has no threshold, so searches only rank items: 12 items" in indexed
     shutil.copytree(made.path.with_name("gallery"), tmp_path / "other")
     with Gallery.open(tmp_path / "other") as gallery:
-        proposal = measure_gallery(large, gallery, photos=photos_of(made))
-    assert not proposal.served.decides
-    assert changes(proposal) == [f"The gallery gets its first threshold, {proposal.after.threshold:.4f}."]
+        measurement = measure_gallery(large, gallery, rule="set", photos=photos_of(made))
+    assert not measurement.served.decides
+    assert measurement.change.lines() == [f"The gallery gets its first threshold, {measurement.after.threshold:.4f}."]
 
 
 def test_calibrate_has_written_the_threshold_before_it_prints(
@@ -279,7 +276,7 @@ def test_calibrate_has_written_the_threshold_before_it_prints(
     shutil.copytree(made.path.with_name("gallery"), tmp_path / "gallery")
     with Gallery.open(tmp_path / "gallery") as gallery:
         version = gallery.version
-    monkeypatch.setattr("retrieval.cli.calibrate.show_proposal", Mock(side_effect=BrokenPipeError))  # as by `| head`
+    monkeypatch.setattr("retrieval.cli.calibrate.show_measurement", Mock(side_effect=BrokenPipeError))  # as by `| head`
     words = ["calibrate", str(made.path), str(tmp_path / "gallery"), "--target-fpir", "0.3"]
     assert CliRunner().invoke(group, words).exit_code != 0
     with Gallery.open(tmp_path / "gallery") as gallery:

@@ -7,38 +7,33 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
-from index.database import FOLDS_FILE
+from index.errors import GalleryCorrupt
 from index.gallery import Gallery
-from index.maintenance import MOVES
 from index.upkeep.transfer import export_gallery
 from retrieval.bundle.bundle import FITTED, FOLDS, Bundle
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.catalogue.read import read_catalogue
-from retrieval.cli.main import group
-from retrieval.errors import CalibrationError, GalleryCorrupt
-from retrieval.galleries.kept import FOLDS_FILE
-from retrieval.galleries.measured import gallery_draws, measure_gallery
+from retrieval.errors import CalibrationError
+from retrieval.galleries.kept import Kept, read_folds
+from retrieval.galleries.measured import draw_gallery, measure_gallery
 from retrieval.indexing import draw_vectors as keeping
 from retrieval.indexing.draw_vectors import keep_fold_vectors
 from retrieval.indexing.pipeline import IndexReport, index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
-from retrieval.measuring.draws import LABELLED, OWN, Draws
-from retrieval.measuring.folds import FoldVectors
+from retrieval.measuring import folds
+from retrieval.measuring.draws import LABELLED, OWN
 from retrieval.measuring.point import Point
-from retrieval.measuring.rule import set_threshold
 from retrieval.measuring.sentences import describe
-from retrieval.threshold import fold_draws as threshold_folds
+from tests.retrieval.measuring.samples import sample, set_point
 
 from ...world import DIM, make_bundle, write_folder, write_model
 
@@ -103,28 +98,26 @@ def test_each_fitted_item_is_drawn_by_the_model_that_was_fitted_without_it(tmp_p
     fill(bundle, tmp_path, photos)
     fill(plain, tmp_path / "plain", photos)
     with Gallery.open(tmp_path / "g") as gallery, Gallery.open(tmp_path / "plain" / "g") as unfitted:
-        own, expected = gallery_draws(bundle, gallery).sources[OWN], gallery_draws(plain, unfitted).sources[OWN]
+        own, expected = draw_gallery(bundle, gallery)[1].sources[OWN], draw_gallery(plain, unfitted)[1].sources[OWN]
         assert sorted(own.ids) == sorted(expected.ids)
         distance = dict(zip(expected.ids, expected.distances, strict=True))
         for draw, item in enumerate(own.items.tolist()):
             alike = FOLD_OF.get(item) == 1
             assert own.distances[draw] == pytest.approx(0 if alike else distance[own.ids[draw]], abs=2e-3)
-        now = gallery.snapshot()
-        place = {int(seq): now.photo(position) for position, seq in enumerate(now.seqs)}
-        assert [place[seq][0] for seq in own.seqs.tolist()] == own.ids.tolist()
-        assert [place[seq][1] for seq in own.nearest.tolist()] == own.nearest_items.tolist()
-        assert [place[seq][1] for seq in own.own_nearest.tolist()] == own.items.tolist()
+        item_of = {photo_id: item for photo_id, item, _ in gallery.photos()}
+        assert [item_of[photo_id] for photo_id in own.ids.tolist()] == own.items.tolist()
+        assert [item_of[photo_id] for photo_id in own.nearest.tolist()] == own.nearest_items.tolist()
 
 
 def test_each_fold_makes_its_share_of_the_draws(tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, photos)
-    monkeypatch.setattr(threshold_folds, "MOST_DRAWS", 15)
-    monkeypatch.setattr(threshold_folds, "MOST_SEVERAL", 9)
+    monkeypatch.setattr(folds, "MOST_DRAWS", 15)
+    monkeypatch.setattr(folds, "MOST_SEVERAL", 9)
     with Gallery.open(tmp_path / "g") as gallery:
-        folds = FoldVectors.read(gallery)
-        assert folds is not None
-        found = threshold_folds.fold_draws(gallery, folds, FOLD_OF, item_distance=bundle.item_distance)
+        vectors = read_folds(gallery, bundle.folds_key)
+        assert vectors is not None
+        found = folds.fold_draws(gallery.snapshot(), vectors, FOLD_OF, bundle.item_distance)
     assert {OWN, "2 photos"} <= found.keys()
     for kind, draws in found.items():
         made = Counter(FOLD_OF[item] for item in draws.items.tolist())
@@ -139,8 +132,8 @@ def test_indexing_the_catalogue_that_the_model_was_fitted_on_sets_an_estimated_t
     target = Point.uncalibrated(0.1)
     point = fill(make_bundle(tmp_path, point=target, files=files), tmp_path, photos).point
     assert point is not None
-    assert (point.status, point.evidence["items_drawn"], point.evidence["cross_fitted"]) == ("estimated", 25, 25)
-    assert any("fitted without a fifth of the items" in sentence for sentence in point.evidence["assumptions"])
+    assert (point.status, point.basis.items_drawn, point.basis.cross_fitted) == ("estimated", 25, 25)
+    assert any("fitted without a fifth of the items" in sentence for sentence in point.basis.assumptions)
     assert any("Models that were fitted without the item found these" in line for line in describe(point))
 
 
@@ -151,14 +144,14 @@ def test_a_threshold_serves_where_the_fold_models_find_no_photo_of_items_that_th
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, photos)
     with Gallery.open(tmp_path / "g") as gallery:
-        own = gallery_draws(bundle, gallery).sources[OWN]
+        own = draw_gallery(bundle, gallery)[1].sources[OWN]
     unknown = np.linspace(0.5, 1, len(own))
     far = {OWN: replace(own, distances=unknown, own=unknown + 1, wrong=np.full(len(own), np.inf))}
-    point = set_threshold(far, 0.1, gallery_items=25, fitted=ITEMS)
-    assert (point.status, point.evidence["tpir"]) == ("estimated", None)
+    point = set_point(far, 0.1, items=25, fitted=ITEMS)
+    assert (point.status, point.rates.tpir) == ("estimated", None)
     assert "The share of photos that find their item was not measured" in describe(point)[1]
     with pytest.raises(CalibrationError, match="finds a single item"):
-        set_threshold(far, 0.1, gallery_items=25)
+        set_point(far, 0.1, items=25)
 
 
 def test_only_new_photos_are_embedded_again_and_removed_ones_drop_out(
@@ -166,25 +159,22 @@ def test_only_new_photos_are_embedded_again_and_removed_ones_drop_out(
 ) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, photos)
-    before = (tmp_path / "g" / FOLDS_FILE).read_bytes()
     listed, asked = read_catalogue(photos), []
     with Gallery.open(tmp_path / "g") as gallery:
-        version = gallery.version
+        before, version = gallery.kept(Kept.FOLDS), gallery.version
         keep_fold_vectors(bundle, gallery, listed, progress=False)
-        assert gallery.version == version
-        assert (tmp_path / "g" / FOLDS_FILE).read_bytes() == before
+        assert (gallery.version, gallery.kept(Kept.FOLDS)) == (version, before)
         gallery.remove(item_ids=["item-03"])
         new = write_folder(tmp_path / "new", items=range(30, 31))
         write_batch(gallery, embed_batch(bundle.embedder(), read_catalogue(new), {}))
         opened = keeping.open_image
         monkeypatch.setattr(keeping, "open_image", lambda data: asked.append(1) or opened(data))
         keep_fold_vectors(bundle, gallery, [*listed, *read_catalogue(new)], progress=False)
-        kept = FoldVectors.read(gallery, bundle.folds_key)
+        kept = read_folds(gallery, bundle.folds_key)
         assert kept is not None
-        now = gallery.snapshot()
-        assert kept.seqs.tolist() == now.seqs[now.live].tolist()
+        assert kept.ids.tolist() == [photo_id for photo_id, *_ in gallery.photos()]
         assert len(asked) == 3
-        own = gallery_draws(bundle, gallery).sources[OWN]
+        own = draw_gallery(bundle, gallery)[1].sources[OWN]
         assert "item-03" not in {*own.items, *own.nearest_items}
 
 
@@ -192,10 +182,10 @@ def test_photos_without_fold_vectors_are_no_rivals_of_fold_draws(tmp_path: Path,
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, photos)
     with Gallery.open(tmp_path / "g") as gallery:
-        before = gallery_draws(bundle, gallery).sources[OWN]
+        before = draw_gallery(bundle, gallery)[1].sources[OWN]
         new = write_folder(tmp_path / "new", items=range(30, 31))
         write_batch(gallery, embed_batch(bundle.embedder(), read_catalogue(new), {}))
-        after = gallery_draws(bundle, gallery).sources[OWN]
+        after = draw_gallery(bundle, gallery)[1].sources[OWN]
     assert set(after.items) - set(before.items) == {"item-30"}
     assert "item-30" not in set(after.nearest_items[np.isin(after.items, list(FOLD_OF))])
 
@@ -209,7 +199,7 @@ def test_items_whose_photos_were_fitted_in_several_folds_are_not_drawn(tmp_path:
     photos_now = [replace(photo, item_id=merged.get(photo.item_id, photo.item_id)) for photo in listed]
     index_catalogue(bundle, photos_now, tmp_path / "g", progress=False)
     with Gallery.open(tmp_path / "g") as gallery:
-        draws = gallery_draws(bundle, gallery)
+        draws = draw_gallery(bundle, gallery)[1]
     drawn, rivals = set(draws.sources[OWN].items), set(draws.sources[OWN].nearest_items)
     assert drawn == set(ITEMS) - {same[1], *other}
     assert other[0] in rivals
@@ -223,7 +213,7 @@ def test_items_of_which_every_fold_model_has_seen_a_photo_are_not_drawn(tmp_path
     twice = [content for content, item in contents.items() if item in ("item-02", "item-05")][1::2]
     index_catalogue(bundle_of(tmp_path, contents, twice), listed, tmp_path / "g", progress=False)
     with Gallery.open(tmp_path / "g") as gallery:
-        drawn = set(gallery_draws(Bundle.open(tmp_path / "bundle"), gallery).sources[OWN].items)
+        drawn = set(draw_gallery(Bundle.open(tmp_path / "bundle"), gallery)[1].sources[OWN].items)
     assert drawn == set(ITEMS) - {contents[content] for content in twice}
 
 
@@ -240,7 +230,7 @@ def test_items_whose_group_was_fitted_in_several_folds_are_not_drawn(tmp_path: P
     rows = [replace(photo, group=group_of.get(photo.item_id, "")) for photo in listed]
     index_catalogue(bundle, rows, tmp_path / "g", progress=False)
     with Gallery.open(tmp_path / "g") as gallery:
-        drawn = set(gallery_draws(bundle, gallery).sources[OWN].items)
+        drawn = set(draw_gallery(bundle, gallery)[1].sources[OWN].items)
     assert drawn == set(ITEMS) - {one, other}
 
 
@@ -252,92 +242,53 @@ def test_the_query_shift_is_not_measured_between_the_model_that_serves_and_fold_
     fill(bundle, tmp_path, photos)
     labelled = read_catalogue(write_folder(tmp_path / "labelled", items=range(25), photos=range(5, 7)))
     with Gallery.open(tmp_path / "g", read_only=True) as gallery:
-        proposal = measure_gallery(bundle, gallery, photos=labelled)
-    assert len(set(proposal.draws.sources[LABELLED].items)) == 25
-    assert proposal.after.evidence["cross_fitted"] == 25
-    assert proposal.after.evidence["shift"]["items"] == 0
+        measurement = measure_gallery(bundle, gallery, rule="set", photos=labelled)
+    assert len(set(measurement.draws.sources[LABELLED].items)) == 25
+    assert measurement.after.basis.cross_fitted == 25
+    assert measurement.after.shift.items == 0
 
 
 def test_photos_whose_item_or_metadata_changes_keep_their_fold_vectors(tmp_path: Path, photos: Path) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, photos)
     with Gallery.open(tmp_path / "g") as gallery:
-        before = gallery_draws(bundle, gallery).sources[OWN]
+        before = draw_gallery(bundle, gallery)[1].sources[OWN]
         stored = {photo_id: (item, values) for photo_id, item, values in gallery.photos()}
         for price in (1, 2):  # twice, and some photos once
             names = sorted(stored)[price :: price + 1]
             gallery.update(
                 names, [stored[name][0] for name in names], [stored[name][1] | {"p": price} for name in names]
             )
-        after = gallery_draws(bundle, gallery).sources[OWN]
+        after = draw_gallery(bundle, gallery)[1].sources[OWN]
         assert sorted(zip(after.ids, after.distances, strict=True)) == sorted(
             zip(before.ids, before.distances, strict=True)
         )
         export_gallery(gallery, tmp_path / "copy")
         gallery.add(["item-00/0.png"], ["item-00"], np.eye(1, DIM, 3), upsert=True)  # another photo of this name
-        replaced = gallery_draws(bundle, gallery).sources[OWN]
+        replaced = draw_gallery(bundle, gallery)[1].sources[OWN]
     assert set(before.ids) - set(replaced.ids) == {"item-00/0.png"}
     with Gallery.open(tmp_path / "copy") as copy:
-        assert sorted(gallery_draws(bundle, copy).sources[OWN].ids) == sorted(before.ids)
+        assert sorted(draw_gallery(bundle, copy)[1].sources[OWN].ids) == sorted(before.ids)
     fill(bundle, tmp_path, photos)
     with Gallery.open(tmp_path / "g") as gallery:
-        kept = FoldVectors.read(gallery, bundle.folds_key)
+        kept = read_folds(gallery, bundle.folds_key)
         assert kept is not None
-        assert kept.seqs.tolist() == gallery.snapshot().seqs[gallery.snapshot().live].tolist()
-        assert gallery.kept(MOVES) is None
+        assert kept.ids.tolist() == [photo_id for photo_id, *_ in gallery.photos()]
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 no archive"])
 def test_damaged_fold_vectors_are_made_anew(tmp_path: Path, photos: Path, damage: bytes) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, photos)
-    whole = (tmp_path / "g" / FOLDS_FILE).read_bytes()
-    (tmp_path / "g" / FOLDS_FILE).write_bytes(damage)
     with Gallery.open(tmp_path / "g") as gallery:
-        assert FoldVectors.read(gallery, bundle.folds_key) is None
-        with pytest.raises(GalleryCorrupt, match=r"folds\.npz"):  # fitted items would set no threshold
-            gallery_draws(bundle, gallery)
+        whole = gallery.kept(Kept.FOLDS)
+        gallery.keep({Kept.FOLDS: damage}, "damage")
+        with pytest.raises(GalleryCorrupt, match=r"the fold vectors of .* cannot be read") as caught:
+            draw_gallery(bundle, gallery)  # fitted items would set no threshold
+        assert "Index the photos again" in caught.value.remedy
     fill(bundle, tmp_path, photos)
-    assert (tmp_path / "g" / FOLDS_FILE).read_bytes() == whole
-
-
-def reversed_vectors(file: Path) -> None:
-    """Let each photo have the vectors of another one, as in the file of another gallery."""
-    with np.load(file) as arrays:
-        changed = {**arrays, "vectors": arrays["vectors"][::-1]}
-    np.savez(file, **changed)
-
-
-@pytest.mark.parametrize(
-    ("damage", "told"),
-    [
-        (lambda file: file.unlink(), "is missing"),
-        (lambda file: file.write_bytes(b"PK\x03\x04 no archive"), "has changed since it was written"),
-        (reversed_vectors, "has changed since it was written"),
-    ],
-    ids=["missing", "no archive", "of the same photos in another order"],
-)
-@pytest.mark.parametrize("copied", [False, True])
-def test_lost_or_damaged_fold_vectors_are_named_with_their_file(
-    tmp_path: Path, photos: Path, damage: Callable[[Path], object], told: str, *, copied: bool
-) -> None:
-    bundle, place = bundle_of(tmp_path), tmp_path / "g"
-    fill(bundle, tmp_path, photos)
-    if copied:
-        export_gallery(Gallery.open(place), tmp_path / "copy")
-        place = tmp_path / "copy"
-    file, run = place / FOLDS_FILE, partial(CliRunner().invoke, group)
-    assert run(["gallery", "verify", str(place)]).exit_code == 0
-    damage(file)
-    assert f"BAD  folds.npz, the vectors by fold models, {told}" in run(["gallery", "verify", str(place)]).output
-    assert f"folds.npz, the vectors by fold models, {told}" in run(["doctor", str(bundle.path), str(place)]).output
-    for words in (["gallery", "export", place, tmp_path / "out"], ["calibrate", bundle.path, place]):
-        error = run(list(map(str, words))).exception
-        assert isinstance(error, GalleryCorrupt)
-        assert f"folds.npz, the vectors by fold models, {told}" in error.message
-        assert error.remedy == "Restore the gallery from a copy, or index the photos again"
-    index_catalogue(bundle, read_catalogue(photos), place, progress=False)
-    assert run(["gallery", "verify", str(place)]).exit_code == 0
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert gallery.kept(Kept.FOLDS) == whole
 
 
 def test_a_large_gallery_keeps_vectors_of_whole_items_and_of_fitted_ones_first(
@@ -347,20 +298,20 @@ def test_a_large_gallery_keeps_vectors_of_whole_items_and_of_fitted_ones_first(
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, photos)
     with Gallery.open(tmp_path / "g") as gallery:
-        kept, now = FoldVectors.read(gallery, bundle.folds_key), gallery.snapshot()
+        kept, now = read_folds(gallery, bundle.folds_key), gallery.snapshot()
         assert kept is not None
-        positions, rows = kept.positions(now)
-        items, counts = np.unique([now.photo(position)[1] for position in positions.tolist()], return_counts=True)
-        assert rows.tolist() == list(range(30))
+        items, counts = np.unique([item for _, item, _ in now.photos_at(now.positions(kept.ids))], return_counts=True)
+        assert len(kept.vectors) == len(kept.ids) == 30
         assert counts.tolist() == [3] * 10
         assert set(items) <= set(FOLD_OF)
-        assert set(items) | set(ITEMS[20:]) == set(gallery_draws(bundle, gallery).sources[OWN].items)
+        assert set(items) | set(ITEMS[20:]) == set(draw_gallery(bundle, gallery)[1].sources[OWN].items)
 
 
 def test_a_bundle_without_fold_models_keeps_no_fold_vectors(tmp_path: Path, photos: Path) -> None:
     files = {FITTED: Fitted.of(ITEMS[:5], []).pack()}
     fill(make_bundle(tmp_path, point=TARGET, files=files), tmp_path, photos)
-    assert not (tmp_path / "g" / FOLDS_FILE).exists()
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert gallery.kept(Kept.FOLDS) is None
 
 
 def test_a_bundle_that_does_not_say_what_it_was_fitted_on_makes_no_draws_with_the_fold_models_of_another(
@@ -370,19 +321,16 @@ def test_a_bundle_that_does_not_say_what_it_was_fitted_on_makes_no_draws_with_th
     older = make_bundle(tmp_path, name="older", point=TARGET)
     assert older.fitted is None
     with Gallery.open(tmp_path / "g") as gallery:
-        assert FoldVectors.read(gallery) is not None
-        assert len(gallery_draws(older, gallery).sources[OWN]) == 0
+        assert gallery.kept(Kept.FOLDS) is not None
+        assert len(draw_gallery(older, gallery)[1].sources[OWN]) == 0
 
 
 def test_cross_fitted_draws_estimate_a_threshold_and_certify_none() -> None:
     generator = np.random.default_rng(0)
     names = np.array([f"i{number}" for number in range(400)])
-    numbers, far = np.arange(400), generator.uniform(0.5, 1, 400)
-    own = Draws(
-        *(names, names, numbers, far, numbers, np.roll(names, 1), far),
-        *(far / 4, numbers, far / 4, np.full(400, np.inf), np.full(400, -1)),
-    )
-    assert set_threshold({OWN: own}, 0.05, gallery_items=400).status == "certified"
-    assert set_threshold({OWN: own}, 0.05, gallery_items=400, fitted=names[:9].tolist()).status == "estimated"
+    far = generator.uniform(0.5, 1, 400)
+    own = sample(names, far, nearest=names, nearest_items=np.roll(names, 1), own=far / 4, own_plain=far / 4)
+    assert set_point({OWN: own}, 0.05, items=400).status == "certified"
+    assert set_point({OWN: own}, 0.05, items=400, fitted=names[:9].tolist()).status == "estimated"
     with pytest.raises(CalibrationError, match="9 items are drawn by models that were fitted without them"):
-        set_threshold({OWN: own}, 0.05, gallery_items=400, fitted=names[:9].tolist(), certify=True)
+        set_point({OWN: own}, 0.05, items=400, fitted=names[:9].tolist(), certify=True)
