@@ -1,7 +1,7 @@
 """Contents that a gallery keeps beside its photos: draws, labelled queries, and vectors to make draws with.
 
-Each content is an npz of arrays under one name. Galleries of version 0.2.0 name photos by their numbers (`seqs`); these
-become photo ids when a content is read.
+Each content is an npz of arrays under one name. Vectors count as long as the file of their photo is the same. Galleries
+of version 0.2.0 name photos by their numbers (`seqs`); these become photo ids when a content is read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from index.errors import GalleryCorrupt
 from index.files import load_arrays, sha256
 from index.gallery import Gallery
 from index.location import AnyGallery
-from index.photos import NONE
+from index.photos import CONTENT, NONE, Photos
 from retrieval.bundle.bundle import pack_features, unpack_features
 from retrieval.measuring.drawing import WindowVectors, groups_of
 from retrieval.measuring.draws import AllDraws, Draws, Probes, Rows, Texts
@@ -122,9 +122,26 @@ def photo_ids(gallery: AnyGallery, seqs: Rows) -> Texts:
     return ids.astype(str)
 
 
-def pack_windows(windows: WindowVectors) -> bytes:
-    """Return window vectors as a content."""
-    return pack({"ids": windows.ids, "vectors": windows.vectors})
+def contents_of(photos: Photos, photo_ids: Texts) -> Texts:
+    """Return the hashes of the files of photos (n,), "" for a photo that is not there or has none."""
+    positions = photos.positions(photo_ids.tolist())
+    there, hashes = positions != NONE, np.full(len(positions), "", dtype=object)
+    hashes[there] = [str(metadata.get(CONTENT) or "") for *_, metadata in photos.photos_at(positions[there])]
+    return hashes.astype(str)
+
+
+def _vectors(arrays: Mapping[str, NDArray[Any]], gallery: AnyGallery) -> tuple[Texts, NDArray[Any]]:
+    """Return the ids (n,) of the photos that still show what their vectors (n, ...) were made of, and the vectors."""
+    if "ids" not in arrays:
+        return photo_ids(gallery, arrays["seqs"]), arrays["vectors"]
+    ids, vectors = arrays["ids"], arrays["vectors"]
+    same = contents_of(gallery.snapshot(), ids) == arrays["contents"]
+    return ids[same], vectors[same]
+
+
+def pack_windows(windows: WindowVectors, photos: Photos) -> bytes:
+    """Return window vectors of photos as a content."""
+    return pack({"ids": windows.ids, "contents": contents_of(photos, windows.ids), "vectors": windows.vectors})
 
 
 def read_windows(gallery: AnyGallery) -> WindowVectors | None:
@@ -133,15 +150,15 @@ def read_windows(gallery: AnyGallery) -> WindowVectors | None:
         arrays = read(gallery, Kept.WINDOWS)
         if arrays is None:
             return None
-        ids = arrays["ids"] if "ids" in arrays else photo_ids(gallery, arrays["seqs"])
-        return WindowVectors(ids, arrays["vectors"])
+        return WindowVectors(*_vectors(arrays, gallery))
     except DAMAGE:
         return None
 
 
-def pack_folds(folds: FoldVectors) -> bytes:
-    """Return fold vectors as a content."""
-    return pack({"key": np.array(folds.key), "ids": folds.ids, "vectors": folds.vectors})
+def pack_folds(folds: FoldVectors, photos: Photos) -> bytes:
+    """Return fold vectors of photos as a content."""
+    contents = contents_of(photos, folds.ids)
+    return pack({"key": np.array(folds.key), "ids": folds.ids, "contents": contents, "vectors": folds.vectors})
 
 
 def read_folds(gallery: AnyGallery, key: str) -> FoldVectors | None:
@@ -150,8 +167,7 @@ def read_folds(gallery: AnyGallery, key: str) -> FoldVectors | None:
         arrays = read(gallery, Kept.FOLDS) or _folds_020(gallery)
         if arrays is None or str(arrays["key"]) != key:
             return None
-        ids = arrays["ids"] if "ids" in arrays else photo_ids(gallery, arrays["seqs"])
-        return FoldVectors(key, ids, arrays["vectors"])
+        return FoldVectors(key, *_vectors(arrays, gallery))
     except (ValueError, KeyError) as error:
         raise GalleryCorrupt(f"the fold vectors of {gallery.path} cannot be read: {error}", remedy=ANEW) from error
 

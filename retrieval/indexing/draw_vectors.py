@@ -57,7 +57,8 @@ def keep_windows(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *
     ids = [photo_id for photo_id in wanted if photo_id in kept]
     if before is not None and before.ids.tolist() == ids:
         return
-    packed = pack_windows(WindowVectors(np.array(ids, dtype=str), _stacked(kept, ids, (MOST_WINDOWS, bundle.dim))))
+    made = WindowVectors(np.array(ids, dtype=str), _stacked(kept, ids, (MOST_WINDOWS, bundle.dim)))
+    packed = pack_windows(made, now)
     gallery.keep({Kept.WINDOWS: packed, Kept.DRAWS: None}, "keep windows")  # the next draws are made with them
 
 
@@ -92,7 +93,7 @@ def keep_fold_vectors(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Phot
         kept |= embedded
     ids = [photo_id for photo_id in wanted if photo_id in kept]
     vectors = _stacked(kept, ids, (folds, bundle.dim)).astype(np.float16)
-    packed = pack_folds(FoldVectors(bundle.folds_key, np.array(ids, dtype=str), vectors))
+    packed = pack_folds(FoldVectors(bundle.folds_key, np.array(ids, dtype=str), vectors), now)
     gallery.keep({Kept.FOLDS: packed, Kept.DRAWS: None}, "keep fold vectors")  # the next draws are made with them
 
 

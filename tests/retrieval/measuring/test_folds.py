@@ -6,6 +6,7 @@ The bundle has two fold models. The first one sees photos as the served model do
 from __future__ import annotations
 
 import math
+import shutil
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -273,7 +274,23 @@ def test_photos_whose_item_or_metadata_changes_keep_their_fold_vectors(tmp_path:
     with Gallery.open(tmp_path / "g") as gallery:
         kept = read_folds(gallery, bundle.folds_key)
         assert kept is not None
-        assert kept.ids.tolist() == [photo_id for photo_id, *_ in gallery.photos()]
+        assert sorted(kept.ids.tolist()) == sorted(before.ids)
+
+
+def test_a_photo_whose_file_changes_gets_new_fold_vectors(tmp_path: Path, photos: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, photos)
+
+    def vectors() -> dict[str, list[float]]:
+        with Gallery.open(tmp_path / "g") as gallery:
+            folds = read_folds(gallery, bundle.folds_key)
+        assert folds is not None
+        return dict(zip(folds.ids.tolist(), folds.vectors.tolist(), strict=True))
+
+    before = vectors()
+    shutil.copy(photos / "item-09" / "2.png", photos / "item-01" / "0.png")
+    fill(bundle, tmp_path, photos)
+    assert vectors() == before | {"item-01/0.png": before["item-09/2.png"]}
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 no archive"])
