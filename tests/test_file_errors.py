@@ -18,7 +18,7 @@ from retrieval.cli.main import main
 from retrieval.measuring.rule import calibrate
 
 from .miniature import write_cub
-from .retrieval.threshold.simulated import searches, simulated
+from .retrieval.measuring.simulated import searches, simulated
 from .world import make_bundle, pack_calibration, write_folder
 
 pytestmark = pytest.mark.usefixtures("empty_pictures")

@@ -17,7 +17,7 @@ from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever
 from serving.app import create_app
 
-from ..retrieval.threshold.simulated import searches, simulated
+from ..retrieval.measuring.simulated import searches, simulated
 from ..world import make_bundle, pack_calibration
 
 

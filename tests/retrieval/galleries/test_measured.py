@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import shutil
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -54,12 +56,37 @@ def threshold_of(point: Point | None) -> tuple[float, str, float]:
     return point.threshold, point.status, point.target_fpir
 
 
-def fill(bundle: Bundle, folder: Path, items: range, *, photos: range = range(3)) -> IndexReport:
-    place = write_folder(folder / f"photos-{items.start}-{items.stop}", items=items, photos=photos)
-    return index_catalogue(bundle, read_catalogue(place), folder / "g", progress=False)
+Fill = Callable[..., IndexReport]
 
 
-def test_indexing_sets_a_threshold_in_the_gallery_and_searches_use_it(tmp_path: Path) -> None:
+@pytest.fixture(scope="session")
+def fill(tmp_path_factory: pytest.TempPathFactory) -> Fill:
+    """Return a function that indexes photos of items into the gallery "g"; it copies a new one that it has made before.
+
+    Most tests begin with the same gallery.
+    """
+    made: dict[tuple[str, range, range], tuple[Path, IndexReport]] = {}
+
+    def filled(bundle: Bundle, folder: Path, items: range, *, photos: range = range(3)) -> IndexReport:
+        place, gallery = folder / f"photos-{items.start}-{items.stop}", folder / "g"
+        key, is_new = (bundle.bundle_id, items, photos), not gallery.exists()
+        if is_new and key in made:
+            before, report = made[key]
+            for path in (place, gallery):
+                shutil.copytree(before / path.name, path)
+            return deepcopy(report)
+        write_folder(place, items=items, photos=photos)
+        report = index_catalogue(bundle, read_catalogue(place), gallery, progress=False)
+        if is_new:
+            made[key] = tmp_path_factory.mktemp("made"), deepcopy(report)
+            for path in (place, gallery):
+                shutil.copytree(path, made[key][0] / path.name)
+        return report
+
+    return filled
+
+
+def test_indexing_sets_a_threshold_in_the_gallery_and_searches_use_it(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     report = fill(bundle, tmp_path, range(30))
     assert report.point is not None
@@ -80,7 +107,7 @@ def test_indexing_sets_a_threshold_in_the_gallery_and_searches_use_it(tmp_path: 
         assert (stranger.nearest.p_value > 1 / 31) == (not stranger.matches)
 
 
-def test_items_that_the_model_was_fitted_on_set_no_threshold(tmp_path: Path) -> None:
+def test_items_that_the_model_was_fitted_on_set_no_threshold(tmp_path: Path, fill: Fill) -> None:
     fitted = bundle_of(tmp_path, *(f"item-{i:02d}" for i in range(15)))
     report = fill(fitted, tmp_path, range(30))
     assert report.point is None
@@ -99,7 +126,9 @@ def test_items_that_the_model_was_fitted_on_set_no_threshold(tmp_path: Path) -> 
         assert (found.threshold, found.threshold_status, found.nearest.p_value) == (0.5, "unanchored", None)  # type: ignore[union-attr]
 
 
-def test_no_photo_is_looked_at_if_the_model_was_fitted_on_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_photo_is_looked_at_if_the_model_was_fitted_on_none(
+    tmp_path: Path, fill: Fill, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(25))
     with Gallery.open(tmp_path / "g") as gallery:
@@ -108,7 +137,7 @@ def test_no_photo_is_looked_at_if_the_model_was_fitted_on_none(tmp_path: Path, m
     assert (draws.fitted, len(set(draws.sources[OWN].items))) == (frozenset(), 25)
 
 
-def test_a_single_item_that_the_model_was_fitted_on_makes_no_draws(tmp_path: Path) -> None:
+def test_a_single_item_that_the_model_was_fitted_on_makes_no_draws(tmp_path: Path, fill: Fill) -> None:
     fitted = bundle_of(tmp_path, "item-03")
     fill(fitted, tmp_path, range(25))
     with Gallery.open(tmp_path / "g") as gallery:
@@ -117,7 +146,7 @@ def test_a_single_item_that_the_model_was_fitted_on_makes_no_draws(tmp_path: Pat
     assert draws.fitted == {"item-03"}
 
 
-def test_calibration_photos_of_the_bundle_are_searched_in_the_gallery(tmp_path: Path) -> None:
+def test_calibration_photos_of_the_bundle_are_searched_in_the_gallery(tmp_path: Path, fill: Fill) -> None:
     names = [f"other-{i % 7}" for i in range(15)]
     scores = SearchScores(np.array(names), np.linspace(0.1, 0.4, 15), np.linspace(0.5, 0.9, 15), 7)
     files = {FITTED: Fitted.of((), ()).pack(), CALIBRATION: pack_calibration(scores, np.ones(15, np.float32))}
@@ -131,7 +160,7 @@ def test_calibration_photos_of_the_bundle_are_searched_in_the_gallery(tmp_path: 
     assert len(sources[REFERENCE]) == 15
 
 
-def test_calibration_items_that_have_another_id_in_the_gallery_are_not_searched_for(tmp_path: Path) -> None:
+def test_calibration_items_that_have_another_id_in_the_gallery_are_not_searched_for(tmp_path: Path, fill: Fill) -> None:
     """Their photos would find their own item, as an unknown item never does; one photo that is there is enough."""
     names = [f"other-{i % 7}" for i in range(15)]
     scores = SearchScores(np.array(names), np.linspace(0.1, 0.4, 15), np.linspace(0.5, 0.9, 15), 7)
@@ -192,7 +221,7 @@ def test_draws_that_version_0_2_0_kept_have_the_groups_of_the_gallery(tmp_path: 
             assert name in ("rivals", "without") or np.array_equal(old[name], values), name
 
 
-def test_calibration_photos_count_by_the_groups_of_the_run_s_catalogue(tmp_path: Path) -> None:
+def test_calibration_photos_count_by_the_groups_of_the_run_s_catalogue(tmp_path: Path, fill: Fill) -> None:
     names = [f"calibration-{item:02d}" for item in range(24) for _ in range(2)]
     scores = SearchScores(np.array(names), np.full(48, 0.2), np.full(48, 0.7), 24)
     packed = CalibrationSet.unpack(pack_calibration(scores, np.ones(48, np.float32)))
@@ -276,7 +305,7 @@ def test_a_catalogue_of_which_every_photo_is_refused_leaves_no_gallery(tmp_path:
     assert not (tmp_path / "g").exists()
 
 
-def test_a_threshold_whose_observed_rate_alone_keeps_the_target_is_tightened(tmp_path: Path) -> None:
+def test_a_threshold_whose_observed_rate_alone_keeps_the_target_is_tightened(tmp_path: Path, fill: Fill) -> None:
     """It accepts the target share of the draws, and of unknown items a little more."""
     bundle = bundle_of(tmp_path)
     set_point = fill(bundle, tmp_path, range(30)).point
@@ -306,7 +335,7 @@ def test_a_fitted_photo_under_another_item_id_makes_its_item_fitted(tmp_path: Pa
         assert kept.fitted == {"item-03"}
 
 
-def test_a_photo_saved_again_under_another_item_leaves_the_draws(tmp_path: Path) -> None:
+def test_a_photo_saved_again_under_another_item_leaves_the_draws(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     path = tmp_path / "again.jpg"
@@ -322,14 +351,14 @@ def test_a_photo_saved_again_under_another_item_leaves_the_draws(tmp_path: Path)
     assert {"copy", *before.ids} == set(after.ids)
 
 
-def test_a_bundle_that_does_not_say_what_it_was_fitted_on_sets_none(tmp_path: Path) -> None:
+def test_a_bundle_that_does_not_say_what_it_was_fitted_on_sets_none(tmp_path: Path, fill: Fill) -> None:
     bundle = make_bundle(tmp_path, name="old")
     assert fill(bundle, tmp_path, range(30)).point is None
     with Gallery.open(tmp_path / "g") as gallery:
         assert len(draw_gallery(bundle, gallery)[1].sources.get(OWN, ())) == 0
 
 
-def test_the_point_of_another_bundle_does_not_serve(tmp_path: Path) -> None:
+def test_the_point_of_another_bundle_does_not_serve(tmp_path: Path, fill: Fill) -> None:
     first = bundle_of(tmp_path)
     other = bundle_of(tmp_path, "item-01", name="other")
     fill(first, tmp_path, range(30))
@@ -341,7 +370,7 @@ def test_the_point_of_another_bundle_does_not_serve(tmp_path: Path) -> None:
         assert served_point(None, first, gallery) == first.operating_point
 
 
-def test_the_same_model_exported_again_finds_the_threshold_of_the_gallery(tmp_path: Path) -> None:
+def test_the_same_model_exported_again_finds_the_threshold_of_the_gallery(tmp_path: Path, fill: Fill) -> None:
     files = {FITTED: Fitted.of((), ()).pack()}
     first = make_bundle(tmp_path, point=TARGET, files=files, evidence={"seconds": 1})
     again = make_bundle(tmp_path, name="again", point=TARGET, files=files, evidence={"seconds": 2})
@@ -353,7 +382,7 @@ def test_the_same_model_exported_again_finds_the_threshold_of_the_gallery(tmp_pa
     assert index_catalogue(again, photos, tmp_path / "g", progress=False).point == report.point
 
 
-def test_a_gallery_keeps_the_points_of_several_bundles(tmp_path: Path) -> None:
+def test_a_gallery_keeps_the_points_of_several_bundles(tmp_path: Path, fill: Fill) -> None:
     first, other = bundle_of(tmp_path), bundle_of(tmp_path, name="other", point=replace(TARGET, target_fpir=0.4))
     assert first.bundle_id != other.bundle_id
     assert first.draws_id == other.draws_id != bundle_of(tmp_path, "item-01", name="fitted").draws_id
@@ -373,7 +402,7 @@ def test_a_gallery_keeps_the_points_of_several_bundles(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changed", [0, 2], ids=["draws of its photos", "draws of before two photos were added"])
-def test_a_restored_backup_answers_like_the_original(tmp_path: Path, changed: int) -> None:
+def test_a_restored_backup_answers_like_the_original(tmp_path: Path, fill: Fill, changed: int) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
@@ -404,7 +433,9 @@ def test_a_restored_backup_answers_like_the_original(tmp_path: Path, changed: in
     assert "keeps its own threshold" in again
 
 
-def test_index_after_another_export_of_the_same_model_keeps_a_threshold_that_keeps_its_promise(tmp_path: Path) -> None:
+def test_index_after_another_export_of_the_same_model_keeps_a_threshold_that_keeps_its_promise(
+    tmp_path: Path, fill: Fill
+) -> None:
     first = bundle_of(tmp_path)
     before = fill(first, tmp_path, range(30)).point
     assert before is not None
@@ -423,7 +454,7 @@ def test_index_after_another_export_of_the_same_model_keeps_a_threshold_that_kee
     assert f"Threshold before: 9.0000, now: {before.threshold:.4f}." in run.output
 
 
-def test_rates_told_after_a_rollback_to_another_bundle_are_of_the_gallery_as_it_is(tmp_path: Path) -> None:
+def test_rates_told_after_a_rollback_to_another_bundle_are_of_the_gallery_as_it_is(tmp_path: Path, fill: Fill) -> None:
     first, laxer = bundle_of(tmp_path), bundle_of(tmp_path, name="laxer", point=replace(TARGET, target_fpir=0.5))
     before = fill(first, tmp_path, range(25)).point
     fill(laxer, tmp_path, range(25, 60))
@@ -436,7 +467,7 @@ def test_rates_told_after_a_rollback_to_another_bundle_are_of_the_gallery_as_it_
     assert (report.point.basis.gallery_items, report.point.rates.fpir_expected) == (60, expected)
 
 
-def test_index_that_keeps_a_threshold_tells_its_rate_in_the_gallery_as_it_is_now(tmp_path: Path) -> None:
+def test_index_that_keeps_a_threshold_tells_its_rate_in_the_gallery_as_it_is_now(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     run = partial(CliRunner().invoke, group, catch_exceptions=False)
     set_then = fill(bundle, tmp_path, range(30)).point
@@ -453,7 +484,7 @@ def test_index_that_keeps_a_threshold_tells_its_rate_in_the_gallery_as_it_is_now
     assert "estimated from 30 items" not in told
 
 
-def test_info_of_a_gallery_of_fewer_than_twenty_items_advises_labelled_queries(tmp_path: Path) -> None:
+def test_info_of_a_gallery_of_fewer_than_twenty_items_advises_labelled_queries(tmp_path: Path, fill: Fill) -> None:
     fill(bundle_of(tmp_path), tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
         gallery.remove(item_ids=[f"item-{number:02d}" for number in range(12)])
@@ -461,7 +492,9 @@ def test_info_of_a_gallery_of_fewer_than_twenty_items_advises_labelled_queries(t
     assert "--queries LABELLED.csv`, with at least 20 labelled photos of unknown items, sets a threshold" in told
 
 
-def test_a_certified_threshold_of_another_export_stays_certified_if_it_is_exactly_the_cap(tmp_path: Path) -> None:
+def test_a_certified_threshold_of_another_export_stays_certified_if_it_is_exactly_the_cap(
+    tmp_path: Path, fill: Fill
+) -> None:
     first, again = bundle_of(tmp_path), bundle_of(tmp_path, name="again", point=replace(TARGET, threshold=0.9))
     fill(first, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
@@ -475,7 +508,7 @@ def test_a_certified_threshold_of_another_export_stays_certified_if_it_is_exactl
         assert less.threshold < certified.threshold
 
 
-def test_labelled_queries_are_measured_kept_and_used_again(tmp_path: Path) -> None:
+def test_labelled_queries_are_measured_kept_and_used_again(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(40))
     table = tmp_path / "labelled.csv"
@@ -502,7 +535,7 @@ def test_labelled_queries_are_measured_kept_and_used_again(tmp_path: Path) -> No
         assert rates.fpir(point.threshold) == point.rates.fpir
 
 
-def test_labelled_photos_that_are_in_the_gallery_and_copies_are_left_out(tmp_path: Path) -> None:
+def test_labelled_photos_that_are_in_the_gallery_and_copies_are_left_out(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     queries = write_folder(tmp_path / "queries", items=range(30), photos=range(11, 12))
@@ -522,7 +555,7 @@ def test_labelled_photos_that_are_in_the_gallery_and_copies_are_left_out(tmp_pat
             measure_gallery(bundle, gallery, rule="set", photos=read_catalogue(tmp_path / "photos-0-30"))
 
 
-def test_the_command_says_what_would_change_and_writes_it(tmp_path: Path) -> None:
+def test_the_command_says_what_would_change_and_writes_it(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30), photos=range(1))  # nothing is mated, so the greatest threshold serves
     words = ["calibrate", str(bundle.path), str(tmp_path / "g"), "--target-fpir", "0.1"]
@@ -544,7 +577,7 @@ def test_the_command_says_what_would_change_and_writes_it(tmp_path: Path) -> Non
     assert after.target_fpir == 0.1
 
 
-def test_stored_searches_that_change_are_listed(tmp_path: Path) -> None:
+def test_stored_searches_that_change_are_listed(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     queries = write_folder(tmp_path / "queries", items=range(30), photos=range(11, 12))
@@ -571,7 +604,7 @@ def test_stored_searches_that_change_are_listed(tmp_path: Path) -> None:
 
 
 def test_a_change_between_a_search_and_its_rates_takes_nothing_from_the_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fill: Fill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
@@ -593,7 +626,7 @@ def test_a_change_between_a_search_and_its_rates_takes_nothing_from_the_answer(
             assert [(a.decision, a.matches, a.review) for a in ask()] == expected
 
 
-def test_a_damaged_point_is_found(tmp_path: Path) -> None:
+def test_a_damaged_point_is_found(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
@@ -601,7 +634,7 @@ def test_a_damaged_point_is_found(tmp_path: Path) -> None:
         assert any("operating point" in problem for problem in gallery.verify())
 
 
-def test_a_removal_without_the_bundle_leaves_the_rates_unknown(tmp_path: Path) -> None:
+def test_a_removal_without_the_bundle_leaves_the_rates_unknown(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     with Retriever.open(bundle.path, tmp_path / "g") as retriever:
@@ -613,7 +646,7 @@ def test_a_removal_without_the_bundle_leaves_the_rates_unknown(tmp_path: Path) -
         assert retriever.gallery_point.rates() is not None
 
 
-def test_draws_of_another_bundle_tell_nothing(tmp_path: Path) -> None:
+def test_draws_of_another_bundle_tell_nothing(tmp_path: Path, fill: Fill) -> None:
     bundle, other = bundle_of(tmp_path), bundle_of(tmp_path, "item-01", name="other")
     fill(bundle, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
@@ -623,7 +656,7 @@ def test_draws_of_another_bundle_tell_nothing(tmp_path: Path) -> None:
         assert as_served(point, gallery, bundle.draws_id)[1] is None
 
 
-def test_damaged_draws_are_made_again(tmp_path: Path) -> None:
+def test_damaged_draws_are_made_again(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
@@ -637,7 +670,7 @@ def test_damaged_draws_are_made_again(tmp_path: Path) -> None:
         assert gallery.verify() == []
 
 
-def test_labelled_photos_of_items_that_are_not_there_are_refused(tmp_path: Path) -> None:
+def test_labelled_photos_of_items_that_are_not_there_are_refused(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     strangers = write_folder(tmp_path / "strangers", items=range(50, 60), photos=range(1))
@@ -648,7 +681,7 @@ def test_labelled_photos_of_items_that_are_not_there_are_refused(tmp_path: Path)
         measure_gallery(bundle, gallery, rule="set", photos=read_catalogue(strangers))
 
 
-def test_labelled_queries_of_fitted_items_set_no_threshold(tmp_path: Path) -> None:
+def test_labelled_queries_of_fitted_items_set_no_threshold(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path, *(f"item-{i:02d}" for i in range(30)))
     fill(bundle, tmp_path, range(30))
     queries = write_folder(tmp_path / "queries", items=range(30), photos=range(5, 6))
@@ -658,7 +691,7 @@ def test_labelled_queries_of_fitted_items_set_no_threshold(tmp_path: Path) -> No
         assert "0 items" in anchored.measured.why
 
 
-def test_gallery_info_tells_what_the_threshold_does_now(tmp_path: Path) -> None:
+def test_gallery_info_tells_what_the_threshold_does_now(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     words = ["gallery", "info", str(tmp_path / "g")]
     fill(bundle, tmp_path, range(15))
@@ -686,7 +719,7 @@ def test_points_of_two_bundles_are_kept(tmp_path: Path) -> None:
         stored_point(b"{}", bundles[0])
 
 
-def test_added_photos_that_keep_the_promise_leave_the_threshold(tmp_path: Path) -> None:
+def test_added_photos_that_keep_the_promise_leave_the_threshold(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     before = fill(bundle, tmp_path, range(30))
     report = fill(bundle, tmp_path, range(30, 32))
@@ -706,7 +739,9 @@ def test_added_photos_that_keep_the_promise_leave_the_threshold(tmp_path: Path) 
         assert measure_gallery(bundle, gallery, rule="tighten").is_new
 
 
-def test_a_broken_promise_is_told_by_index_and_tightened_by_measuring_and_never_loosened(tmp_path: Path) -> None:
+def test_a_broken_promise_is_told_by_index_and_tightened_by_measuring_and_never_loosened(
+    tmp_path: Path, fill: Fill
+) -> None:
     bundle = bundle_of(tmp_path)
     first = fill(bundle, tmp_path, range(24), photos=range(1)).point  # the greatest threshold serves
     report = fill(bundle, tmp_path, range(24, 90), photos=range(1))
@@ -737,7 +772,9 @@ def test_a_broken_promise_is_told_by_index_and_tightened_by_measuring_and_never_
         assert gallery.version == version + 1
 
 
-def test_a_certified_threshold_is_tightened_even_if_too_few_items_are_left_to_certify_one(tmp_path: Path) -> None:
+def test_a_certified_threshold_is_tightened_even_if_too_few_items_are_left_to_certify_one(
+    tmp_path: Path, fill: Fill
+) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
@@ -758,6 +795,7 @@ def test_a_certified_threshold_is_tightened_even_if_too_few_items_are_left_to_ce
 
 def test_a_gallery_that_shrinks_below_the_least_number_of_items_only_ranks_until_it_has_grown_again(
     tmp_path: Path,
+    fill: Fill,
 ) -> None:
     bundle = bundle_of(tmp_path)
     point = fill(bundle, tmp_path, range(30)).point
@@ -794,7 +832,7 @@ def test_a_gallery_of_one_group_ranks_before_it_is_measured_again(tmp_path: Path
         assert retriever.search(encode(draw(77, 1))).decision == "ranked"
 
 
-def test_nothing_is_certified_in_a_gallery_that_has_changed_since(tmp_path: Path) -> None:
+def test_nothing_is_certified_in_a_gallery_that_has_changed_since(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     with Retriever.open(bundle.path, tmp_path / "g") as retriever, Gallery.open(tmp_path / "g") as gallery:
@@ -806,7 +844,7 @@ def test_nothing_is_certified_in_a_gallery_that_has_changed_since(tmp_path: Path
     assert statuses == ["certified", "estimated"]
 
 
-def test_a_gallery_whose_items_all_get_one_group_only_ranks(tmp_path: Path) -> None:
+def test_a_gallery_whose_items_all_get_one_group_only_ranks(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     photos = read_catalogue(tmp_path / "photos-0-30")
@@ -818,7 +856,7 @@ def test_a_gallery_whose_items_all_get_one_group_only_ranks(tmp_path: Path) -> N
         assert retriever.search(encode(draw(3, 9))).threshold is None
 
 
-def test_a_point_that_was_set_while_the_gallery_was_measured_is_left_alone(tmp_path: Path) -> None:
+def test_a_point_that_was_set_while_the_gallery_was_measured_is_left_alone(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
@@ -832,7 +870,7 @@ def test_a_point_that_was_set_while_the_gallery_was_measured_is_left_alone(tmp_p
         assert gallery.kept(POINT) == asked
 
 
-def test_a_gallery_that_grows_large_enough_gets_a_threshold_below_the_cap(tmp_path: Path) -> None:
+def test_a_gallery_that_grows_large_enough_gets_a_threshold_below_the_cap(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     assert fill(bundle, tmp_path, range(15), photos=range(1)).point is None
     photos = read_catalogue(write_folder(tmp_path / "more", items=range(15, 24), photos=range(1)))
@@ -848,7 +886,7 @@ def test_a_gallery_that_grows_large_enough_gets_a_threshold_below_the_cap(tmp_pa
         assert stored_point(gallery.kept(POINT), bundle) == capped
 
 
-def test_the_changed_share_counts_photos_since_the_draws(tmp_path: Path) -> None:
+def test_the_changed_share_counts_photos_since_the_draws(tmp_path: Path, fill: Fill) -> None:
     bundle, other = bundle_of(tmp_path), bundle_of(tmp_path, "item-01", name="other")
     fill(bundle, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
@@ -860,7 +898,7 @@ def test_the_changed_share_counts_photos_since_the_draws(tmp_path: Path) -> None
         assert changed_share(bundle, gallery) == 1
 
 
-def test_all_of_a_gallery_has_changed_once_its_only_photo_is_removed(tmp_path: Path) -> None:
+def test_all_of_a_gallery_has_changed_once_its_only_photo_is_removed(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(1), photos=range(1))
     with Gallery.open(tmp_path / "g") as gallery:
@@ -870,7 +908,7 @@ def test_all_of_a_gallery_has_changed_once_its_only_photo_is_removed(tmp_path: P
         assert changed_share(bundle, gallery) == 1
 
 
-def test_rates_hold_for_a_small_change_and_are_unknown_after_a_larger_one(tmp_path: Path) -> None:
+def test_rates_hold_for_a_small_change_and_are_unknown_after_a_larger_one(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(40))
     with Retriever.open(bundle.path, tmp_path / "g") as retriever:
@@ -890,7 +928,7 @@ def test_rates_hold_for_a_small_change_and_are_unknown_after_a_larger_one(tmp_pa
         assert retriever.gallery_point.rates() is not None
 
 
-def test_a_promise_is_broken_if_one_source_of_draws_breaks_it(tmp_path: Path) -> None:
+def test_a_promise_is_broken_if_one_source_of_draws_breaks_it(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     point = fill(bundle, tmp_path, range(30)).point
     assert point is not None

@@ -8,7 +8,7 @@ from retrieval.measuring.rule import calibrate
 from retrieval.metrics.consistency import opis, utility_curves
 from retrieval.metrics.identification import SearchScores
 from retrieval.reports.bundle_report import ReportData, render_report
-from tests.retrieval.threshold.simulated import searches, simulated
+from tests.retrieval.measuring.simulated import searches, simulated
 
 
 class Balanced(HTMLParser):
