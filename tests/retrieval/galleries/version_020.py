@@ -34,3 +34,8 @@ def pack_draws_020(draws: AllDraws, gallery: Gallery, *, left_out: Collection[st
         values = {name: value for name, value in (sample.arrays() | numbers).items() if name not in left_out}
         arrays |= {f"{source}{MARK}{name}": value for name, value in values.items()}
     return pack(arrays)
+
+
+def pack_vectors_020(gallery: Gallery, photo_ids: np.ndarray, vectors: np.ndarray, **more: np.ndarray) -> bytes:
+    """Return vectors of photos, by fold models or of windows, as version 0.2.0 kept them."""
+    return pack({"seqs": seqs_of(gallery, photo_ids), "vectors": vectors, **more})

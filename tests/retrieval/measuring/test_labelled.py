@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import numpy as np
 import pytest
 
-from retrieval.galleries.kept import pack_queries, read_queries
-from retrieval.measuring.draws import Probes
 from retrieval.measuring.labelled import QUANTILES, RESAMPLES, measure_shift
 from retrieval.measuring.point import GALLERY, Point, Shift
 from retrieval.metrics.identification import SearchScores
@@ -91,16 +86,3 @@ def test_value_and_error_equal_those_of_a_bootstrap_that_copies_items(items: int
     shift = measure_shift(*scores, seed=7)
     assert shift.value == pytest.approx(simple_shift(sides, list(range(items))), abs=1e-12)
     assert shift.error == pytest.approx(float(np.std(values)), abs=1e-12)
-
-
-def test_labelled_queries_are_kept_with_the_features_of_one_verifier() -> None:
-    given = Probes(np.eye(3, dtype=np.float32), ["b", "a", "c"], ["x", "", "y"], [b"1", b"", b"333"])
-    gallery: Any = SimpleNamespace(kept=lambda _: pack_queries(given, "a verifier"))
-    read = read_queries(gallery, "a verifier")
-    assert read is not None
-    np.testing.assert_array_equal(read.vectors, given.vectors)
-    assert (read.ids, read.items, read.features) == (given.ids, given.items, given.features)
-    assert read_queries(gallery, "another") is None
-    plain = read_queries(gallery)
-    assert plain is not None
-    assert (plain.ids, plain.features) == (given.ids, ())
