@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from index.groups import GROUP
 from index.location import AnyGallery
-from index.photos import Photos
+from index.photos import NONE, Photos
 from index.search.distance import accepts
 from retrieval.bundle.bundle import Bundle
 from retrieval.errors import photos_of_items
@@ -241,7 +241,9 @@ class _Drawn:
 
     def kinds(self, own: Draws) -> list[tuple[str, ...]]:
         """Return the rates of each kind of item, a group or the folder above the item, where there are several."""
-        stored = self.snapshot.photos_at(self.snapshot.positions(own.ids.tolist()))
+        positions = self.snapshot.positions(own.ids.tolist())
+        is_there = positions != NONE  # a photo may be removed while the report is made
+        own, stored = own.where(is_there), self.snapshot.photos_at(positions[is_there])
         groups = np.array([str(metadata.get(GROUP) or "") for *_, metadata in stored])
         rows: list[tuple[str, ...]] = []
         for name in sorted(set(groups.tolist()) - {""}):
@@ -262,7 +264,10 @@ class _Drawn:
         for row in rows.tolist():
             if len(cards) == SHOWN or not others[row]:
                 break
-            ((photo_id, item_id, _),) = self.snapshot.photos_at(self.snapshot.positions([str(others[row])]))
+            position = self.snapshot.positions([str(others[row])])
+            if position[0] == NONE:
+                continue
+            ((photo_id, item_id, _),) = self.snapshot.photos_at(position)
             pair = frozenset((str(draws.items[row]), item_id))
             if pair not in seen:
                 apart = f", {draws.distances[row]:.3f} apart" if others is draws.nearest else ""

@@ -18,14 +18,14 @@ from index.database import POINT
 from index.errors import DataError, GalleryCorrupt, GalleryError, InvalidParameter
 from index.gallery import Gallery
 from index.location import open_gallery
-from index.search.leave_one_out import DRAWS
 from index.upkeep import transfer
 from index.upkeep.transfer import copy_gallery, export_gallery, open_backup
+from retrieval.galleries.kept import Kept
 
 from ..gallery_contents import contents
 from .vectors import DIM, filled, unit, with_features
 
-KEPT = {POINT: b"point", "labelled queries": bytes(range(256)), DRAWS: b"draws"}
+KEPT = {POINT: b"point", "labelled queries": bytes(range(256)), Kept.DRAWS: b"draws"}
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -205,7 +205,7 @@ def test_photos_are_added_to_an_existing_gallery_which_keeps_its_own_contents(tm
         for _ in range(2):  # again changes nothing
             assert copy_gallery(gallery, tmp_path / "other", tuple(KEPT)) == 39
             with Gallery.open(tmp_path / "other") as copy:
-                assert (len(copy), copy.kept(POINT), copy.kept(DRAWS)) == (39, b"own", None)
+                assert (len(copy), copy.kept(POINT), copy.kept(Kept.DRAWS)) == (39, b"own", None)
                 assert copy.verify() == []
         filled(tmp_path / "plain").close()
         with pytest.raises(GalleryError, match="vectors or features of another model"):
@@ -241,7 +241,7 @@ def test_a_gallery_moves_to_milvus_and_back(tmp_path: Path, address: str) -> Non
         assert back.verify() == []
         assert sorted(zip(*map(list, contents(back)[:2]), strict=True)) == expected
         assert (back.columns(), back.thumbnail("new")) == ({"price": "number"}, b"jpeg")
-        assert {name: back.kept(name) for name in KEPT} == {**KEPT, DRAWS: None}
+        assert {name: back.kept(name) for name in KEPT} == {**KEPT, Kept.DRAWS: None}
         assert back.dim == DIM
 
 

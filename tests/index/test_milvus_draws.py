@@ -13,11 +13,12 @@ from index.gallery import Gallery
 from index.location import AnyGallery
 from index.milvus.collections import TEXTS
 from index.milvus.gallery import PART, MilvusGallery
+from index.photos import CONTENT
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
-from index.search.leave_one_out import DRAWS, make_draws
+from retrieval.galleries.kept import Kept, pack_draws, read_draws
 from retrieval.measuring.draws import OWN, AllDraws, Draws, Probes
+from retrieval.measuring.measure import Material, draw
 
-from .search.test_leave_one_out import CONTENT
 from .vectors import DIM, unit
 
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
@@ -29,17 +30,14 @@ def probes() -> dict[str, Probes]:
 
 
 def made_from(gallery: AnyGallery, distance: ItemDistance) -> AllDraws:
-    def is_fitted(item: str, content: str | None) -> bool:
-        return item == "i3" or content == "fitted"
-
-    return make_draws(
-        gallery, model="m", item_distance=distance, probes=probes(), is_fitted=is_fitted, content_key=CONTENT
-    )
+    fitted = {item for _, item, content in gallery.values(CONTENT) if item == "i3" or content == "fitted"}
+    material = Material(probes=probes(), fitted=frozenset(fitted), model="m", version=gallery.version)
+    return draw(gallery.snapshot(), distance, material)
 
 
 def facts(draws: Draws) -> list[tuple[object, ...]]:
     distances = (draws.distances.round(12), draws.own.round(12))  # densities are computed in blocks of another size
-    columns = (draws.ids, draws.items, draws.nearest_items, *distances, draws.duplicates >= 0)
+    columns = (draws.ids, draws.items, draws.nearest, draws.nearest_items, *distances, draws.duplicates)
     return sorted(zip(*(column.tolist() for column in columns), strict=True))
 
 
@@ -66,7 +64,7 @@ def test_draws_equal_those_of_a_local_gallery_through_any_history(
         for source in (OWN, "probe"):
             assert facts(made[0].sources[source]) == facts(made[1].sources[source])
         assert made[0].fitted == made[1].fitted
-        assert made[0].changed(milvus) == 0
+        assert milvus.snapshot().changes_since(made[0].mark) == 0
     assert milvus.items == local.items
     assert milvus.item_numbers(["i0", "nothing"]).keys() == local.item_numbers(["i0", "nothing"]).keys()
     milvus.close()
@@ -85,10 +83,10 @@ def test_contents_are_kept_replaced_and_removed_as_one_change(address: str) -> N
     assert [other.kept(name) for name in ("large", POINT, "empty")] == [large, b"2", None]
     assert other.search_version(unit(1), 1)[:2] == (3, b"2")
     names = {entry[0] for entry in gallery._facts()["kept"].values()}
-    written = gallery._client.query("shop" + TEXTS, filter="", limit=100, output_fields=["key"])
+    written = gallery._store.client.query("shop" + TEXTS, filter="", limit=100, output_fields=["key"])
     keys = {row["key"] for row in written} - {"facts"}
     assert {key.partition("/")[0] for key in keys} == {"change", *names}  # replaced contents are deleted
-    gallery._client.delete("shop" + TEXTS, ids=sorted(keys))
+    gallery._store.client.delete("shop" + TEXTS, ids=sorted(keys))
     with pytest.raises(GalleryCorrupt, match="operating point of the gallery cannot be read"):
         MilvusGallery.open(address).kept(POINT)
     gallery.close()
@@ -102,8 +100,8 @@ def test_draws_do_not_cover_photos_of_a_change_that_was_not_finished(
     gallery = MilvusGallery.create(address, dim=DIM, embedding_id="e")
     gallery.add(["a", "b"], ["x", "y"], unit(2))
     draws = made_from(gallery, NEAREST_PHOTO)
-    gallery.keep({DRAWS: draws.pack()}, "measure")
-    assert draws.changed(gallery) == 0
+    gallery.keep({Kept.DRAWS: pack_draws(draws)}, "measure")
+    assert gallery.snapshot().changes_since(draws.mark) == 0
 
     def crash(*_: object) -> None:
         raise KeyboardInterrupt
@@ -112,10 +110,11 @@ def test_draws_do_not_cover_photos_of_a_change_that_was_not_finished(
         patched.setattr(MilvusGallery, "_finish", crash)
         with pytest.raises(KeyboardInterrupt):
             gallery.add(["c"], ["z"], unit(1, 5)) if change == "add" else gallery.remove(photo_ids=["b"])
-    assert len(gallery.snapshot().seqs) == len(gallery)
+    assert len(gallery.snapshot().ids) == len(gallery)
     opened = MilvusGallery.open(address)
-    assert draws.changed(opened)
+    assert getattr(read_draws(opened), "mark", None) == draws.mark
+    assert opened.snapshot().changes_since(draws.mark)
     opened.add(["d"], ["z"], unit(1, 6))
-    assert opened.snapshot().fingerprint == MilvusGallery.open(address).snapshot().fingerprint
-    assert draws.changed(opened)
+    assert opened.snapshot().mark == MilvusGallery.open(address).snapshot().mark
+    assert opened.snapshot().changes_since(draws.mark)
     opened.close()

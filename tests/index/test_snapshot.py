@@ -15,6 +15,7 @@ from index.ann.faiss_index import Candidates
 from index.errors import GalleryCorrupt
 from index.gallery import Gallery
 from index.groups import group_number
+from index.search import exact
 from index.search.distance import plain_distance
 from index.search.exact import MANY, sweep
 from index.snapshot import Proposed, Snapshot
@@ -58,7 +59,7 @@ def test_answers_are_those_of_a_loop(
 ) -> None:
     monkeypatch.setattr(snapshot, "SCANNED", scanned)
     monkeypatch.setattr(snapshot, "BLOCK", 17)  # photos are read in several blocks
-    monkeypatch.setattr(snapshot, "PAIRS", 7)  # queries are compared in several groups
+    monkeypatch.setattr(exact, "PAIRS", 7)  # candidates are compared in several groups
     monkeypatch.setattr(snapshot, "FIRST_FETCH", fetch)
     live = [i for i in range(COUNT) if i not in REMOVED]
     with numbered(tmp_path / "g", kind) as gallery:
@@ -199,8 +200,8 @@ def test_photos_of_an_item_are_not_read_again_when_others_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with filled(tmp_path / "g") as gallery:
-        numbers = gallery.item_numbers(["i0", "i1"])
-        first, changed = gallery.snapshot().about([numbers["i0"], numbers["i1"]])
+        numbers = np.array(list(gallery.item_numbers(["i0", "i1"]).values()))
+        before = gallery.snapshot().facts_of(numbers)
         gallery.add(["new"], ["i1"], unit(1, 9))
         read: list[int] = []
         vectors = Snapshot.vectors
@@ -210,9 +211,9 @@ def test_photos_of_an_item_are_not_read_again_when_others_change(
             return vectors(self, positions)
 
         monkeypatch.setattr(Snapshot, "vectors", noted)
-        again = gallery.snapshot().about([numbers["i0"], numbers["i1"]])
-    assert again[0] is first
-    assert again[1] is not changed
+        after = gallery.snapshot().facts_of(numbers)
+    assert after.groups.tolist() == before.groups.tolist()
+    assert (after.means == before.means).all(axis=1).tolist() == [True, False]
     assert read == [5]  # of the changed item
 
 

@@ -14,20 +14,21 @@ from fastapi.testclient import TestClient
 from index.gallery import Gallery
 from index.groups import GROUP
 from index.photos import NONE
+from index.search.item_distance import RIVALS
 from index.snapshot import Neighbour
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.cli.main import group
 from retrieval.cli.search import lines
 from retrieval.galleries.measured import remeasure
-from retrieval.measuring.draws import OWN, Draws
+from retrieval.measuring.draws import OWN, AllDraws, Draws
 from retrieval.measuring.fpir import DrawnDistances
-from retrieval.measuring.point import Point
+from retrieval.measuring.point import ESTIMATED, GALLERY, Perhaps, Point
 from retrieval.measuring.rates import VersionRates
 from retrieval.measuring.rule import set_threshold
 from retrieval.measuring.sentences import describe
 from retrieval.retriever import Retriever
-from retrieval.search.answers import Served
+from retrieval.search.answers import Listed
 from retrieval.search.result import Match, SearchResult
 from retrieval.search.true_rates import Known, TrueRates
 from serving.app import create_app
@@ -35,16 +36,33 @@ from serving.app import create_app
 from ..world import draw, encode, make_bundle
 
 
-def own_draws(own: np.ndarray, other: np.ndarray, **changed: np.ndarray) -> Draws:
+def own_draws(own: np.ndarray, other: np.ndarray) -> AllDraws:
     """Return one draw of each of n items, with the distances to the own item and to another one."""
     count = len(own)
-    names, nobody = np.array([f"i{row}" for row in range(count)]), np.full(count, NONE)
-    wrong = np.where(other <= own, other, np.inf)
-    found = Draws(
-        *(names, names, nobody, other, nobody, np.full(count, ""), other),
-        *(own, nobody, own, wrong, nobody),
+    names, nothing = np.array([f"i{row}" for row in range(count)]), np.full(count, "")
+    draws = Draws(
+        ids=names,
+        items=names,
+        groups=names,
+        distances=other,
+        nearest=nothing,
+        nearest_items=nothing,
+        rivals=np.full((count, RIVALS), NONE),
+        without=np.full((count, 1 + RIVALS), np.inf),
+        plain=other,
+        duplicates=nothing,
+        own=own,
+        own_plain=own,
+        wrong=np.where(other <= own, other, np.inf),
     )
-    return replace(found, **changed)
+    return AllDraws("m", {OWN: draws}, frozenset())
+
+
+def perhaps_of(draws: AllDraws, target: float) -> tuple[Point, Perhaps]:
+    """Return the point of draws of 200 items, and when it answers "perhaps"."""
+    point = set_threshold(draws, target, items=200)
+    assert point.perhaps is not None
+    return point, point.perhaps
 
 
 # the rule
@@ -53,12 +71,11 @@ def own_draws(own: np.ndarray, other: np.ndarray, **changed: np.ndarray) -> Draw
 def test_perhaps_reaches_as_far_as_a_quarter_of_unknown_items_come() -> None:
     other = np.linspace(0.5, 1.5, 200)
     own = np.where(np.arange(200) % 2, 0.1, 1.4)  # beyond the threshold, hardly any first item is right
-    point = set_threshold({OWN: own_draws(own, other)}, 0.05, gallery_items=200)
-    drawn = DrawnDistances.of({OWN: own_draws(own, other)})
-    told = point.evidence["perhaps"]
-    within = drawn.distances <= told["within"]
-    assert within.tolist() == [drawn.p_value(distance) <= 0.25 for distance in drawn.distances]
-    assert told["within"] > point.threshold
+    draws = own_draws(own, other)
+    point, told = perhaps_of(draws, 0.05)
+    drawn = DrawnDistances.of(draws.sources)
+    assert (drawn.distances <= told.within).tolist() == (drawn.p_values(drawn.distances) <= 0.25).tolist()
+    assert told.within > point.threshold
 
 
 def test_perhaps_reaches_farther_where_the_first_item_is_right_more_often_than_not() -> None:
@@ -66,22 +83,22 @@ def test_perhaps_reaches_farther_where_the_first_item_is_right_more_often_than_n
     own = np.random.default_rng(0).permutation(np.linspace(0.1, 0.9, 200))
     own = np.minimum(own, other - 0.01)  # the own item is always first
     draws = own_draws(own, other)
-    told = set_threshold({OWN: draws}, 0.02, gallery_items=200).evidence["perhaps"]
-    assert told["within"] == pytest.approx(own.max())
-    assert DrawnDistances.of({OWN: draws}).fpir(told["within"]) > 0.25
-    assert told["right"] == 1
+    _, told = perhaps_of(draws, 0.02)
+    assert told.within == pytest.approx(own.max())
+    assert DrawnDistances.of(draws.sources).fpir(told.within) > 0.25
+    assert told.right == 1
 
 
 def test_the_evidence_counts_how_often_the_first_item_is_right_between_threshold_and_limit() -> None:
     other, own = np.linspace(0.5, 1.5, 200), np.full(200, 0.1)
     own[100:] = 0.62  # of these items, the own one is first from 0.62 on: the others are wrong below that
     draws = own_draws(own, np.random.default_rng(1).permutation(other))
-    point = set_threshold({OWN: draws}, 0.05, gallery_items=200)
-    told = point.evidence["perhaps"]
-    first = np.minimum(np.where(np.isinf(draws.wrong), draws.own, np.inf), draws.wrong)
-    asked = (first > point.threshold) & (first <= told["within"])
-    assert told["searches"] == asked.sum() > 0
-    assert told["right"] == pytest.approx(np.isinf(draws.wrong)[asked].mean())
+    point, told = perhaps_of(draws, 0.05)
+    drawn = draws.get(OWN)
+    first = np.minimum(drawn.right, drawn.wrong)
+    asked = (first > point.threshold) & (first <= told.within)
+    assert told.searches == asked.sum() > 0
+    assert told.right == pytest.approx(np.isinf(drawn.wrong)[asked].mean())
 
 
 def test_perhaps_is_no_match_in_true_rates() -> None:
@@ -110,15 +127,19 @@ def test_the_command_line_names_the_item_to_confirm_or_both_twins() -> None:
 # how it is decided
 
 
-def served(within: float | None, twins: tuple[str, ...] = ()) -> Served:
+def divided(
+    distances: tuple[float, ...], review: float, *, within: float | None, twins: tuple[str, ...] = ()
+) -> tuple[str, str]:
+    """Return the items that match and those for review, of items a, b, c, ... at some distances.
+
+    The threshold is 0.5, and an answer is "perhaps" up to `within`.
+    """
     drawn = DrawnDistances.of_items(np.linspace(0.4, 1.4, 50), np.arange(50))
-    evidence = {} if within is None else {"perhaps": {"within": within}}
-    pairs = frozenset([frozenset(twins)] if twins else [])
-    return Served(Point(0.5, "estimated", 0.05, evidence), 1, VersionRates(drawn, twins=pairs), "estimated")
-
-
-def near(*distances: float) -> list[Neighbour]:
-    return [Neighbour("abc"[row], f"p{row}", distance) for row, distance in enumerate(distances)]
+    rates = VersionRates(drawn, twins=frozenset([frozenset(twins)] if twins else []))
+    point = Point(0.5, ESTIMATED, 0.05, GALLERY, perhaps=None if within is None else Perhaps(within))
+    neighbours = [Neighbour("abc"[row], f"p{row}", distance) for row, distance in enumerate(distances)]
+    matches, others = Listed.of(neighbours, point, rates).divided(review)
+    return "".join(match.item_id for match in matches), "".join(match.item_id for match in others)
 
 
 @pytest.mark.parametrize(
@@ -134,21 +155,16 @@ def test_of_twins_both_are_for_review_where_the_first_is_near(
     distances: tuple[float, ...], matches: str, review: str
 ) -> None:
     for limit in (0.0, 0.25):
-        found, others = served(0.7, ("b", "a")).divided(near(*distances), limit)
-        assert "".join(match.item_id for match in found) == matches
-        assert "".join(match.item_id for match in others) == review
+        assert divided(distances, limit, within=0.7, twins=("b", "a")) == (matches, review)
 
 
 def test_twins_are_for_review_where_the_first_alone_is_within_the_threshold() -> None:
-    found, others = served(None, ("b", "a")).divided(near(0.45, 0.6, 1.2), 0.0)
-    assert (found, [match.item_id for match in others]) == ((), ["a", "b"])
+    assert divided((0.45, 0.6, 1.2), 0.0, within=None, twins=("b", "a")) == ("", "ab")
 
 
 def test_items_that_are_no_twins_match_and_are_for_review_by_their_p_value() -> None:
-    found, others = served(0.7, ("a", "c")).divided(near(0.45, 0.55, 1.2), 0.25)
-    assert ([match.item_id for match in found], [match.item_id for match in others]) == (["a"], ["b"])
-    found, others = served(0.7).divided(near(0.65, 1.2), 0.0)
-    assert (found, [match.item_id for match in others]) == ((), ["a"])  # worth a question, whatever is for review
+    assert divided((0.45, 0.55, 1.2), 0.25, within=0.7, twins=("a", "c")) == ("a", "b")
+    assert divided((0.65, 1.2), 0.0, within=0.7) == ("", "a")  # worth a question, whatever is for review
 
 
 # through a gallery: two ids of one product
@@ -179,7 +195,7 @@ def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_twins_give_perhaps_with_both_and_match_in_one_group(shop: tuple[Path, str]) -> None:
     folder, shared = shop
     with Retriever.open(folder / "bundle", folder / "gallery") as retriever:
-        assert retriever.point.evidence["twins"] == ([] if shared else [["a", "z"]])
+        assert retriever.point.basis.twins == (() if shared else (("a", "z"),))
         asked = encode(draw(201, 6), "PNG")
         for top_k in (1, 10):
             found = retriever.search(asked, top_k=top_k)
@@ -217,8 +233,8 @@ def test_a_long_list_of_twins_is_counted_and_cut(shop: tuple[Path, str]) -> None
     folder, _ = shop
     with Retriever.open(folder / "bundle", folder / "gallery") as retriever:
         point = retriever.point
-    pairs = [[f"a{row}", f"b{row}"] for row in range(7)]
-    first, *_ = describe(replace(point, evidence={**point.evidence, "twins": pairs}))
+    pairs = tuple((f"a{row}", f"b{row}") for row in range(7))
+    first, *_ = describe(replace(point, basis=replace(point.basis, twins=pairs)))
     assert first.startswith("7 pairs of items look like one item under two ids: a0 and b0, ")
     assert "a4 and b4 and 2 more." in first
 
@@ -228,10 +244,12 @@ def test_sentences_say_the_expected_rate_and_its_bound_and_never_an_observed_zer
     with Gallery.open(folder / "gallery", read_only=True) as gallery:
         bundle = Bundle.open(folder / "bundle")
         point = Retriever(bundle, gallery).point
-    zero = replace(point, evidence={**point.evidence, "fpir": 0.0})
-    told = "\n".join(describe(zero))
-    assert f"about {point.evidence['fpir_expected']:.1%} of searches" in told
-    assert f"at most {point.evidence['fpir_upper']:.1%} with 95 % confidence" in told
-    assert point.evidence["fpir_expected"] > 0
-    assert point.evidence["precision"]["0.9"] < 1
+    told = "\n".join(describe(replace(point, rates=replace(point.rates, fpir=0.0))))
+    rates = point.rates
+    assert rates.fpir_expected is not None
+    assert rates.precision is not None
+    assert f"about {rates.fpir_expected:.1%} of searches" in told
+    assert f"at most {rates.fpir_upper:.1%} with 95 % confidence" in told
+    assert rates.fpir_expected > 0
+    assert (rates.precision["0.9"] or 1) < 1
     assert "100% if 90%" not in told

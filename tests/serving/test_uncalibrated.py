@@ -16,7 +16,6 @@ from retrieval.galleries.measured import measure_gallery
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.inspect.audit import audit
 from retrieval.measuring.point import Point
-from retrieval.measuring.sentences import changes
 from retrieval.retriever import Retriever
 from retrieval.search.result import RESULT
 from serving.app import create_app
@@ -112,8 +111,8 @@ def test_the_first_threshold_of_a_gallery_has_none_to_compare_with(tmp_path: Pat
     with Gallery.create(tmp_path / "gallery", dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery:
         vectors = bundle.embedder().embed([draw(item, 0) for item in range(24)]).vectors
         gallery.add([str(i) for i in range(24)], [f"item-{i}" for i in range(24)], vectors)
-        proposal = measure_gallery(bundle, gallery)
-        (line,) = changes(proposal)
+        proposal = measure_gallery(bundle, gallery, rule="set")
+        (line,) = proposal.change.lines()
         assert line.startswith("The gallery gets its first threshold, ")
         proposal.write(gallery)
     with Retriever.open(bundle.path, tmp_path / "gallery") as retriever:

@@ -15,6 +15,7 @@ from markupsafe import escape
 from index.database import POINT
 from index.gallery import Gallery
 from index.photos import NONE
+from index.search.item_distance import RIVALS
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.catalogue.read import Photo
@@ -23,7 +24,7 @@ from retrieval.galleries.points import served_point
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.measuring.draws import LABELLED, OWN, Draws
 from retrieval.measuring.fpir import DrawnDistances
-from retrieval.measuring.point import Point, Rates, Shift
+from retrieval.measuring.point import Perhaps, Point, Rates, Shift
 from retrieval.measuring.rates import VersionRates
 from retrieval.reports.gallery_report import SOURCES, GalleryReport, render_gallery_report
 
@@ -63,7 +64,7 @@ def report(bundle: Bundle) -> Iterator[GalleryReport]:
 
 def test_the_report_shows_rates_charts_pictures_and_assumptions(report: GalleryReport) -> None:
     page = render_gallery_report(report)
-    told = max(report.rates.fpir(report.point.threshold), report.point.evidence["fpir_expected"])
+    told = max(report.rates.fpir(report.point.threshold), report.point.rates.fpir_expected)
     assert f"An unknown item returns a match in <b>about {told:.1%}</b> of searches" in page
     assert f"{report.rates.fpir_upper(report.point.threshold):.1%} with 95 % confidence" in page
     assert page.count("<svg") == 2
@@ -74,7 +75,7 @@ def test_the_report_shows_rates_charts_pictures_and_assumptions(report: GalleryR
         "What is assumed",
     ):
         assert heading in page
-    for assumed in report.point.evidence["assumptions"]:
+    for assumed in report.point.basis.assumptions:
         assert escaped(assumed) in page
     assert "(in use)" in page
 
@@ -100,19 +101,27 @@ def test_families_and_items_with_the_most_false_matches_are_listed_with_their_sh
     items = ["c", "c", "d", "e", "far", "copy"]
     nearest = ["d", "x", "c", "d", "x", "x"]
     distances = np.array([0.1, 0.2, 0.15, 0.3, 0.9, 0.01])
-    nobody = np.full(len(items), NONE)
-    copies = np.where(np.array(items) == "copy", 7, NONE)
-    texts = np.array(items)
+    texts, nothing = np.array(items), np.full(len(items), "")
     none = np.full(6, np.inf)
     draws = Draws(
-        *(texts, texts, nobody, distances, nobody, np.array(nearest), distances),
-        *(none, nobody, none, none, copies),
+        ids=texts,
+        items=texts,
+        groups=texts,
+        distances=distances,
+        nearest=nothing,
+        nearest_items=np.array(nearest),
+        rivals=np.full((6, RIVALS), NONE),
+        without=np.full((6, 1 + RIVALS), np.inf),
+        plain=distances,
+        duplicates=np.where(texts == "copy", "p7", ""),
+        own=none,
+        own_plain=none,
+        wrong=none,
     )
     moved = Shift(0.05, 0.01, 20)
-    evidence = {**report.point.evidence, "source": OWN, "shift": moved.to_dict()}
     told = replace(
         report,
-        point=replace(report.point, threshold=0.3, evidence=evidence),  # e is within it without the shift only
+        point=replace(report.point, threshold=0.3, shift=moved),  # e is within it without the shift only
         draws={OWN: draws},
         rates=VersionRates(DrawnDistances.of({OWN: draws}, shift=moved)),
     )
@@ -151,8 +160,8 @@ def test_the_promise_of_a_report_is_the_expected_rate_where_no_draw_returned_a_m
 
 def test_twins_and_how_often_perhaps_is_right_are_reported(report: GalleryReport) -> None:
     within = report.point.threshold + 0.2
-    more = {"twins": [["cup & saucer", "set"]], "perhaps": {"within": within, "right": 0.75, "searches": 40}}
-    point = replace(report.point, evidence={**report.point.evidence, **more})
+    basis = replace(report.point.basis, twins=(("cup & saucer", "set"),))
+    point = replace(report.point, basis=basis, perhaps=Perhaps(within, right=0.75, searches=40))
     page = render_gallery_report(replace(report, point=point))
     assert "1 pair of items looks like one item under two ids: cup &amp; saucer and set." in page
     assert f"Between the threshold and {within:.3f}, an answer is" in page
@@ -179,6 +188,17 @@ def test_rates_of_other_photos_are_not_shown(filled_copy: Path) -> None:
         page = render_gallery_report(GalleryReport.of(bundle, gallery, point))
     assert "has changed since these rates were measured" in page
     assert "<svg" not in page
+
+
+def test_photos_that_are_removed_while_a_report_is_made_are_left_out(bundle: Bundle, tmp_path: Path) -> None:
+    photos = [Photo(f"p{i}", bundle.path.with_name(f"{i}-0.png"), f"i{i}") for i in range(24)]
+    index_catalogue(bundle, photos, tmp_path / "gallery", progress=False)
+    with Gallery.open(tmp_path / "gallery") as gallery:
+        report = GalleryReport.of(bundle, gallery, served_point(gallery.kept(POINT), bundle, gallery))
+        gallery.remove(photo_ids=["p3"])
+        page = render_gallery_report(report)
+    assert page.count("<svg") == 2
+    assert " and i3" not in page
 
 
 def test_the_command_writes_the_page(bundle: Bundle, tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from index.database import POINT
 from index.gallery import Gallery
-from index.search.leave_one_out import DRAWS
 from retrieval.bundle.bundle import FITTED
 from retrieval.bundle.fitted import Fitted
 from retrieval.errors import CalibrationError
+from retrieval.galleries.kept import Kept
 from retrieval.measuring.point import Point
 from retrieval.retriever import Retriever
 from serving.access.keys import add_key
@@ -52,7 +52,7 @@ def anchored(filled_copy: Path) -> Path:
     shutil.rmtree(filled_copy / "bundle")
     make_bundle(filled_copy, point=Point.uncalibrated(0.2), files={FITTED: Fitted.of([], []).pack()})
     with Gallery.open(filled_copy / "gallery") as gallery:
-        gallery.keep({POINT: None, DRAWS: None}, "forget the threshold")
+        gallery.keep({POINT: None, Kept.DRAWS: None}, "forget the threshold")
     return filled_copy
 
 
