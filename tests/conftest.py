@@ -143,9 +143,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from index.gallery import Gallery
     from retrieval.bundle.bundle import FITTED
     from retrieval.bundle.fitted import Fitted
-    from retrieval.measuring.point import Point, Rates
     from retrieval.catalogue.photos import Photo
     from retrieval.indexing.pipeline import index_catalogue
+    from retrieval.measuring.point import Point, Rates
 
     from .world import FILLED, WORLD, draw, make_bundle, shuffled
 

@@ -16,8 +16,8 @@ from index.database import FORMAT
 from index.errors import InvalidParameter, MissingDependency
 from index.milvus.gallery import FACTS, MilvusGallery
 from index.milvus.photos import MOST, SLACK
-from index.snapshot import FIRST_FETCH
 from index.search.distance import plain_distance
+from index.snapshot import FIRST_FETCH
 
 NAME, DIM = "shop", 8
 

@@ -3,7 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from index import gallery as gallery_module
+from index.photos import arrays
+from index.search import left_out
 from index.search.item_distance import ItemDistance
 from retrieval.errors import InvalidParameter
 from retrieval.metrics.identification import (
@@ -40,8 +41,9 @@ def slow(queries: np.ndarray, asked: np.ndarray, gallery: np.ndarray, kept: np.n
 
 @pytest.mark.parametrize("batch", [7, 10**6])
 def test_equals_a_loop_whatever_the_batch(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gallery_module, "TOGETHER", batch)
     queries, asked, gallery, kept = world()
+    monkeypatch.setattr(left_out, "TOGETHER", batch)
+    monkeypatch.setattr(arrays, "COMPARED", 3 * len(gallery))
     scores = search_scores(queries, asked, gallery, kept)
     own, impostor = slow(queries, asked, gallery, kept)
     assert scores.own == pytest.approx(own, abs=1e-12)
