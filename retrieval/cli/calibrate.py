@@ -56,7 +56,8 @@ OPTIONS = (
     click.option(
         "--certify",
         is_flag=True,
-        help="Certify the target even with fewer than 300 independent items, or fail. The threshold is then stricter.",
+        help="Certify the target with 95 % confidence, or fail. A certified threshold finds much less: the command "
+        "says how much less.",
     ),
     click.option("--dry-run", is_flag=True, help="Print what would change, and leave the gallery as it is."),
     click.option(
@@ -103,6 +104,7 @@ def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions) ->
     from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle, require_match
     from retrieval.galleries.measured import measure_gallery
+    from retrieval.measuring.sentences import certificate_cost
 
     opened, photos = Bundle.open(bundle), options.photos()
     with open_gallery(gallery, read_only=options.dry_run) as place:
@@ -117,6 +119,8 @@ def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions) ->
             photos=photos,
             certify=options.certify,
         )
+        if measurement.measured.estimated is not None and not options.as_json:
+            click.echo(certificate_cost(measurement.after, measurement.measured.estimated))
         if not options.dry_run:
             measurement.write(place)  # before anything is printed, since `| head` ends the command
         show_measurement(measurement, as_json=options.as_json)

@@ -49,6 +49,7 @@ class Measurement:
     draws: AllDraws
     point: Point | None  # None if there are too few draws
     why: str = ""  # why there is no point
+    estimated: Point | None = None  # the estimated point beside a certified one
 
     @property
     def required(self) -> Point:
@@ -153,7 +154,9 @@ def _set(
         point = set_threshold(draws, target_fpir, items=items, shift=shift, cap=cap, certify=certify, origin=origin)
     except CalibrationError as error:
         return Measurement(draws, None, str(error))
-    return Measurement(draws, point)
+    if not certify:
+        return Measurement(draws, point)
+    return Measurement(draws, point, estimated=_set(draws, target_fpir, items, origin, shift=shift, cap=cap).point)
 
 
 def _by_serving_model(draws: AllDraws) -> dict[str, Draws]:

@@ -68,6 +68,16 @@ def describe(point: Point) -> list[str]:
     return [*lines, "This assumes:", *(f"  - {assumption}" for assumption in basis.assumptions or ())]
 
 
+def certificate_cost(certified: Point, estimated: Point) -> str:
+    """Return a sentence on what a certificate costs beside the estimated threshold."""
+    rates = (certified.rates.tpir, estimated.rates.tpir)
+    found = "" if None in rates else f": {rates[0]:.0%} of photos find their item with it, {rates[1]:.0%} without"
+    return (
+        f"The certificate lowers the threshold from {estimated.threshold:.4f} to {certified.threshold:.4f}{found}. "
+        "Leave --certify out for the estimated threshold."
+    )
+
+
 def describe_rate(rates: VersionRates, point: Point) -> str:
     """Return a sentence on the FPIR of a threshold in the gallery as it is now, and one on what to do if it is low."""
     expected, upper = rates.expected(point.threshold), rates.fpir_upper(point.threshold)

@@ -8,8 +8,6 @@ PUBLIC = {
     "index.gallery": ("Gallery",),
     "retrieval": ("Bundle", "Embedder", "Match", "Retriever", "SearchResult"),
     "retrieval.client": ("ApiError", "RetrievalClient", "Unreachable"),
-    "retrieval.consistency": ("opis", "search_opis", "utility_curves"),
-    "retrieval.identification": ("SearchScores", "identification_rates", "search_scores", "threshold_at_fpir"),
     "retrieval.metrics": ("map_at_r", "r_precision", "recall_at_k"),
     "training.losses": (
         "LOSSES",
