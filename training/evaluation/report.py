@@ -8,7 +8,7 @@ from typing import Any
 from retrieval.errors import InvalidParameter
 from retrieval.files import write_file
 from retrieval.text import text_table
-from training.loop.run import Run, held_out_in
+from training.loop.run import Run, held_out_in, started_from
 from training.loop.warm_start import model_before
 
 from .embedding import embed_catalogue
@@ -44,7 +44,7 @@ def evaluate_run(run: Run, *, target_fpir: float | None = None) -> dict[str, Any
     report = {
         "target_fpir": target,
         "protocol": protocol.describe(),
-        "before": run.started_from,
+        "before": started_from(run),
         "mixed": mixed.compare(before, after, target),
     }
     if not run.folds:

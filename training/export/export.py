@@ -24,7 +24,7 @@ from retrieval.errors import CalibrationError, RunError, counted
 from retrieval.measuring.bounds import items_needed
 from retrieval.measuring.point import Point
 from retrieval.verification.verifier import GeometricVerifier
-from training.loop.run import Run
+from training.loop.run import Run, started_from
 
 from .calibration_items import CalibrationItems, compare_with_fp32
 from .cross_fitted import export_cross_fitted
@@ -86,8 +86,12 @@ def export(
 def _check(run: Run, path: Path, *, target_fpir: float, certify: bool, even_if_worse: bool) -> None:
     """Raise an error, before minutes of work, if the run cannot be exported or needs a word for it."""
     check_new(path)
-    if not even_if_worse:
-        run.check_not_worse()
+    if run.worse and not even_if_worse:
+        raise RunError(
+            f"{run.path} finds less than the model that it started from ({started_from(run)}): for new photos in a "
+            f"gallery of fitted and unfitted items, {', and '.join(run.worse)}",
+            remedy=f"Export that model (`{run.export_command}`), train in another way, or pass --even-if-worse",
+        )
     if run.folds:
         return
     if not run.splits.calibration:

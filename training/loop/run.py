@@ -110,12 +110,6 @@ class Run:
         return list(self._read_json("splits").get("held_out", []))
 
     @property
-    def held_out_contents(self) -> dict[str, str] | None:
-        """Content hashes of the photos in `held_out`, by id; None for runs of an earlier version."""
-        contents: dict[str, str] | None = self._read_json("splits").get("held_out_content")
-        return contents
-
-    @property
     def preprocessing(self) -> Preprocessing:
         """Preprocessing of the model's input."""
         return Preprocessing.from_dict(self._read_json("backbone")["preprocessing"])
@@ -136,11 +130,6 @@ class Run:
     def warm_start(self) -> dict[str, Any]:
         """The facts about the run that this one continues; empty if there is none."""
         return self._read_json("warm_start") if (self.path / "warm_start.json").exists() else {}
-
-    @property
-    def catalogues(self) -> list[str]:
-        """Return the catalogues of the run and of those that it continues, the earliest first."""
-        return list(self.warm_start.get("catalogues", [self.settings.catalogue]))
 
     def photos(self) -> list[Photo]:
         """Read the run's catalogue, and those of the runs that it continues, `without_fitted`."""
@@ -171,12 +160,6 @@ class Run:
             and (photo.group_key in groups or is_fitted(photo, fitted, photo_content(photo)))
         }
         return [photo for photo in photos if photo.photo_id not in known]
-
-    @property
-    def started_from(self) -> str:
-        """Name of the model that training started from: an earlier run, a pretrained backbone or random weights."""
-        backbone = self.settings.backbone
-        return str(self.warm_start.get("run", "random weights" if backbone == SMALL else backbone))
 
     @property
     def folds(self) -> list[Run]:
@@ -211,15 +194,6 @@ class Run:
         if self.warm_start:
             return command("export", self.warm_start["run"], "-o", output, "--allow-estimate")
         return command("export", "--pretrained", AUTO if backbone == SMALL else backbone, "-o", output)
-
-    def check_not_worse(self) -> None:
-        """Raise RunError if the run is worse than the model that it started from, beyond chance."""
-        if self.worse:
-            raise RunError(
-                f"{self.path} finds less than the model that it started from ({self.started_from}): for new photos in "
-                f"a gallery of fitted and unfitted items, {', and '.join(self.worse)}",
-                remedy=f"Export that model (`{self.export_command}`), train in another way, or pass --even-if-worse",
-            )
 
     def fitted_on(self) -> Fitted:
         """Return the training items of the run and of those that it continues, and the content of all their photos.
@@ -335,10 +309,16 @@ def fitted_on(items: Collection[str], photos: Iterable[Photo]) -> Fitted:
     return Fitted.of(names, (content_hash(photo.read(), photo.bbox) for photo in fit))
 
 
+def started_from(run: Run) -> str:
+    """Return the name of the model that training started from: an earlier run, a pretrained one or random weights."""
+    backbone = run.settings.backbone
+    return str(run.warm_start.get("run", "random weights" if backbone == SMALL else backbone))
+
+
 def held_out_in(run: Run, photos: Iterable[Photo]) -> list[str]:
     """Return the ids of the photos that a run held out and that are still the same: names may be of others now."""
-    known = run.held_out_contents
-    if known is None:
+    known = run._read_json("splits").get("held_out_content")
+    if known is None:  # a run of an earlier version
         return run.held_out
     return [
         photo.photo_id for photo in photos if photo.photo_id in known and known[photo.photo_id] == photo_content(photo)

@@ -25,7 +25,7 @@ from training.model import EmbeddingModel, PretrainedModel, choose_device
 
 from .head_start import first_of_each
 from .recipe import build_loss, initial_model
-from .run import LAST, START, Run
+from .run import LAST, START, Run, held_out_in
 
 NETWORK = ("backbone", "size", "crop_ratio", "dim", "pooling", "projector")  # settings that must not change
 DIRECTIONS = ("proxies", "fields")  # names of parameters (C, d) that embeddings are compared with
@@ -54,7 +54,8 @@ class Continuation:
         no checkpoint, DataError if the new photos cannot be used.
         """
         check_network(settings, start.settings)
-        catalogues = list(dict.fromkeys([*start.catalogues, settings.catalogue]))
+        earlier_catalogues = start.warm_start.get("catalogues", [start.settings.catalogue])
+        catalogues = list(dict.fromkeys([*earlier_catalogues, settings.catalogue]))
         photos = merge_catalogues(catalogues, start.protocol)
         earlier, contents = start.fitted_on(), photo_contents(photos)
         held_out = {*start.splits.validation, *start.splits.calibration, *start.splits.test}
@@ -64,8 +65,8 @@ class Continuation:
             if is_fitted(photo, earlier, None if photo.item_id in held_out else contents[photo.photo_id])
         }
         parts = splits or make_splits(photos, fitted=fitted)
-        unseen = {*(start.held_out_contents or {}).values()}
-        seen = {p for p, content in contents.items() if earlier.contains("", content) and content not in unseen}
+        seen = {photo_id for photo_id, content in contents.items() if earlier.contains("", content)}
+        seen.difference_update(held_out_in(start, photos))
         return cls(start, catalogues, photos, start.protocol, parts, seen)
 
     def document(self) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def test_it_begins_with_the_weights_and_the_mean_embeddings_of_items(earlier: Ru
 
 def test_held_out_items_stay_held_out_and_users_photos_take_part(earlier: Run, later: Run, more: Path) -> None:
     assert later.protocol == earlier.protocol
-    assert later.catalogues == [earlier.settings.catalogue, str(more)]
+    assert later.warm_start["catalogues"] == [earlier.settings.catalogue, str(more)]
     assert set(earlier.splits.fit) <= set(later.splits.fit)
     assert not {*earlier.splits.test, *earlier.splits.calibration} & {*later.splits.fit}
     photos = later.photos()
