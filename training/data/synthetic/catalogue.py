@@ -6,13 +6,15 @@ import csv
 import io
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
-from retrieval.catalogue.reading import in_order
 from retrieval.errors import InvalidParameter
 from retrieval.files import naming, write_file
 from retrieval.process import cores
@@ -60,6 +62,8 @@ def make_catalogue(
 ) -> Path:
     """Draw a catalogue and its queries on all cores, and return the path of its `catalogue.csv`.
 
+    It starts processes, so a script that calls it needs `if __name__ == "__main__":`.
+
     Items are mugs, T-shirts, sneakers and backpacks of different designs, photographed in any pose, light and place.
     Some designs come as three of a kind, which differ in a word, an emblem and a colour: two are items of the catalogue
     with the same `group`, the third is in queries only.
@@ -91,15 +95,12 @@ def make_catalogue(
     subjects = _draw_subjects(items, generator)
     places = generator.permutation(len(subjects)).tolist()  # of the queries
 
-    def photograph(number: int) -> tuple[list[Row], Row]:
-        query, own = f"queries/{places[number] + 1:04d}.jpg", np.random.default_rng((seed, number))
-        return _photograph(subjects[number], directory, query, photos=photos, size=size, generator=own)
-
-    drawn = in_order(photograph, range(len(subjects)), threads=cores())
-    results = [*tqdm(drawn, desc="drawing", unit="item", total=len(subjects), disable=not progress)]
-    _write_rows(
-        directory / QUERIES, QUERY_COLUMNS, sorted((query for _, query in results), key=lambda row: row["path"])
-    )
+    draw = partial(_photograph, directory=directory, photos=photos, size=size, seed=seed)
+    with ProcessPoolExecutor(cores(), get_context("spawn")) as pool:
+        drawn = pool.map(draw, subjects, range(len(subjects)), places, chunksize=8)
+        results = [*tqdm(drawn, desc="drawing", unit="item", total=len(subjects), disable=not progress)]
+    queries = sorted((query for _, query in results), key=lambda row: row["path"])
+    _write_rows(directory / QUERIES, QUERY_COLUMNS, queries)
     return _write_rows(directory / CATALOGUE, COLUMNS, [row for rows, _ in results for row in rows])
 
 
@@ -139,9 +140,13 @@ def _draw_kinds(generator: np.random.Generator) -> Iterator[list[Subject]]:
 
 
 def _photograph(
-    subject: Subject, directory: Path, query: str, *, photos: int, size: int, generator: np.random.Generator
+    subject: Subject, number: int, place: int, *, directory: Path, photos: int, size: int, seed: int
 ) -> tuple[list[Row], Row]:
-    """Write the photos of a subject; return their rows of the catalogue, and the row of its query."""
+    """Write the photos of a subject; return their rows of the catalogue, and the row of its query.
+
+    `seed` and `number` decide the photos; `place` is that of the query.
+    """
+    generator, query = np.random.default_rng((seed, number)), f"queries/{place + 1:04d}.jpg"
     thing = None if subject.design is None else draw_thing(subject.family, subject.design)
     names = [f"items/{subject.item_id}/{number + 1}.jpg" for number in range(photos) if subject.kind == KNOWN]
     for name in (query, *names):
