@@ -59,7 +59,8 @@ def main() -> None:
         kinds = [kind_rates(result.answers) for result in results.values()]
         record.table("kinds", ("query", "queries", *(f"seed {seed}" for seed in results)))
         for name, (count, *_) in kinds[0].items():
-            record.add(_asked(name, kinds[0]), f"{count}", *(_share(rates[name]) for rates in kinds))
+            shares = (match if right is None else right for _, match, right in (rates[name] for rates in kinds))
+            record.add(_asked(name, kinds[0]), f"{count}", *(f"{share:.3f}" for share in shares))
         record.table("times", TIMES)
         for seed, (wall, processor) in times.items():
             record.add(f"{seed}", f"{wall:.0f} s", f"{processor:.0f} s")
@@ -76,9 +77,9 @@ def _run(folder: Path, seed: int) -> tuple[float, float]:
     times = folder.with_suffix(".json")
     if not times.exists():
         shutil.rmtree(folder, ignore_errors=True)
-        started, before = time.perf_counter(), _processor_seconds()
+        started, before = time.perf_counter(), sum(os.times()[:4])  # with processes that draw
         run_demo(folder, seed=seed)
-        times.write_text(json.dumps([time.perf_counter() - started, _processor_seconds() - before]))
+        times.write_text(json.dumps([time.perf_counter() - started, sum(os.times()[:4]) - before]))
     wall, processor = json.loads(times.read_text())
     return wall, processor
 
@@ -91,16 +92,6 @@ def _cells(rates: Rates, *, promised: bool) -> tuple[str, ...]:
 
 def _asked(name: str, rates: KindRates) -> str:
     return f"{name} returns a match" if rates[name][2] is None else f"{name}, comes first"
-
-
-def _share(rates: tuple[int, float, float | None]) -> str:
-    _, match, right = rates
-    return f"{match if right is None else right:.3f}"
-
-
-def _processor_seconds() -> float:
-    times = os.times()
-    return times.user + times.system
 
 
 if __name__ == "__main__":

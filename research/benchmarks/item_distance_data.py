@@ -184,7 +184,7 @@ class Sets:
         """Yield demos with the models that they train, of the items that these are not trained on."""
         for seed in self._tested:
             folder = self._output / "demos" / str(seed)
-            photos = halved(read_catalogue(self._drawn(seed)))
+            photos = self._drawn(seed)
             path = self._output / f"demo-{seed}-trained.npy"
             if not path.exists():
                 if not (folder / "examples").exists():
@@ -227,18 +227,15 @@ class Sets:
     def _photos(self, name: str) -> tuple[list[Photo], np.ndarray]:
         """Return the photos of a set, and their features (p, d)."""
         place = self._data / "data" / name / f"{name}.csv"
-        if name.startswith("demo-"):
-            photos = halved(read_catalogue(self._drawn(int(name.removeprefix("demo-")))))
-        else:
-            photos = read_catalogue(place)
+        photos = self._drawn(int(name.removeprefix("demo-"))) if name.startswith("demo-") else read_catalogue(place)
         return photos, features_in(self._output / f"{name}.npy", self._model, photos)
 
-    def _drawn(self, seed: int) -> Path:
-        """Return the path of the demo's catalogue of a seed."""
+    def _drawn(self, seed: int) -> list[Photo]:
+        """Return the photos of the demo's catalogue of a seed."""
         folder = self._output / f"demo-photos-{seed}"
         if not (folder / CATALOGUE).exists():
             make_catalogue(folder, size=PHOTO_SIZE, seed=seed, progress=False)
-        return folder / CATALOGUE
+        return halved(read_catalogue(folder / CATALOGUE))
 
     def _of_photos(
         self,

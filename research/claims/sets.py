@@ -78,9 +78,8 @@ def load_set(name: str, data: Path, output: Path) -> LabelledSet:
         path = output / "catalogue" / "catalogue.csv"
         if not path.exists():
             make_catalogue(path.parent, items=ITEMS, photos=PHOTOS, seed=19)
-        return _photographed(name, halved(read_catalogue(path)), output, size=96, views=2, steps=CATALOGUE_STEPS)
-    photos = read_catalogue(data / "data" / name / f"{name}.csv")
-    return _photographed(name, photos, output, size=160, views=VIEWS, steps=PHOTO_STEPS)
+        return _photographed(name, path, output, size=96, views=2, steps=CATALOGUE_STEPS)
+    return _photographed(name, data / "data" / name / f"{name}.csv", output, size=160, views=VIEWS, steps=PHOTO_STEPS)
 
 
 def _symbols(output: Path, *, whole: bool) -> LabelledSet:
@@ -173,13 +172,12 @@ def pretrained(pixels: Tensor, labels: np.ndarray, *, steps: int = 1500) -> nn.M
 
 
 def halved(photos: Sequence[Photo]) -> list[Photo]:
-    """Return drawn photos with a role: every second one of an item is for the gallery, the others are queries."""
-    return [replace(photo, role="query" if number % 2 else "gallery") for number, photo in enumerate(photos)]
+    """Return photos of which every second one is a query and the others are for the gallery, if they have no role."""
+    return [replace(photo, role=photo.role or ("gallery", "query")[row % 2]) for row, photo in enumerate(photos)]
 
 
-def _photographed(
-    name: str, photos: Sequence[Photo], output: Path, *, size: int, views: int, steps: int
-) -> LabelledSet:
+def _photographed(name: str, path: Path, output: Path, *, size: int, views: int, steps: int) -> LabelledSet:
+    photos = halved(read_catalogue(path))
     parts = {part: np.array([photo.partition == part for photo in photos]) for part in _PARTS}
     raw_views, raw_plain = _features(photos, parts["train"], output / f"{name}.npz", size=size, views=views)
     components = Components.of(raw_views.flatten(0, 1))
