@@ -6,19 +6,17 @@ unknown items test it. No unknown item is in the gallery or helps to set the thr
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from index.gallery import Gallery
+from index.photos import Photos
+from index.photos.arrays import ArrayPhotos
 from index.search.distance import accepts
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
-from index.search.item_search import ItemSearch
 from retrieval.errors import CalibrationError
 from retrieval.measuring.drawing import Drawing
-from retrieval.measuring.draws import OWN, Draws
+from retrieval.measuring.draws import OWN, AllDraws
 from retrieval.measuring.fpir import DrawnDistances
 from retrieval.measuring.rule import set_threshold
 from retrieval.metrics.identification import SearchScores, search_scores
@@ -42,18 +40,13 @@ class Data:
 
         It gets none if there are too few draws, or no threshold that keeps the target finds an item.
         """
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            Gallery.create(Path(folder) / "g", dim=self.vectors.shape[1], embedding_id="model") as gallery,
-        ):
-            names = [f"p{number}" for number in np.flatnonzero(shown)]
-            gallery.add(names, self.items[shown].tolist(), self.vectors[shown])
-            draws = own_draws(gallery, self.item_distance)
-            try:
-                point = set_threshold({OWN: draws}, TARGET, gallery_items=gallery.items, least_items=LEAST_ITEMS)
-            except CalibrationError:
-                return NOTHING
-            return point.threshold
+        names = [f"p{number}" for number in np.flatnonzero(shown)]
+        gallery = ArrayPhotos(self.vectors[shown], self.items[shown], photo_ids=names)
+        draws = own_draws(gallery, self.item_distance)
+        try:
+            return set_threshold(draws, TARGET, items=gallery.item_count, least_items=LEAST_ITEMS).threshold
+        except CalibrationError:
+            return NOTHING
 
     def searches(self, queries: np.ndarray, gallery: np.ndarray) -> SearchScores:
         """Return the distances of the queries of a mask (n,) in the gallery of another one."""
@@ -61,9 +54,9 @@ class Data:
         return search_scores(v[queries], items[queries], v[gallery], items[gallery], item_distance=self.item_distance)
 
 
-def own_draws(gallery: Gallery, item_distance: ItemDistance) -> Draws:
+def own_draws(gallery: Photos, item_distance: ItemDistance) -> AllDraws:
     """Return the own draws of a gallery."""
-    return Drawing(ItemSearch(gallery.snapshot(), item_distance)).own()
+    return AllDraws("", {OWN: Drawing(gallery, item_distance).own()}, frozenset())
 
 
 @dataclass(frozen=True)

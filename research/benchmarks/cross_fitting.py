@@ -13,7 +13,6 @@ from __future__ import annotations
 import csv
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,13 +22,12 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from tqdm import tqdm
 
-from index.gallery import Gallery
+from index.photos.arrays import ArrayPhotos
 from index.search.item_distance import ItemDistance
-from index.search.leave_one_out import make_draws
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.catalogue.splits import Splits, make_evaluation_protocol, photos_in_protocol
 from retrieval.errors import CalibrationError
-from retrieval.measuring.draws import OWN, Draws
+from retrieval.measuring.draws import OWN, AllDraws
 from retrieval.measuring.folds import FoldVectors, fold_draws
 from retrieval.measuring.rule import set_threshold
 from training.config import LITE0, Settings
@@ -37,6 +35,7 @@ from training.data.sources import FEATURES, save_features
 from training.loop.run import Run
 from training.loop.train import train, train_on_all_items
 
+from .anchoring import own_draws
 from .item_distance import quantile
 from .pretrained import in_gallery
 from .promise import Photos, Searches, gallery_of
@@ -106,10 +105,10 @@ def train_heads(data: Data, known: np.ndarray, output: Path, *, seed: int) -> Ru
     return train_on_all_items(settings, output / "run")
 
 
-def outcome(gallery: Gallery, draws: Mapping[str, Draws], photos: Photos, known: np.ndarray) -> Outcome:
+def outcome(gallery: ArrayPhotos, draws: AllDraws, photos: Photos, known: np.ndarray) -> Outcome:
     """Return what the threshold from some draws realises; a gallery without one accepts nothing."""
     try:
-        threshold = set_threshold(draws, TARGET, gallery_items=gallery.items).threshold
+        threshold = set_threshold(draws, TARGET, items=gallery.item_count).threshold
     except CalibrationError:
         threshold = -1.0
     mated, strange = (
@@ -126,15 +125,16 @@ def division(data: Data, size: int, output: Path, *, seed: int) -> dict[str, Out
     fitted, plain = data.of(run), data.of(None)
     found: dict[str, Outcome] = {}
     for name, photos in (("fitted", fitted), ("pretrained", plain)):
-        with gallery_of(photos.of(known).shown) as gallery:
-            own = {OWN: make_draws(gallery, model="", item_distance=DISTANCE, probes={}).sources[OWN]}
-            found[name] = outcome(gallery, own, photos, known)
-            if name == "fitted":
-                vectors = [data.of(fold).of(known).shown.vectors for fold in run.folds]
-                folds = FoldVectors("", gallery.snapshot().seqs, np.stack(vectors, axis=1).astype(np.float16))
-                left_out = {item: k for k, fold in enumerate(run.folds) for item in {*known} - {*fold.splits.fit}}
-                draws = fold_draws(gallery, folds, left_out, item_distance=DISTANCE)
-                found["cross-fitted"] = outcome(gallery, {OWN: draws[OWN]}, photos, known)
+        gallery = gallery_of(photos.of(known).shown)
+        found[name] = outcome(gallery, own_draws(gallery, DISTANCE), photos, known)
+        if name == "fitted":
+            vectors = [data.of(fold).of(known).shown.vectors for fold in run.folds]
+            ids = np.array(gallery.photo_ids)
+            folds = FoldVectors("", ids, np.stack(vectors, axis=1).astype(np.float16))
+            left_out = {item: k for k, fold in enumerate(run.folds) for item in {*known} - {*fold.splits.fit}}
+            own = fold_draws(gallery, folds, left_out, DISTANCE)[OWN]
+            draws = AllDraws("", {OWN: own}, frozenset(left_out))
+            found["cross-fitted"] = outcome(gallery, draws, photos, known)
     return found
 
 

@@ -29,7 +29,7 @@ from index.ann.kinds import FLAT, choose_kind
 from index.gallery import Gallery
 from index.location import open_or_create
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
-from index.search.leave_one_out import make_draws
+from retrieval.measuring.measure import Material, draw
 
 from .tables import Recorder, parser_of
 
@@ -195,7 +195,7 @@ def draws(path: Path) -> dict[str, float]:
     """Make all draws of a gallery, and return the seconds of one core that they take."""
     with Gallery.open(path, read_only=True) as gallery:
         started = time.process_time()
-        make_draws(gallery, model=EMBEDDING, item_distance=ItemDistance(), probes={})
+        draw(gallery.snapshot(), ItemDistance(), Material())
         return {"draws_s": time.process_time() - started}
 
 
@@ -225,7 +225,7 @@ def milvus(path: Path, count: int, dim: int) -> dict[str, float]:
         )
         seconds = [timed(partial(gallery.search, query, K, item_distance=distance)) for query in queries]
         begun = time.perf_counter()
-        make_draws(gallery, model=EMBEDDING, item_distance=distance, probes={})
+        draw(gallery.snapshot(), distance, Material())
         draws_s = time.perf_counter() - begun
     same = [[match.item_id for match in found[0]] for found in ours] == [
         [match.item_id for match in found[0]] for found in there

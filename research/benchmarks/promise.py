@@ -11,31 +11,27 @@ of photos are embedded by a pretrained model as it is. FPIR weights items equall
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
-from index.gallery import Gallery
-from index.groups import GROUP
-from index.photos import NONE
+from index.photos.arrays import ArrayPhotos
 from index.search.item_distance import ItemDistance
 from index.search.item_search import ItemSearch
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import CalibrationError
 from retrieval.measuring.drawing import Drawing
-from retrieval.measuring.draws import OWN, Draws, Probes
+from retrieval.measuring.draws import OWN, AllDraws, Probes
 from retrieval.measuring.fpir import DrawnDistances
 from retrieval.measuring.labelled import by_source, query_shift
 from retrieval.measuring.point import CERTIFIED, Point
 from retrieval.measuring.rule import set_threshold
 from training.export.pretrained import Pretrained
 
-from .anchoring import NOTHING, TARGET, own_draws
+from .anchoring import NOTHING, TARGET
 from .item_distance import item_weights, quantile, share_within
 from .item_distance_data import MODEL, Sets, spread
 from .pretrained import features_in, in_gallery, unit
@@ -119,40 +115,31 @@ def world(generator: np.random.Generator, kind: World, photos: int = PHOTOS) -> 
     return Photos(unit(vectors), names, np.arange(len(labels)) < items * photos)
 
 
-@contextmanager
-def gallery_of(shown: Photos) -> Iterator[Gallery]:
-    """Yield a gallery of photos in a temporary folder."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Gallery.create(Path(folder) / "gallery", dim=shown.vectors.shape[1], embedding_id="model") as gallery,
-    ):
-        add(gallery, shown, "photo")
-        yield gallery
+def gallery_of(*shown: Photos) -> ArrayPhotos:
+    """Return a gallery of photos, which are added one part after the other."""
+    columns = [[getattr(part, name) for part in shown] for name in ("vectors", "items", "groups")]
+    vectors, items = (np.concatenate(column) for column in columns[:2])
+    groups = None if shown[0].groups is None else np.concatenate(columns[2]).tolist()
+    ids = [f"photo {row} of part {number}" for number, part in enumerate(shown) for row in range(len(part.items))]
+    return ArrayPhotos(vectors, items, photo_ids=ids, groups=groups)
 
 
-def add(gallery: Gallery, photos: Photos, name: str) -> None:
-    """Add photos to a gallery."""
-    groups = [{} if photos.groups is None else {GROUP: str(photos.groups[row])} for row in range(len(photos.items))]
-    ids = [f"{name} {row}" for row in range(len(photos.items))]
-    gallery.add(ids, photos.items.tolist(), photos.vectors, metadata=groups)
+def drawn(gallery: ArrayPhotos, probes: Mapping[str, Probes]) -> AllDraws:
+    """Return the own draws of a gallery, and the draws of photos from elsewhere by source."""
+    drawing = Drawing(gallery, DISTANCE)
+    sources = {OWN: drawing.own()} | {name: drawing.probes(source) for name, source in probes.items()}
+    return AllDraws("", sources, frozenset())
 
 
-def drawn(gallery: Gallery, probes: Mapping[str, Probes]) -> dict[str, Draws]:
-    """Return the own draws of a gallery, and those of photos from elsewhere by source."""
-    drawer = Drawing(ItemSearch(gallery.snapshot(), DISTANCE))
-    draws = {OWN: own_draws(gallery, DISTANCE)}
-    for name, source in probes.items():
-        numbers = gallery.item_numbers(source.items)
-        draws[name] = drawer.probes(source, numbers=[numbers.get(item, NONE) for item in source.items])
-    return draws
-
-
-def drawn_point(gallery: Gallery, draws: Mapping[str, Draws]) -> Point | None:
-    """Return the operating point that a gallery gets from its draws, if any."""
-    try:
-        return set_threshold(draws, TARGET, gallery_items=gallery.items, shift=query_shift(draws))
-    except CalibrationError:
-        return None
+def drawn_point(gallery: ArrayPhotos, draws: AllDraws, *, certify: bool = False) -> Point | None:
+    """Return the operating point that a gallery gets from its draws, if any; a certified one first with `certify`."""
+    for certified in (True, False) if certify else (False,):
+        try:
+            shift = query_shift(draws.sources)
+            return set_threshold(draws, TARGET, items=gallery.item_count, shift=shift, certify=certified)
+        except CalibrationError:
+            continue
+    return None
 
 
 @dataclass(frozen=True)
@@ -164,12 +151,11 @@ class Searches:
     items: np.ndarray
 
     @classmethod
-    def of(cls, gallery: Gallery, asked: Photos) -> Searches:
+    def of(cls, gallery: ArrayPhotos, asked: Photos) -> Searches:
         """Search a gallery."""
-        found = [best[0] for best in gallery.search(asked.vectors, 1, item_distance=DISTANCE)]
-        names = np.array([one.item_id for one in found])
-        right = products(names) == products(asked.items)
-        return cls(np.array([one.distance for one in found]), right, products(asked.items))
+        first = ItemSearch(gallery, DISTANCE).nearest(asked.vectors, 1)
+        right = products(gallery.item_ids[first.items[:, 0]]) == products(asked.items)
+        return cls(first.distances[:, 0], right, products(asked.items))
 
     def matched(self, threshold: float) -> float:
         """Return the share of queries with a match, items weighted equally: FPIR of unknown items."""
@@ -192,22 +178,21 @@ class Outcome:
     weights: np.ndarray  # (n,) of these searches, the same for each item
 
 
-def outcome(photos: Photos, known: np.ndarray) -> Outcome | None:
+def outcome(photos: Photos, known: np.ndarray, *, certify: bool = False) -> Outcome | None:
     """Return what the threshold of a gallery of known products realises, None if it gets none."""
     unknown = np.setdiff1d(products(photos.items), known)
-    with gallery_of(photos.of(known).shown) as gallery:
-        draws = drawn(gallery, {})
-        point = drawn_point(gallery, draws)
-        mated, strange = (Searches.of(gallery, photos.of(items).asked) for items in (known, unknown))
+    gallery = gallery_of(photos.of(known).shown)
+    draws = drawn(gallery, {})
+    point = drawn_point(gallery, draws, certify=certify)
+    mated, strange = (Searches.of(gallery, photos.of(items).asked) for items in (known, unknown))
     if point is None:
         return None
-    rates = DrawnDistances.of(draws)
     return Outcome(
         point.status == CERTIFIED,
         strange.matched(point.threshold),
         mated.found(point.threshold),
         mated.found(quantile(strange.distances, strange.items)),
-        np.array([rates.p_value(distance) for distance in strange.distances]),
+        DrawnDistances.of(draws.sources).p_values(strange.distances),
         item_weights(strange.items),
     )
 
@@ -220,10 +205,10 @@ def unevenness(found: Sequence[Outcome]) -> float:
     return float(max(np.abs(p[order] - steps[1:]).max(), np.abs(p[order] - steps[:-1]).max()))
 
 
-def simulated(kind: World, seed: int, photos: int = PHOTOS) -> Outcome | None:
+def simulated(kind: World, seed: int, photos: int = PHOTOS, *, certify: bool = False) -> Outcome | None:
     """Return the outcome of one world."""
     every = world(np.random.default_rng((seed, kind.items, photos)), kind, photos)
-    return outcome(every, np.unique(every.shown.items))
+    return outcome(every, np.unique(every.shown.items), certify=certify)
 
 
 def coverage(record: Recorder, repetitions: int) -> None:
@@ -231,7 +216,8 @@ def coverage(record: Recorder, repetitions: int) -> None:
     rates = ("FPIR realised", "TPIR", "of the TPIR at exactly 0.05", "unevenness of p-values")
     record.table("coverage", ("world, items", "certified", "certified that kept 0.05", *rates))
     for items, kind in WORLDS.items():
-        made = [simulated(kind, seed) for seed in tqdm(range(0, repetitions, kind.one_in), desc=f"{items} items")]
+        seeds = tqdm(range(0, repetitions, kind.one_in), desc=f"{items} items")
+        made = [simulated(kind, seed, certify=True) for seed in seeds]
         found = [one for one in made if one is not None]
         certified = [one for one in found if one.certified]
         kept = f"{sum(one.fpir <= TARGET for one in certified)} of {len(certified)}" if certified else NONE
@@ -351,10 +337,10 @@ def with_labels(photos: Photos, seed: int) -> tuple[Searches, Searches, tuple[fl
     vectors = np.concatenate([photos.vectors[mask] for mask in chosen])
     probes = by_source(Probes(vectors, [f"labelled {row}" for row in range(len(named))], named))
     asked = photos.where(~photos.in_gallery & ~chosen[0])
-    with gallery_of(photos.of(known).shown) as gallery:
-        draws = drawn(gallery, probes)
-        points = drawn_point(gallery, {OWN: draws[OWN]}), drawn_point(gallery, draws)
-        mated, strange = (Searches.of(gallery, asked.of(some)) for some in (known, unknown[LABELLED:]))
+    gallery = gallery_of(photos.of(known).shown)
+    draws = drawn(gallery, probes)
+    points = (drawn_point(gallery, each) for each in (replace(draws, sources={OWN: draws.get(OWN)}), draws))
+    mated, strange = (Searches.of(gallery, asked.of(some)) for some in (known, unknown[LABELLED:]))
     own, both = (NOTHING if point is None else point.threshold for point in points)
     return mated, strange, (own, both)
 
@@ -426,12 +412,9 @@ def grown(
 ) -> tuple[float, ...] | None:
     """Return TPIR and FPIR before and after photos are added, and with the threshold measured again."""
     mated, strange = photos.of(known).asked, photos.of(unknown).asked
-    with gallery_of(shown) as gallery:
-        point = drawn_point(gallery, drawn(gallery, {}))
-        before = [Searches.of(gallery, asked) for asked in (mated, strange)]
-        add(gallery, added, "added")
-        again = drawn_point(gallery, drawn(gallery, {}))
-        after = [Searches.of(gallery, asked) for asked in (mated, strange)]
+    galleries = gallery_of(shown), gallery_of(shown, added)
+    point, again = (drawn_point(gallery, drawn(gallery, {})) for gallery in galleries)
+    before, after = ([Searches.of(gallery, asked) for asked in (mated, strange)] for gallery in galleries)
     if point is None or again is None:
         return None
     times = ((before, point), (after, point), (after, again))

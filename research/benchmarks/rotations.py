@@ -29,7 +29,7 @@ from index.search.distance import accepts
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.catalogue.splits import Splits, make_evaluation_protocol, make_splits, photos_in_protocol
-from retrieval.measuring.rule import calibrate
+from retrieval.measuring.fpir import DrawnDistances
 from retrieval.metrics.consistency import opis
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
 from training.backbones import backbone_preprocessing, load_backbone
@@ -129,8 +129,9 @@ def measured(photos: list[Photo], splits: Splits, vectors: np.ndarray) -> dict[s
                 "FPIR by family": by_family(scores, threshold, groups[split.queries]),
             }
         found["distances"][name] = metrics
-    point = calibrate(calibrated, target_fpir=TARGET, allow_estimate=True, groups=groups[calibration.queries])
-    return found | {"chosen": CHOSEN, "told": list(point.evidence["fpir_on_other_half"])}
+    finite = np.isfinite(calibrated.impostor)
+    drawn = DrawnDistances.of_items(calibrated.impostor[finite], groups[calibration.queries][finite])
+    return found | {"chosen": CHOSEN, "told": list(drawn.on_other_half(TARGET))}
 
 
 def by_family(scores: SearchScores, threshold: float, families: np.ndarray) -> list[list[float]]:

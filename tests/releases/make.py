@@ -95,7 +95,7 @@ def answers(bundle: str | Path, gallery: str | Path) -> dict[str, Any]:
 
     items = *range(ASKED), GROUPED[0], ITEMS, ITEMS + 1, *range(60, 60 + ASKED)
     with Retriever.open(bundle, gallery) as retriever:
-        point, rates = retriever.point, retriever.rates()
+        point, rates = retriever.gallery_point.measured()
         assert rates is not None
         return {
             "status": point.status,
@@ -136,7 +136,7 @@ def make(archive: Path) -> None:
     Path("settings.toml").write_text("\n".join(lines) + "\n")
     begin()
     call("train", "photos", "--config", "settings.toml", "--all-items", "-o", "run")
-    call("export", "run", "-o", "bundle", "--allow-estimate", "--target-fpir", "0.3", "--even-if-worse")
+    call("export", "run", "-o", "bundle", "--target-fpir", "0.3", "--even-if-worse")
     write_photos(Path("more"), items=range(ITEMS, ITEMS + MORE))
     write_labelled(Path("labelled.csv"))
     for catalogue in ("photos", "more"):

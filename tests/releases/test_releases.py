@@ -147,7 +147,7 @@ def test_a_released_run_that_was_killed_goes_on(released: Path) -> None:
 @pytest.mark.usefixtures("onnx_written_once")
 def test_a_released_run_is_evaluated_exported_and_trained_from(released: Path, tmp_path: Path) -> None:
     assert "TPIR" in call("evaluate", released / "run")
-    options = "--allow-estimate", "--even-if-worse", "--target-fpir", "0.3"
+    options = "--even-if-worse", "--target-fpir", "0.3"
     call("export", released / "run", "-o", tmp_path / "bundle", *options)
     old, new = Bundle.open(released / "bundle"), Bundle.open(tmp_path / "bundle")
     assert new.threshold == pytest.approx(old.threshold, rel=1e-3, nan_ok=True)
