@@ -130,7 +130,8 @@ def test_a_released_backup_restores_what_was_exported(released: Path, tmp_path: 
     printed = call("gallery", "import", released / "gallery.parquet", tmp_path / "restored")
     assert "photos, with their threshold.\nNo draws were imported" in printed
     recorded = json.loads((released / "answers.json").read_text())
-    call("index", released / "bundle", released / "photos", "-o", tmp_path / "restored")  # makes the draws again
+    for catalogue in ("photos", "more"):  # makes the draws again
+        call("index", released / "bundle", released / catalogue, "-o", tmp_path / "restored")
     restored = answers(released / "bundle", tmp_path / "restored")
     for answer, before in zip(restored["photos"], recorded["photos"], strict=True):
         assert answer["decision"] == before["decision"]
