@@ -227,7 +227,7 @@ def test_train_alone(install: Callable[..., Path], tmp_path: Path) -> None:
     words = ["--config", "config.toml", "--loss", "multi_similarity"]  # a loss of pytorch-metric-learning
     does([retrieval, "train", photos, *words, "-o", "run"], tmp_path)
     does([retrieval, "evaluate", "run"], tmp_path)
-    export = [retrieval, "export", "run", "-o", "bundle", "--allow-estimate", "--target-fpir", "0.3"]
+    export = [retrieval, "export", "run", "-o", "bundle", "--target-fpir", "0.3"]
     does(export, tmp_path)
     assert "intact" in does([retrieval, "doctor", "bundle"], tmp_path)
 

@@ -15,10 +15,9 @@ import pytest
 
 from retrieval.bundle.bundle import CALIBRATION
 from retrieval.cli.main import main
-from retrieval.measuring.rule import calibrate
 
 from .miniature import write_cub
-from .retrieval.measuring.simulated import searches, simulated
+from .retrieval.measuring.simulated import point_of, searches, simulated
 from .world import make_bundle, pack_calibration, write_folder
 
 pytestmark = pytest.mark.usefixtures("empty_pictures")
@@ -40,7 +39,7 @@ TRAINING = [
     "demo -o OUT",
     "train PHOTOS --config CONFIG -o OUT",
     "tune PHOTOS --config CONFIG -o OUT --trials 2 --folds 2",
-    "export RUN -o OUT --allow-estimate --target-fpir 0.3",
+    "export RUN -o OUT --target-fpir 0.3",
     "explain RUN -o OUT",
     "research run vmf-figure-2 --data PHOTOS -o OUT --smoke-test",
 ]
@@ -97,7 +96,7 @@ def shop(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
     vectors, labels = simulated(100, 4, seed=0)
     scores = searches(vectors, labels, np.arange(100), 4)
     packed = pack_calibration(scores, np.ones(len(scores.own), np.float32))
-    make_bundle(folder, point=calibrate(scores), files={CALIBRATION: packed})
+    make_bundle(folder, point=point_of(scores), files={CALIBRATION: packed})
     photos = write_folder(folder / "photos", items=range(20), photos=range(4))
     (folder / "config.toml").write_text(CONFIG)
     (folder / "file").write_text("a file")

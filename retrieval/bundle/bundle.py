@@ -300,7 +300,7 @@ def _mismatch(bundle: Bundle, message: str) -> BundleMismatch:
 def _read_manifest(path: Path) -> dict[str, Any]:
     if not (path / MANIFEST).is_file():
         new = "BUNDLE" if path.exists() else path  # never the name of something else
-        made = command("export", "RUN", "-o", new, "--allow-estimate")
+        made = command("export", "RUN", "-o", new)
         raise BundleError(f"{path} is not a bundle", remedy=f"`{made}` makes one")
     try:
         manifest: dict[str, Any] = json.loads((path / MANIFEST).read_bytes())

@@ -150,7 +150,7 @@ def _few_items(splits: Splits, group_of: Mapping[str, str]) -> list[str]:
     if len(splits.calibration) >= 2 and len(units) < needed:
         named = "group" if grouped else "item"
         warnings.append(
-            f"{counted(len(units), f'{named} for calibration')} can only estimate a threshold (`export "
-            f"--allow-estimate`): a certificate of FPIR {TARGET_FPIR:g} needs at least {needed}. Add more {named}s"
+            f"{counted(len(units), f'{named} for calibration')} can only estimate a threshold: "
+            f"a certificate of FPIR {TARGET_FPIR:g} needs at least {needed}. Add more {named}s"
         )
     return warnings

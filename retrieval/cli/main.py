@@ -121,7 +121,7 @@ def group(debug: bool, allow: Sequence[str]) -> None:  # noqa: ARG001 (`main` lo
     \b
     With training:
       retrieval train photos.csv --backbone efficientnet-lite0 -o runs/shop
-      retrieval export runs/shop -o bundles/shop --allow-estimate
+      retrieval export runs/shop -o bundles/shop
       retrieval index bundles/shop photos.csv -o galleries/shop
       retrieval search bundles/shop galleries/shop query.jpg
     """

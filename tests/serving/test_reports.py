@@ -12,12 +12,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from retrieval.bundle.bundle import CALIBRATION, REPORT, Bundle
-from retrieval.measuring.rule import calibrate
 from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever
 from serving.app import create_app
 
-from ..retrieval.measuring.simulated import searches, simulated
+from ..retrieval.measuring.simulated import point_of, searches, simulated
 from ..world import make_bundle, pack_calibration
 
 
@@ -29,7 +28,7 @@ def bundle_with_report(folder: Path) -> Bundle:
     scores = SearchScores(names, found.own, found.impostor, found.gallery_items)
     files = {CALIBRATION: pack_calibration(scores, np.ones(len(names), np.float32))}
     files[REPORT] = b"<!doctype html><script>alert('of the author')</script>"
-    return make_bundle(folder, name="reported", point=calibrate(scores), files=files)
+    return make_bundle(folder, name="reported", point=point_of(scores), files=files)
 
 
 def test_the_report_of_a_bundle_is_made_from_its_data_and_not_the_html_in_it(world: Path, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def judge(bundle: Path, gallery: Path, folder: Path) -> None:
 @pytest.mark.end_to_end
 def test_reviewed_photos_calibrate_a_gallery_and_train_the_next_model(trained: Run, tmp_path: Path) -> None:
     folder, gallery, catalogue = tmp_path, tmp_path / "gallery", trained.settings.catalogue
-    loose = "--allow-estimate", "--target-fpir", 0.3  # the calibration items are of two groups
+    loose = "--target-fpir", 0.3  # the calibration items are of two groups
     cli("export", trained.path, "-o", folder / "bundle", *loose)
     cli("index", folder / "bundle", catalogue, "-o", gallery)
     (folder / "new").mkdir()

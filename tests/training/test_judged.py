@@ -44,10 +44,10 @@ def test_a_model_that_training_made_worse_is_exported_only_on_demand(photos: Pat
     assert "efficientnet-lite0 → this run" in evaluated.output
     assert "This run finds less than the model that it started from: R@1 is 0." in evaluated.output
     assert "Next: retrieval export --pretrained efficientnet-lite0 -o bundles/run" in evaluated.output
-    refused = cli("export", run, "-o", tmp_path / "bundle", "--allow-estimate")
+    refused = cli("export", run, "-o", tmp_path / "bundle")
     assert isinstance(refused.exception, RunError)
     assert "--even-if-worse" in refused.exception.remedy
     assert not (tmp_path / "bundle").exists()
-    done = cli("export", run, "-o", tmp_path / "bundle", "--allow-estimate", "--even-if-worse", "--target-fpir", 0.4)
+    done = cli("export", run, "-o", tmp_path / "bundle", "--even-if-worse", "--target-fpir", 0.4)
     assert done.exit_code == 0, done.output
     assert Bundle.open(tmp_path / "bundle").operating_point.decides

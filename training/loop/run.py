@@ -190,9 +190,9 @@ class Run:
         """The command that exports the run, or the model that it started from if the run is worse."""
         output, backbone = f"bundles/{self.path.resolve().name}", self.settings.backbone
         if not self.worse:
-            return command("export", self.path, "-o", output, "--allow-estimate")
+            return command("export", self.path, "-o", output)
         if self.warm_start:
-            return command("export", self.warm_start["run"], "-o", output, "--allow-estimate")
+            return command("export", self.warm_start["run"], "-o", output)
         return command("export", "--pretrained", AUTO if backbone == SMALL else backbone, "-o", output)
 
     def fitted_on(self) -> Fitted:

@@ -17,9 +17,9 @@ from index.files import load_arrays
 from retrieval.bundle import bundle as bundles
 from retrieval.bundle.bundle import CALIBRATION, FITTED, GOLDEN, MANIFEST, MODEL, VERIFICATION, Bundle, write_bundle
 from retrieval.bundle.embedder import Embedder, golden_pixels
-from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.errors import BundleCorrupt, BundleError, RetrievalError
 from retrieval.images import Preprocessing
+from retrieval.measuring.point import Point, Rates
 from retrieval.retriever import Retriever
 
 from ...hostile import ARRAYS, FLIPS, claimed_npy, damage, npz, npz_of
@@ -236,7 +236,7 @@ def test_weights_outside_of_a_model_are_never_read(tmp_path: Path, monkeypatch: 
 
 
 def test_builds_that_do_not_belong_together_are_refused(tmp_path: Path, world: Path) -> None:
-    point = OperatingPoint(0.5, "estimated", 0.05, {"fpir": 0.05})
+    point = Point(0.5, "estimated", 0.05, rates=Rates(fpir=0.05))
     seen = Preprocessing(size=SIZE, view=0.9)
     model = write_model(tmp_path / "m.onnx")
     other = write_bundle(tmp_path / "b", model=model, preprocessing=seen, dim=DIM, operating_point=point)

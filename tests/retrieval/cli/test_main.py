@@ -133,7 +133,7 @@ def test_the_whole_way_on_the_command_line(
     assert call(monkeypatch, "evaluate", "run") == 0
     assert "R@1" in capsys.readouterr().out
     export = ["export", "run", "-o", "bundle", "--target-fpir", 0.3]
-    assert call(monkeypatch, *export, "--allow-estimate") == 0
+    assert call(monkeypatch, *export) == 0
     assert call(monkeypatch, "index", "bundle", folder, "-o", "gallery") == 0
     assert "Next: retrieval serve bundle gallery" in capsys.readouterr().out
     assert call(monkeypatch, "search", "bundle", "gallery", folder / "item-07/2.png") == 0

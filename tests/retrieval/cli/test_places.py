@@ -66,7 +66,7 @@ def test_what_lies_at_a_place_is_told_with_what_is_expected(here: Path, typed: s
 def test_a_folder_that_is_no_bundle_is_not_suggested_as_output(here: Path) -> None:
     assert "-o photos" not in refusal("serve photos g")
     assert "-o photos" not in refusal("evaluate photos")
-    assert "/nothing --allow-estimate` makes one" in refusal("serve nothing g")
+    assert "/nothing` makes one" in refusal("serve nothing g")
 
 
 def test_a_folder_with_bundle_and_gallery_is_served_whole(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from retrieval.measuring.rule import calibrate
 from retrieval.metrics.consistency import opis, utility_curves
 from retrieval.metrics.identification import SearchScores
 from retrieval.reports.bundle_report import ReportData, render_report
-from tests.retrieval.measuring.simulated import searches, simulated
+from tests.retrieval.measuring.simulated import point_of, searches, simulated
 
 
 class Balanced(HTMLParser):
@@ -42,7 +41,7 @@ def test_the_page_is_whole_and_loads_nothing(scores: SearchScores) -> None:
     vectors, labels = simulated(30, 4, seed=1)
     page = render_report(
         ReportData(
-            calibrate(scores),
+            point_of(scores),
             scores,
             pair_curves=utility_curves(vectors, labels, np.linspace(0.1, 2, 20)),
             pair_opis={far: opis(vectors, labels, far_range=far) for far in ((0.01, 0.1), (0.001, 0.01))},
@@ -62,11 +61,10 @@ def test_the_page_is_whole_and_loads_nothing(scores: SearchScores) -> None:
 
 @pytest.mark.usefixtures("empty_pictures")
 def test_the_status_is_said_in_words(scores: SearchScores) -> None:
-    certified = render_report(ReportData(calibrate(scores), scores))
+    certified = render_report(ReportData(point_of(scores, certify=True), scores))
     assert "<b>Certified.</b> At most 5.0% of photos of unknown items" in certified
-    few = scores.where(np.isin(scores.labels, np.unique(scores.labels)[:15]))
-    point = calibrate(few, allow_estimate=True)
-    estimated = render_report(ReportData(point, few))
+    few = scores.where(np.isin(scores.labels, np.unique(scores.labels)[:25]))
+    estimated = render_report(ReportData(point_of(few), few))
     assert "<b>Estimated.</b>" in estimated
-    assert "At least 44 more independent items" in estimated
+    assert "At least 34 more independent items" in estimated
     assert "Set on half of the calibration" in estimated

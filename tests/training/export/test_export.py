@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("empty_pictures", "onnx_written_once")
 
 @pytest.fixture(scope="module")
 def bundle(run: Run, onnx_written_once: None, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return export(run, tmp_path_factory.mktemp("bundles") / "tiny", target_fpir=0.2, allow_estimate=True)
+    return export(run, tmp_path_factory.mktemp("bundles") / "tiny", target_fpir=0.2)
 
 
 @pytest.mark.end_to_end
@@ -64,7 +64,7 @@ def test_a_bundle_decides_by_the_item_distance_unless_it_is_told_otherwise(
     assert bundle.item_distance == ItemDistance()
     opis = bundle.operating_point.evidence["opis"]
     assert opis.keys() == {"item_distance", "nearest_photo"}
-    plain = export(run, tmp_path / "plain", target_fpir=0.2, allow_estimate=True, item_distance=NEAREST_PHOTO)
+    plain = export(run, tmp_path / "plain", target_fpir=0.2, item_distance=NEAREST_PHOTO)
     assert plain.item_distance == NEAREST_PHOTO
     assert plain.threshold < bundle.threshold
     found = plain.operating_point.evidence["opis"]
@@ -100,14 +100,14 @@ def test_a_run_exported_again_has_the_same_ids_whatever_the_training_took(
     best = dict(slower.progress["best"])
     best["metrics"] = {**best["metrics"], "seconds": 1000 + best["metrics"]["seconds"]}
     slower.write_progress({**slower.progress, "best": best})
-    again = export(slower, tmp_path / "again", target_fpir=0.2, allow_estimate=True)
+    again = export(slower, tmp_path / "again", target_fpir=0.2)
     assert again.manifest["evidence"] != bundle.manifest["evidence"]
     assert (again.bundle_id, again.embedding_id) == (bundle.bundle_id, bundle.embedding_id)
 
 
 def test_a_bundle_is_never_overwritten(bundle: Bundle, run: Run) -> None:
     with pytest.raises(BundleError, match="immutable"):
-        export(run, bundle.path, allow_estimate=True)
+        export(run, bundle.path)
 
 
 def test_a_run_that_is_worse_than_its_start_is_refused_before_anything_is_embedded(
@@ -123,7 +123,7 @@ def test_a_run_that_is_worse_than_its_start_is_refused_before_anything_is_embedd
     with monkeypatch.context() as patch:
         patch.setattr("training.export.export.ModelExporter", None)
         with pytest.raises(RunError) as caught:
-            export(worse, tmp_path / "bundle", target_fpir=0.2, allow_estimate=True)
+            export(worse, tmp_path / "bundle", target_fpir=0.2)
     assert "TPIR is 0.281 and was 0.322 before training (95 % interval of the change -0.070 to -0.010)" in str(
         caught.value
     )
@@ -131,7 +131,7 @@ def test_a_run_that_is_worse_than_its_start_is_refused_before_anything_is_embedd
     assert "retrieval export --pretrained auto -o bundles/run" in caught.value.remedy
     assert "--even-if-worse" in caught.value.remedy
     assert not (tmp_path / "bundle").exists()
-    export(worse, tmp_path / "bundle", target_fpir=0.2, allow_estimate=True, even_if_worse=True)
+    export(worse, tmp_path / "bundle", target_fpir=0.2, even_if_worse=True)
 
 
 def test_too_few_items_are_refused_without_the_word_before_anything_is_embedded(
@@ -159,7 +159,7 @@ def test_items_that_decided_something_never_calibrate(
     mixed = type(splits)(splits.fit, splits.validation, (*splits.calibration, item), splits.test)
     monkeypatch.setattr(Run, "splits", mixed)
     with pytest.raises(CalibrationError, match=f"1 calibration items were seen in training, {item}"):
-        export(run, tmp_path / "bundle", target_fpir=0.2, allow_estimate=True)
+        export(run, tmp_path / "bundle", target_fpir=0.2)
     assert not (tmp_path / "bundle").exists()
 
 
@@ -173,7 +173,7 @@ def test_a_model_that_changes_on_export_is_refused(run: Run, tmp_path: Path, mon
 
     monkeypatch.setattr(variants, "write_onnx", unfaithful)
     with pytest.raises(RunError, match="differs from torch"):
-        export(run, tmp_path / "bundle", target_fpir=0.2, allow_estimate=True)
+        export(run, tmp_path / "bundle", target_fpir=0.2)
     assert not (tmp_path / "bundle").exists()
 
 

@@ -160,7 +160,7 @@ def test_the_commands_export_index_and_say_what_to_expect(command: CliRunner, ph
     "options",
     [
         ["RUN"],
-        ["--allow-estimate"],
+        ["--certify"],
     ],
 )
 def test_options_for_the_threshold_of_a_run_are_refused(command: CliRunner, options: list[str], tmp_path: Path) -> None:

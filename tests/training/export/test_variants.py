@@ -29,7 +29,7 @@ HERE = import_onnxruntime().get_available_providers()
 
 
 def exported(run: Run, path: Path, precision: str, provider: str = "cpu") -> Bundle:
-    return export(run, path, target_fpir=0.2, allow_estimate=True, variant=Variant(precision, provider))
+    return export(run, path, target_fpir=0.2, variant=Variant(precision, provider))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def shop(run: Run) -> list[Photo]:
 
 
 def test_a_variant_is_compared_with_the_distance_that_serves(run: Run, tmp_path: Path) -> None:
-    options = {"target_fpir": 0.2, "allow_estimate": True}
+    options = {"target_fpir": 0.2}
     made = export(run, tmp_path / "b", variant=Variant("int8", "cpu"), verify="on", **options)  # type: ignore[arg-type]
     assert made.verifier is not None
     assert made.calibration is not None
@@ -155,7 +155,7 @@ def test_each_form_is_held_to_its_own_bar() -> None:
 
 def test_the_command_line_shows_both_forms(run: Run, tmp_path: Path) -> None:
     words = ["export", str(run.path), "-o", str(tmp_path / "b"), "--precision", "int8", "--target-fpir", "0.2"]
-    done = CliRunner().invoke(group, [*words, "--allow-estimate"], catch_exceptions=False)
+    done = CliRunner().invoke(group, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     rows = Bundle.open(tmp_path / "b").manifest["evidence"]["beside_fp32"]
     assert render_comparison(rows) in done.stdout

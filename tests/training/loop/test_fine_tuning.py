@@ -86,9 +86,7 @@ def test_a_head_on_features_is_a_whole_model_in_the_end(catalogue: Path, tmp_pat
     reader = PhotoReader(trainer.mixed.photos, run.preprocessing)
     whole = embed_photos(trainer.model, reader, len(trainer.mixed.photos), run.preprocessing)
     assert np.abs(once - whole).max() < 1e-5
-    bundle = export(
-        run, tmp_path / "bundle", allow_estimate=True, even_if_worse=True
-    )  # which compares ONNX with the whole torch model
+    bundle = export(run, tmp_path / "bundle", even_if_worse=True)  # which compares ONNX with the whole torch model
     assert bundle.dim == 16
 
 
