@@ -18,7 +18,7 @@ from index.files import sha256
 from index.gallery import Gallery
 from index.photos import CONTENT
 from index.search.item_distance import NEAREST_PHOTO
-from index.transfer import export_gallery
+from index.upkeep.transfer import export_gallery
 from retrieval.galleries.kept import (
     FOLDS_FILE,
     FOLDS_HASH,

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index import snapshot
 from index.gallery import Gallery
 from index.groups import GROUP, group_key, group_number
-from index.photos import CONTENT, NONE, every_item_once, hashed
+from index.photos import CONTENT, NONE
 from index.search.distance import plain_distance
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from retrieval.measuring.drawing import MOST_DRAWS, MOST_VERIFIED, SOURCE, Drawing, WindowVectors
@@ -21,7 +20,6 @@ from retrieval.measuring.draws import AllDraws, Draws, Probes
 from retrieval.measuring.measure import Material, draw
 from tests.index.search.fake_verifier import FakeVerifier
 from tests.index.vectors import DIM, filled, unit
-from tests.world import shuffled
 
 AXES = np.eye(DIM, dtype=np.float32)
 LINE = {"a0": ("a", 0.0), "a1": ("a", 3.0), "b0": ("b", 10.0), "c0": ("c", 24.0), "d0": ("d", 40.0)}
@@ -133,7 +131,7 @@ def test_a_photo_of_another_item_that_is_as_near_as_the_own_one_comes_first(tmp_
 
 def test_items_that_the_model_was_fitted_on_are_not_drawn_but_found(tmp_path: Path) -> None:
     with filled(tmp_path / "g") as gallery:
-        numbers = gallery.item_numbers(["i0", "i1"])
+        numbers = gallery.snapshot().item_numbers(["i0", "i1"])
         draws = drawing(gallery).own(excluded=numbers.values())
         everything = drawing(gallery).own()
     assert set(draws.items) == {f"i{i}" for i in range(2, 10)}
@@ -146,32 +144,6 @@ def test_a_sample_holds_every_item(tmp_path: Path) -> None:
         draws = drawing(gallery).own(most=25)
     items, counts = np.unique(draws.items, return_counts=True)
     assert (len(items), counts.max(), len(draws)) == (20, 2, 25)
-
-
-def test_a_sample_of_a_large_gallery_is_that_of_all_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with filled(tmp_path / "g", count=400, items=40) as gallery:
-        now, excluded = gallery.snapshot(), range(3)
-        short = [now.sample(most, excluded=chosen).tolist() for chosen in ((), excluded) for most in (5, 20, 39)]
-        monkeypatch.setattr(snapshot, "SMALLEST", 400)  # sorts all photos
-        full = [now.sample(most, excluded=chosen).tolist() for chosen in ((), excluded) for most in (5, 20, 39)]
-    assert short == full
-
-
-@pytest.mark.parametrize("most", [4, 5, 6])
-def test_a_sample_of_as_many_photos_as_are_sorted_is_that_of_all_photos(tmp_path: Path, most: int) -> None:
-    with filled(tmp_path / "g", count=5 * snapshot.SMALLEST) as gallery:
-        now = gallery.snapshot()
-        assert now.sample(most).tolist() == now.sample(now.photos)[:most].tolist()
-
-
-def test_a_sample_holds_every_item_where_the_smallest_keys_belong_to_one(tmp_path: Path) -> None:
-    order = np.argsort(hashed(np.arange(80))).tolist()
-    items = dict(zip(order[-3:], ["c", "a", "b"], strict=True))
-    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e") as gallery:
-        gallery.add([f"p{i}" for i in shuffled(range(80))], [items.get(i, "many") for i in range(80)], unit(80))
-        now = gallery.snapshot()
-    assert snapshot.SMALLEST * 3 < 80
-    assert now.sample(3).tolist() == [order[0], *order[-3:-1]]
 
 
 def test_an_only_item_has_no_other(tmp_path: Path) -> None:
@@ -254,33 +226,6 @@ def test_where_copies_are_not_asked_for_a_copy_counts_as_any_photo(tmp_path: Pat
     assert plain.duplicates.tolist() == ["", ""]
 
 
-def test_the_hash_is_splitmix64() -> None:
-    """Galleries keep samples that were drawn by it."""
-    assert hashed(np.array([0, 1])).tolist() == [0xE220A8397B1DCDAF, 0x910A2DEC89025CC1]
-
-
-def test_the_order_of_a_sample_by_hand() -> None:
-    order = every_item_once(np.array([3, 3, 3, 1, 1, 2, 7]), np.array([5, 1, 9, 4, 2, 8, 3]))
-    assert order.tolist() == [1, 4, 6, 5, 3, 0, 2]
-    assert every_item_once(np.zeros(0, np.int32), np.zeros(0)).tolist() == []
-
-
-def test_a_sample_depends_on_the_photos_only(tmp_path: Path) -> None:
-    with filled(tmp_path / "g") as gallery:
-        (gone,) = gallery.snapshot().positions(["p3"]).tolist()
-        gallery.remove(photo_ids=["p3"])
-        now = gallery.snapshot()
-        everything = now.sample(100)
-        assert sorted(everything.tolist()) == [i for i in range(40) if i != gone]
-        assert len(set(now.items[everything[:10]].tolist())) == 10
-        for most in (1, 2, 3, 7, 39):
-            assert now.sample(most).tolist() == everything[:most].tolist()
-        two = now.items[[1, 2]].tolist()
-        assert now.sample(100, excluded=two).tolist() == [i for i in everything.tolist() if now.items[i] not in two]
-        keys = hashed(now.seqs[everything[:10]])
-        assert (keys[1:] > keys[:-1]).all()  # the first photo of each item, by its hash
-
-
 def test_a_gallery_keeps_fewer_draws_where_details_are_compared(tmp_path: Path) -> None:
     with filled(tmp_path / "g") as gallery:
         now = gallery.snapshot()
@@ -361,14 +306,3 @@ def test_changed_counts_all_photos_of_a_gallery_that_was_empty(tmp_path: Path) -
 
 def test_no_samples_are_joined_to_an_empty_one() -> None:
     assert len(Draws.joined([])) == 0
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_every_item_comes_once_before_any_comes_twice(seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    items, keys = generator.integers(0, 9, 40), generator.permutation(40)
-    left = {item: sorted(keys[items == item].tolist()) for item in set(items.tolist())}
-    expected: list[int] = []
-    while any(left.values()):
-        expected += sorted(of_item.pop(0) for of_item in left.values() if of_item)
-    assert keys[every_item_once(items, keys)].tolist() == expected
