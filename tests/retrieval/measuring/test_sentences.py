@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from retrieval.measuring.point import Point, Rates
-from retrieval.measuring.rule import calibrate
 from retrieval.measuring.sentences import caveats, describe_briefly
-from retrieval.metrics.identification import SearchScores
 
-from .test_rule import searches
+from .test_rule import calibrate, searches
 
 
 def test_a_point_is_told_in_a_line() -> None:
-    point = calibrate(searches(15), allow_estimate=True)
+    point = calibrate(searches(25))
     assert describe_briefly(point) == (
-        f"a match is a distance of at most {point.threshold:.4f}; FPIR 0.05 is estimated for 15 items, at most "
+        f"a match is a distance of at most {point.threshold:.4f}; FPIR 0.05 is estimated for 25 items, at most "
         f"{point.rates.fpir_upper:.2g} with 95 % confidence."
     )
     assert describe_briefly(Point(0.5, "certified", 0.1)) == (
@@ -27,15 +25,13 @@ def test_half_of_the_answers_is_not_few() -> None:
 
 
 def test_the_scatter_between_items_is_told() -> None:
-    alike, unlike = (calibrate(searches(200, hard=hard), allow_estimate=True) for hard in (0.0, 0.2))
-    (low, high), (lowest, highest) = (point.basis.fpir_on_other_half for point in (alike, unlike))
+    alike, unlike = (calibrate(searches(200, hard=hard)) for hard in (0.0, 0.2))
+    (low, high), (lowest, highest) = (point.basis.fpir_on_other_half or () for point in (alike, unlike))
     assert lowest < low < 0.05 < high < highest
     assert f"between {lowest:.3f} and {highest:.3f}" in caveats(unlike)[0]
 
 
 def test_few_answers_are_told() -> None:
-    scores = searches(100)
-    missing = SearchScores(scores.labels, scores.own + 0.4, scores.impostor, scores.gallery_items)
-    found, lost = calibrate(scores, allow_estimate=True), calibrate(missing, allow_estimate=True)
+    found, lost = calibrate(searches(100)), calibrate(searches(100, farther=0.4))
     assert len(caveats(found)) == 1
     assert f"Only {lost.rates.tpir:.0%}" in caveats(lost)[1]
