@@ -303,3 +303,13 @@ def test_calibration_items_that_a_gallery_has_count_whether_their_own_photos_are
     known = draws(generator.random(60), np.arange(60), own=np.where(np.arange(60) < 50, 0.1, np.inf))
     assert DrawnDistances.of({OWN: here, PROBE: known}).items == 50
     assert DrawnDistances.of({PROBE: known}).items == 60  # a bundle's threshold
+
+
+def test_the_spread_over_halves_by_hand() -> None:
+    """One item of four is near in all of its draws. Seen, it forbids every answer; unseen, it is half of the others."""
+    near = np.r_[np.full(10, 0.1), np.tile(np.linspace(1.0, 1.5, 10), 3)]
+    items = np.repeat(np.arange(4), 10)
+    assert DrawnDistances.of_items(near, items).on_other_half(0.05) == (0.0, 0.5)
+    alike = np.tile(np.linspace(1.0, 1.5, 10), 4)
+    assert DrawnDistances.of_items(alike, items).on_other_half(0.3) == pytest.approx((0.3, 0.3))
+    assert DrawnDistances.of_items(alike[:30], items[:30]).on_other_half(0.3) == ()

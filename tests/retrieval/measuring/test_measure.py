@@ -36,7 +36,7 @@ def test_a_point_that_misses_its_target_is_replaced_by_one_of_its_status_that_ke
         assert found is not None
         assert (found.status, found.target_fpir) == (status, 0.1)
         assert found.threshold == pytest.approx(kept.threshold)
-        assert rates.keeps_target(found)
+        assert not rates.broken(found)
     certain = Point(0.5, CERTIFIED, 0.02, GALLERY)  # 100 items certify no such target, but estimate it
     found = tightened(certain, source)
     assert found is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_every_value_of_a_point_comes_back() -> None:
 
 
 def test_a_point_of_version_0_2_0_was_set_in_its_gallery_if_it_says_so() -> None:
-    evidence = {
+    evidence: dict[str, Any] = {
         "anchored": True,
         "fpir_expected": 0.05,
         "tpir": None,
@@ -60,7 +61,8 @@ def test_a_point_of_version_0_2_0_was_set_in_its_gallery_if_it_says_so() -> None
         Shift(-0.02, 0.01, 33),
     )
     assert (point.is_anchored, point.served_status) == (True, "estimated")
-    assert point.evidence == evidence | {"tpir_of": None}
+    later = {"known": None, "unknown": None, "measured_on": None}
+    assert point.evidence == evidence | {"tpir_of": None, "perhaps": evidence["perhaps"] | later}
     of_a_bundle = Point.from_dict(values | {"evidence": {"fpir": 0.01}})
     assert (of_a_bundle.is_anchored, of_a_bundle.served_status) == (False, "unanchored")
 
