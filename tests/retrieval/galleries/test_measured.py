@@ -34,7 +34,7 @@ from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.measuring.drawing import Drawing
 from retrieval.measuring.draws import LABELLED, OWN, PROBE, REFERENCE, AllDraws, Probes
 from retrieval.measuring.fpir import DrawnDistances
-from retrieval.measuring.point import CERTIFIED, ESTIMATED, GALLERY, Point, Rates
+from retrieval.measuring.point import GALLERY, Point, Rates
 from retrieval.measuring.rates import VersionRates
 from retrieval.measuring.sentences import Change, warning_of
 from retrieval.metrics.identification import SearchScores
@@ -176,12 +176,9 @@ def test_calibration_items_that_have_another_id_in_the_gallery_are_not_searched_
         assert set(sources[source].items) == set(names) - {"other-3"}
 
 
-@pytest.mark.parametrize(("grouped", "independent", "status"), [(3, 38, CERTIFIED), (9, 34, ESTIMATED), (40, 14, "")])
-def test_items_of_one_group_of_a_gallery_count_as_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouped: int, independent: int, status: str
-) -> None:
-    """A threshold is certified from 28 independent items here, and needs 20 items at least."""
-    monkeypatch.setattr("retrieval.measuring.rule.CERTIFIED_FROM", 28)
+@pytest.mark.parametrize(("grouped", "independent"), [(3, 38), (9, 34), (40, 14)])
+def test_items_of_one_group_of_a_gallery_count_as_one(tmp_path: Path, grouped: int, independent: int) -> None:
+    """A threshold needs 20 independent items at least."""
     bundle = bundle_of(tmp_path)
     photos = read_catalogue(write_folder(tmp_path / "photos", items=range(40)))
     group_of = {f"item-{number:02d}": f"variants {number // 3}" for number in range(grouped)}
@@ -192,8 +189,9 @@ def test_items_of_one_group_of_a_gallery_count_as_one(
         assert len(set(drawn.items)) == 40
         assert len(set(drawn.groups)) == independent
         measurement = measure_gallery(bundle, gallery, rule="set", target_fpir=0.2)
-    assert (measurement.point.status if measurement.point else "") == status
-    assert ("items of one group count as one" in measurement.measured.why) == (not status)
+    assert (measurement.point is None) == (independent < 20)
+    assert ("items of one group count as one" in measurement.measured.why) == (independent < 20)
+    assert measurement.point is None or measurement.point.basis.items_drawn == independent
 
 
 def test_draws_that_version_0_2_0_kept_have_the_groups_of_the_gallery(tmp_path: Path) -> None:
@@ -305,22 +303,25 @@ def test_a_catalogue_of_which_every_photo_is_refused_leaves_no_gallery(tmp_path:
     assert not (tmp_path / "g").exists()
 
 
-def test_a_threshold_whose_observed_rate_alone_keeps_the_target_is_tightened(tmp_path: Path, fill: Fill) -> None:
+def test_a_threshold_is_tightened_once_it_exceeds_the_target_by_more_than_its_error(tmp_path: Path, fill: Fill) -> None:
     """It accepts the target share of the draws, and of unknown items a little more."""
     bundle = bundle_of(tmp_path)
-    set_point = fill(bundle, tmp_path, range(30)).point
-    assert set_point is not None
+    set_then = fill(bundle, tmp_path, range(30)).point
+    assert set_then is not None
     with Gallery.open(tmp_path / "g") as gallery:
-        drawn = VersionRates.of(draw_gallery(bundle, gallery)[1], set_point).drawn  # type: ignore[union-attr]
-        threshold = drawn.at_share(0.2)
-        assert drawn.fpir(threshold) <= 0.2 < drawn.expected(threshold)
-        loose = replace(set_point, threshold=threshold)
-        gallery.keep({POINT: pack_points(None, bundle, loose)}, "calibrate")
-        found = measure_gallery(bundle, gallery, rule="tighten")
-        assert found.before == loose
-        assert found.after.threshold < threshold
-        assert drawn.expected(found.after.threshold) <= 0.2 + 1e-9
-        assert measure_gallery(bundle, gallery, rule="keep").after == loose
+        rates = VersionRates.of(draw_gallery(bundle, gallery)[1], set_then)
+        assert rates is not None
+        for share, is_tightened in ((0.2, False), (0.25, False), (0.5, True)):
+            threshold = rates.drawn.at_share(share)
+            assert rates.drawn.expected(threshold) > 0.2
+            loose = replace(set_then, threshold=threshold)
+            gallery.keep({POINT: pack_points(None, bundle, loose)}, "calibrate")
+            measurement = measure_gallery(bundle, gallery, rule="tighten")
+            assert measurement.before == loose
+            assert (measurement.after != loose) == is_tightened == rates.broken(loose)
+            assert measure_gallery(bundle, gallery, rule="keep").after == loose
+        assert measurement.after.threshold < threshold
+        assert rates.drawn.expected(measurement.after.threshold) <= 0.2 + 1e-9
 
 
 def test_a_fitted_photo_under_another_item_id_makes_its_item_fitted(tmp_path: Path) -> None:
@@ -939,4 +940,4 @@ def test_a_promise_is_broken_if_one_source_of_draws_breaks_it(tmp_path: Path, fi
     for sources, kept in (({OWN: own}, True), ({OWN: own, PROBE: near}, False)):
         rates = VersionRates.of(replace(draws, sources=sources), point)
         assert rates is not None
-        assert rates.keeps_target(point) == kept
+        assert rates.broken(point) != kept

@@ -1,6 +1,5 @@
 """The bound against scipy and numbers a reader can check."""
 
-
 import pytest
 from scipy import special, stats
 

@@ -347,7 +347,7 @@ def test_cross_fitted_draws_estimate_a_threshold_and_certify_none() -> None:
     names = np.array([f"i{number}" for number in range(400)])
     far = generator.uniform(0.5, 1, 400)
     own = sample(names, far, nearest=names, nearest_items=np.roll(names, 1), own=far / 4, own_plain=far / 4)
-    assert set_point({OWN: own}, 0.05, items=400).status == "certified"
+    assert set_point({OWN: own}, 0.05, items=400, certify=True).status == "certified"
     assert set_point({OWN: own}, 0.05, items=400, fitted=names[:9].tolist()).status == "estimated"
     with pytest.raises(CalibrationError, match="9 items are drawn by models that were fitted without them"):
         set_point({OWN: own}, 0.05, items=400, fitted=names[:9].tolist(), certify=True)
