@@ -200,7 +200,7 @@ def test_photos_of_an_item_are_not_read_again_when_others_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with filled(tmp_path / "g") as gallery:
-        numbers = np.array(list(gallery.item_numbers(["i0", "i1"]).values()))
+        numbers = np.array(list(gallery.snapshot().item_numbers(["i0", "i1"]).values()))
         before = gallery.snapshot().facts_of(numbers)
         gallery.add(["new"], ["i1"], unit(1, 9))
         read: list[int] = []

@@ -65,7 +65,7 @@ def export(
     RunError
         If the run is worse than its start or has no calibration items, or the ONNX model differs too much from torch.
     CalibrationError, BundleError
-        If no threshold keeps the promise, or `path` exists.
+        If no threshold keeps the promise or calibration items were seen in training, or `path` exists.
     """
     _check(run, path, target_fpir=target_fpir, certify=certify, even_if_worse=even_if_worse)
     distance = item_distance or ItemDistance.default(verified=verify)
@@ -80,7 +80,8 @@ def export(
         comparison = [] if variant.is_reference else compare_with_fp32(items, target_fpir)
         parities = {"parity": {**parity, "photos": len(items.photos)}, "beside_fp32": comparison}
         evidence = {**parities, **_facts(run, items)}
-        return _write(path, run, items, point, evidence, report=items.report(point, comparison))
+        report = {REPORT: items.report(point, comparison)} if point.decides else {}
+        return _write(path, run, items, point, evidence, report)
 
 
 def _check(run: Run, path: Path, *, target_fpir: float, certify: bool, even_if_worse: bool) -> None:
@@ -96,6 +97,13 @@ def _check(run: Run, path: Path, *, target_fpir: float, certify: bool, even_if_w
         return
     if not run.splits.calibration:
         raise RunError("the run has no calibration items", remedy="Assign some items to the partition calibration")
+    seen = sorted({*run.splits.fit, *run.splits.validation} & {*run.splits.calibration})
+    if seen:
+        were = counted(len(seen), "calibration item was", "calibration items were")
+        raise CalibrationError(
+            f"{were} seen in training, such as {seen[0]}",
+            remedy="Calibrate on items that training never saw",
+        )
     items, needed = len(run.splits.calibration), items_needed(target_fpir) if 0 < target_fpir < 1 else 0
     if certify and items < needed:
         raise CalibrationError(
@@ -125,9 +133,14 @@ def _facts(run: Run, items: CalibrationItems) -> dict[str, Any]:
 
 
 def _write(
-    path: Path, run: Run, items: CalibrationItems, point: Point, evidence: Mapping[str, Any], *, report: bytes
+    path: Path,
+    run: Run,
+    items: CalibrationItems,
+    point: Point,
+    evidence: Mapping[str, Any],
+    report: Mapping[str, bytes],
 ) -> Bundle:
-    """Write the bundle."""
+    """Write the bundle, with a report if there is a threshold."""
     model = items.model
     verified = {}
     if items.verifier is not None:
@@ -146,7 +159,7 @@ def _write(
             CALIBRATION: items.pack(),
             FITTED: run.fitted_on().pack(),
             GOLDEN: pack_golden(model.embedder),
-            REPORT: report,
+            **report,
             **verified,
         },
     )

@@ -11,6 +11,7 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import BundleError, CalibrationError, RunError
+from retrieval.measuring.sentences import describe_briefly
 from training.data.reader import PhotoReader
 from training.evaluation.embedding import embed_photos
 from training.evaluation.report import evaluate_run, render
@@ -18,13 +19,38 @@ from training.export import export as exporting
 from training.export import variants
 from training.export.export import export
 from training.loop.run import Run
+from training.loop.train import train
+
+from ...world import draw
+from ..conftest import tiny_settings
 
 pytestmark = pytest.mark.usefixtures("empty_pictures", "onnx_written_once")
 
 
 @pytest.fixture(scope="module")
 def bundle(run: Run, onnx_written_once: None, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Return the bundle of a run with too few calibration items for a threshold."""
     return export(run, tmp_path_factory.mktemp("bundles") / "tiny", target_fpir=0.2)
+
+
+@pytest.fixture(scope="module")
+def calibrated(onnx_written_once: None, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return a run with 24 calibration items."""
+    folder = tmp_path_factory.mktemp("calibrated")
+    parts = ["calibration"] * 24 + ["train"] * 8 + ["validation"] * 4 + ["test"] * 4
+    rows = ["path,item_id,partition"]
+    for item, part in enumerate(parts):
+        for number in range(4):
+            draw(item, number).save(folder / f"{item:02d}_{number}.png")
+            rows.append(f"{item:02d}_{number}.png,item-{item:02d},{part}")
+    (folder / "photos.csv").write_text("\n".join(rows) + "\n")
+    return train(tiny_settings(folder / "photos.csv"), folder / "run")
+
+
+@pytest.fixture(scope="module")
+def deciding(calibrated: Run, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Return the bundle of that run."""
+    return export(calibrated, tmp_path_factory.mktemp("bundles") / "deciding", target_fpir=0.2)
 
 
 @pytest.mark.end_to_end
@@ -47,27 +73,47 @@ def test_onnx_equals_torch_for_any_batch(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_bundle_says_what_it_is(bundle: Bundle, run: Run) -> None:
-    point = bundle.operating_point
-    assert point.status == "estimated"
+    assert (bundle.operating_point.status, bundle.operating_point.target_fpir) == ("uncalibrated", 0.2)
+    assert not (bundle.path / "report.html").exists()
     assert bundle.preprocessing == run.preprocessing
     manifest = json.loads((bundle.path / "manifest.json").read_text())
     assert manifest["evidence"]["parity"]["largest_difference"] <= 1e-5
     assert manifest["evidence"]["calibration_items"] == list(run.splits.calibration)
     with np.load(bundle.path / "calibration.npz", allow_pickle=False) as saved:
         assert set(saved["item_id"]) == set(run.splits.calibration)
+
+
+def test_enough_calibration_items_set_a_threshold_that_keeps_the_target(deciding: Bundle) -> None:
+    point = deciding.operating_point
+    assert point.status == "estimated"
+    with np.load(deciding.path / "calibration.npz", allow_pickle=False) as saved:
         assert (saved["impostor"] <= point.threshold).mean() <= 0.2
+    assert point.rates.tpir is not None
+    assert point.rates.tpir > 0
+    assert f"{point.threshold:.4f}" in (deciding.path / "report.html").read_text()
+    assert f"is estimated for 24 items, at most {point.rates.fpir_upper:.2g} with 95 %" in describe_briefly(point)
+
+
+def test_a_threshold_is_certified_on_request(calibrated: Run, deciding: Bundle, tmp_path: Path) -> None:
+    point = export(calibrated, tmp_path / "certified", target_fpir=0.2, certify=True).operating_point
+    assert point.status == "certified"
+    assert point.threshold <= deciding.threshold
+    assert point.rates.fpir_upper is not None
+    assert point.rates.fpir_upper <= 0.2
 
 
 def test_a_bundle_decides_by_the_item_distance_unless_it_is_told_otherwise(
-    bundle: Bundle, run: Run, tmp_path: Path
+    calibrated: Run, deciding: Bundle, tmp_path: Path
 ) -> None:
-    assert bundle.item_distance == ItemDistance()
-    opis = bundle.operating_point.evidence["opis"]
+    assert deciding.item_distance == ItemDistance()
+    opis = deciding.operating_point.rates.opis
+    assert opis is not None
     assert opis.keys() == {"item_distance", "nearest_photo"}
-    plain = export(run, tmp_path / "plain", target_fpir=0.2, item_distance=NEAREST_PHOTO)
+    plain = export(calibrated, tmp_path / "plain", target_fpir=0.2, item_distance=NEAREST_PHOTO)
     assert plain.item_distance == NEAREST_PHOTO
-    assert plain.threshold < bundle.threshold
-    found = plain.operating_point.evidence["opis"]
+    assert plain.threshold < deciding.threshold
+    found = plain.operating_point.rates.opis
+    assert found is not None
     assert found["item_distance"] == found["nearest_photo"] == opis["nearest_photo"]
 
 
@@ -88,8 +134,8 @@ def test_a_vocabulary_is_fitted_to_photos_of_training_items_alone(
     assert not held_out & {photo.item_id for photo in asked}
 
 
-def test_a_threshold_names_the_least_items_of_its_galleries(bundle: Bundle, run: Run) -> None:
-    assert bundle.operating_point.evidence["least_items"] == len(run.splits.calibration) < 50
+def test_a_threshold_names_the_least_items_of_its_galleries(deciding: Bundle) -> None:
+    assert deciding.operating_point.basis.least_items == 24 < 50
 
 
 def test_a_run_exported_again_has_the_same_ids_whatever_the_training_took(
@@ -134,22 +180,17 @@ def test_a_run_that_is_worse_than_its_start_is_refused_before_anything_is_embedd
     export(worse, tmp_path / "bundle", target_fpir=0.2, even_if_worse=True)
 
 
-def test_too_few_items_are_refused_without_the_word_before_anything_is_embedded(
+def test_too_few_items_to_certify_are_refused_before_anything_is_embedded(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("training.export.export.ModelExporter", None)
     with pytest.raises(CalibrationError, match=r"4 items for calibration cannot .* 0\.2: it takes 14") as caught:
-        export(run, tmp_path / "bundle", target_fpir=0.2)
-    assert "--allow-estimate" in caught.value.remedy
+        export(run, tmp_path / "bundle", target_fpir=0.2, certify=True)
+    assert "leave --certify out" in caught.value.remedy
     assert not (tmp_path / "bundle").exists()
 
 
-def test_an_estimate_names_its_bound(bundle: Bundle) -> None:
-    upper = bundle.operating_point.evidence["fpir_upper"]
-    assert f"is estimated for 4 items, at most {upper:.2g} with 95 % confidence." in bundle.operating_point.describe()
-
-
-@pytest.mark.parametrize("part", [pytest.param("fit", marks=pytest.mark.end_to_end), "validation"])
+@pytest.mark.parametrize("part", ["fit", "validation"])
 def test_items_that_decided_something_never_calibrate(
     part: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +199,7 @@ def test_items_that_decided_something_never_calibrate(
     item = getattr(splits, part)[0]
     mixed = type(splits)(splits.fit, splits.validation, (*splits.calibration, item), splits.test)
     monkeypatch.setattr(Run, "splits", mixed)
-    with pytest.raises(CalibrationError, match=f"1 calibration items were seen in training, {item}"):
+    with pytest.raises(CalibrationError, match=f"1 calibration item was seen in training, such as {item}"):
         export(run, tmp_path / "bundle", target_fpir=0.2)
     assert not (tmp_path / "bundle").exists()
 
