@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from retrieval.errors import DataError, ImageRefused, counted, photos_of_items
 from retrieval.images import crop, open_image
-from retrieval.measuring.bounds import items_needed
+from retrieval.measuring.fpir import LEAST_ITEMS
 
 from .folders import describe_folders
 from .photos import Photo
@@ -31,7 +31,6 @@ from .splits import (
 from .tables import CSV, read_header
 
 ITEMS_PER_BATCH, PHOTOS_PER_ITEM = 16, 4  # defaults of the training settings
-TARGET_FPIR = 0.05  # default of `export`
 TRAINS_FROM, PHOTOS_EACH = 30, 4  # items, and photos of each, from which training is suggested
 LEAST_GROUPS = 10  # two for each of five folds
 
@@ -144,13 +143,11 @@ def _few_items(splits: Splits, group_of: Mapping[str, str]) -> list[str]:
                 f"the {part} part has {counted(len(getattr(splits, part)), 'item')}, and {verbs} at least two. "
                 f"Add more items" + (", or more groups" if group_of else "")
             )
-    grouped = all(item in group_of for item in splits.calibration)  # `export` then counts groups
-    units = {group_of[item] for item in splits.calibration} if grouped else splits.calibration
-    needed = items_needed(TARGET_FPIR)
-    if len(splits.calibration) >= 2 and len(units) < needed:
-        named = "group" if grouped else "item"
+    units = {group_of.get(item, item) for item in splits.calibration}
+    if len(splits.calibration) >= 2 and len(units) < LEAST_ITEMS:
         warnings.append(
-            f"{counted(len(units), f'{named} for calibration')} can only estimate a threshold: "
-            f"a certificate of FPIR {TARGET_FPIR:g} needs at least {needed}. Add more {named}s"
+            f"{counted(len(units), 'item')} for calibration set no threshold (items of one group count as one): "
+            f"`export` needs {LEAST_ITEMS}, and makes a bundle without a threshold. A gallery of {LEAST_ITEMS} items "
+            "sets its own"
         )
     return warnings

@@ -99,25 +99,28 @@ class GalleryMeasurement:
             f"FPIR{clause} no longer kept the target of {self.before.target_fpir:.1%}."
         )
 
-    def write(self, gallery: AnyGallery, *, actor: str | None = None) -> None:
+    def write(self, gallery: AnyGallery, *, actor: str | None = None) -> bool:
         """Keep the draws, the point and any new labelled queries as one change, in the log by `actor`.
 
         If another point was set in the meantime, the draws are kept and the point is left alone. If labelled queries or
         windows were kept in the meantime, nothing is: whoever did it has made, or will make, draws with them.
+
+        Returns whether the draws were kept and the point is the gallery's.
         """
         if not self.is_news:
-            return
+            return False
         gallery.lock()
         if self.made_of != _made_of(gallery):
-            return
+            return False
         contents: dict[str, bytes | None] = {Kept.DRAWS: pack_draws(self.draws)}
-        action = "measure the threshold"
-        if self.point != self.before and gallery.kept(POINT) == self.stored:
+        action, is_stored = "measure the threshold", gallery.kept(POINT) == self.stored
+        if self.point != self.before and is_stored:
             contents[POINT] = pack_points(self.stored, self.bundle, self.point)
             action = self.action if self.sets_threshold else action
         if self.labelled is not None:
             contents[Kept.QUERIES] = pack_queries(self.labelled, self.bundle.features_key)
         gallery.keep(contents, action, actor=actor)
+        return is_stored
 
 
 def measure_gallery(

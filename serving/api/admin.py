@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path
 from starlette.responses import Response
 
+from retrieval.errors import CalibrationError
 from retrieval.galleries.measured import measure_gallery
 from retrieval.images.formats import format_of
 from retrieval.inspect.audit import audit
@@ -109,12 +110,19 @@ def admin_routes(service: Service) -> APIRouter:
 
     @router.post("/calibrate", response_model=Calibrated, responses=errors(409, 422, 503, 507))
     def calibrate() -> dict[str, Any]:
-        """Make the draws of the gallery anew and set its threshold, as `retrieval calibrate` does."""
+        """Make the draws of the gallery anew and set its threshold, as `retrieval calibrate` does.
+
+        Photos can be stored meanwhile. If another threshold is set meanwhile, that one stays, and the status is 409.
+        """
         retriever = service.retriever
         measurement = measure_gallery(retriever.bundle, retriever.gallery, rule="set")  # while others go on writing
         change = measurement.change
         with service.writer() as gallery:
-            measurement.write(gallery, actor=CALLER.get().actor)
+            if not measurement.write(gallery, actor=CALLER.get().actor):
+                raise CalibrationError(
+                    "no threshold was set, because another one was set, or photos were labelled, while it was measured",
+                    remedy="Look at the threshold that serves now, and measure again if it is not the right one",
+                )
             version = gallery.version
         told = [*change.lines(), *describe(change.after)]
         before, after = change.served.to_dict(), change.after.to_dict()

@@ -51,9 +51,9 @@ def test_what_training_refuses_is_a_problem(counts: list[int], groups: int, told
 @pytest.mark.parametrize(
     ("counts", "groups", "told"),
     [
-        ([8] * 40, 0, "8 items for calibration can only estimate a threshold"),
-        ([8] * 400, 40, "8 groups for calibration can only estimate a threshold"),
-        ([8] * 400, 40, "needs at least 59. Add more groups"),
+        ([8] * 40, 0, "8 items for calibration set no threshold"),
+        ([8] * 400, 40, "8 items for calibration set no threshold"),
+        ([8] * 400, 40, "A gallery of 20 items sets its own"),
     ],
 )
 def test_what_there_is_too_little_of_is_a_warning_with_numbers(counts: list[int], groups: int, told: str) -> None:
