@@ -20,13 +20,18 @@ from retrieval.metrics.identification import SearchScores, identification_rates
 from .samples import draws, set_point
 
 
-def searches(items: int, *, photos: int = 6, seed: int = 0, hard: float = 0.1, farther: float = 0.0) -> Draws:
-    """Return draws of items that differ in how near others come, with their own photos farther than usual."""
+def apart(items: int, *, photos: int = 6, seed: int = 0, hard: float = 0.1) -> tuple[np.ndarray, np.ndarray]:
+    """Return how near others come to the photos of items, and the distances to their own items."""
     generator = np.random.default_rng(seed)
     centre = 0.9 + hard * generator.normal(size=items)
     impostor = np.repeat(centre, photos) + 0.05 * generator.normal(size=items * photos)
-    own = np.abs(0.4 + 0.15 * generator.normal(size=items * photos)) + farther
-    return draws(np.clip(impostor, 0.01, 2), np.repeat(np.arange(items), photos), own=own)
+    return np.clip(impostor, 0.01, 2), np.abs(0.4 + 0.15 * generator.normal(size=items * photos))
+
+
+def searches(items: int, *, photos: int = 6, seed: int = 0, hard: float = 0.1, farther: float = 0.0) -> Draws:
+    """Return draws of items that differ in how near others come, with their own photos farther than usual."""
+    others, own = apart(items, photos=photos, seed=seed, hard=hard)
+    return draws(others, np.repeat(np.arange(items), photos), own=own + farther)
 
 
 def calibrate(source: Draws, target_fpir: float = 0.05, *, certify: bool = False) -> Point:
@@ -57,12 +62,13 @@ def test_many_easy_items_are_certified_on_request_and_the_promise_holds() -> Non
 
 
 @pytest.mark.end_to_end
-def test_coverage_on_fresh_items() -> None:
+def test_coverage_on_fresh_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retrieval.measuring.fpir.HALVES", 1)  # which decide nothing, and take most of the time
     broken, ratios = 0, []
     for seed in range(200):
         point = calibrate(searches(300, seed=seed), certify=True)
-        fresh = searches(4000, seed=10_000 + seed)
-        broken += DrawnDistances.of({PROBE: fresh}).fpir(point.threshold) > 0.05
+        fresh, _ = apart(4000, seed=10_000 + seed)
+        broken += (fresh <= point.threshold).mean() > 0.05
         ratios.append(point.rates.tpir)
     assert broken <= 16
     assert np.mean(np.array(ratios, dtype=float)) > 0.5
