@@ -18,7 +18,7 @@ from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import BundleMismatch, GalleryError, ImageRefused, InvalidParameter
 from retrieval.galleries.points import pack_points
 from retrieval.indexing.pipeline import index_catalogue
-from retrieval.measuring.point import Basis, Point
+from retrieval.measuring.point import GALLERY, Basis, Point
 from retrieval.retriever import Retriever
 
 from ..gallery_contents import contents
@@ -291,7 +291,7 @@ def test_a_threshold_that_another_process_sets_decides_the_next_search(world: Pa
     image, bundle = encode(draw(3, 3)), Bundle.open(world / "bundle")
     with Retriever.open(bundle.path, tmp_path / "gallery") as retriever, Gallery.open(tmp_path / "gallery") as writer:
         for threshold, count in ((0.001, 0), (2.0, 10), (0.5, 1)):
-            point = Point(threshold, "estimated", 0.05)
+            point = Point(threshold, "estimated", 0.05, GALLERY)
             writer.keep({POINT: pack_points(writer.kept(POINT), bundle, point)}, "calibrate")
             result = retriever.search(image)
             assert (result.threshold, result.gallery_version, len(result.matches)) == (threshold, writer.version, count)
@@ -361,10 +361,10 @@ def test_a_gallery_with_more_items_than_the_bundle_was_calibrated_on_is_outgrown
     with Gallery.create(tmp_path / "g", dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery:
         retriever = Retriever(bundle, gallery)
         for number in range(2):
-            assert (retriever.outgrown, retriever.warning()) == (False, "")
+            assert (retriever.gallery_point.outgrown, retriever.gallery_point.warning()) == (False, "")
             gallery.add([f"p{number}"], [f"i{number}"], np.eye(bundle.dim, dtype=np.float32)[[number]])
-        assert retriever.outgrown
-        assert "2 items and the threshold was set for 1" in retriever.warning()
+        assert retriever.gallery_point.outgrown
+        assert "2 items and the threshold was set for 1" in retriever.gallery_point.warning()
 
 
 def test_a_bundle_with_a_threshold_for_all_catalogues_ranks_below_its_least_number_of_items(

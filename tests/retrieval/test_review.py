@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from index.database import POINT
+from index.gallery import Gallery
+from retrieval.bundle.bundle import Bundle
 from retrieval.cli.main import group
 from retrieval.errors import InvalidParameter
+from retrieval.galleries.points import GalleryPoint, pack_points
+from retrieval.measuring.point import Perhaps
 from retrieval.retriever import Retriever
 from retrieval.search.result import p_value_words
 
@@ -18,8 +24,22 @@ from ..world import INDEPENDENT, draw
 
 
 @pytest.fixture
-def retriever(filled: Path) -> Iterator[Retriever]:
-    with Retriever.open(filled / "bundle", filled / "gallery") as opened:
+def asking(filled_copy: Path) -> Path:
+    """Return a folder with a bundle and a gallery in which three of ten unknown items are matches or questions."""
+    bundle = Bundle.open(filled_copy / "bundle")
+    with Gallery.open(filled_copy / "gallery") as gallery:
+        measured, rates = GalleryPoint(bundle, gallery).measured()
+        assert rates is not None
+        within = rates.drawn.at_share(0.3)
+        assert within > measured.threshold
+        point = replace(measured, perhaps=Perhaps(within))
+        gallery.keep({POINT: pack_points(gallery.kept(POINT), bundle, point)}, "ask")
+    return filled_copy
+
+
+@pytest.fixture
+def retriever(asking: Path) -> Iterator[Retriever]:
+    with Retriever.open(asking / "bundle", asking / "gallery") as opened:
         yield opened
 
 
@@ -29,17 +49,18 @@ def unknown(retriever: Retriever, **options: float) -> list[tuple[int, list[floa
     return [(len(result.matches), [match.p_value or 0 for match in result.review]) for result in results]
 
 
-def test_review_starts_at_the_threshold_and_ends_at_its_p_value(retriever: Retriever) -> None:
-    assert retriever.point is not retriever.bundle.operating_point
+def test_review_starts_at_the_threshold_and_ends_where_no_question_is_worth_it(retriever: Retriever) -> None:
+    perhaps = retriever.point.perhaps
+    assert perhaps is not None
     results = [retriever.search(draw(item, 0)) for item in range(100, 160)]
     assert any(result.review for result in results)
     for result in results:
         distances = [match.distance for match in (*result.matches, *result.review)]
         assert distances == sorted(distances)
         assert all(match.distance > result.threshold for match in result.review)
-        assert all(match.p_value is not None and match.p_value <= 0.25 for match in result.review)
+        assert all(match.p_value is not None and match.distance <= perhaps.within for match in result.review)
         assert result.decision == ("match" if result.matches else "perhaps" if result.review else "no_match")
-        assert result.review or result.matches or result.nearest is None or (result.nearest.p_value or 0) > 0.25
+        assert result.review or result.matches or result.nearest is None or result.nearest.distance > perhaps.within
 
 
 def test_the_limit_of_review_is_a_choice(retriever: Retriever) -> None:
@@ -88,18 +109,19 @@ def test_words_of_a_p_value() -> None:
     ]
 
 
-def test_the_command_lists_candidates_in_words(filled: Path, tmp_path: Path) -> None:
+def test_the_command_lists_candidates_in_words(asking: Path, tmp_path: Path) -> None:
     photo = tmp_path / "unknown.png"
-    with Retriever.open(filled / "bundle", filled / "gallery") as retriever:
+    with Retriever.open(asking / "bundle", asking / "gallery") as retriever:
+        within = retriever.point.perhaps.within  # type: ignore[union-attr]
         item = next(i for i in range(100, 160) if retriever.search(draw(i, 0)).review)
     draw(item, 0).save(photo)
-    arguments = ["search", str(filled / "bundle"), str(filled / "gallery"), str(photo)]
+    arguments = ["search", str(asking / "bundle"), str(asking / "gallery"), str(photo)]
     told = CliRunner().invoke(group, arguments, catch_exceptions=False).output
     assert "For review, beyond the threshold:" in told
     assert "an unknown item comes this close in" in told
     assert "perhaps " in told
     found = json.loads(CliRunner().invoke(group, [*arguments, "--json"], catch_exceptions=False).output)
     assert found["review"]
-    assert found["review"][0]["p_value"] <= 0.25
+    assert found["review"][0]["distance"] <= within
     filtered = CliRunner().invoke(group, [*arguments, "--where", "half = 1"], catch_exceptions=False).output
     assert "was measured without the filter" in filtered

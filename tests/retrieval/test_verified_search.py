@@ -16,12 +16,12 @@ from index.upkeep.transfer import copy_gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import BundleMismatch, GalleryError, ImageRefused, InvalidParameter
-from retrieval.galleries.kept import read_queries
+from retrieval.galleries.kept import read_draws, read_queries
 from retrieval.galleries.measured import draw_gallery, measure_gallery
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.worker import Batch, embed_batch, write_batch
 from retrieval.inspect.audit import audit, summary
-from retrieval.measuring.draws import OWN, AllDraws
+from retrieval.measuring.draws import OWN
 from retrieval.retriever import Retriever
 from retrieval.verification.features import LocalFeatures, PackedFeatures
 
@@ -100,9 +100,10 @@ def test_several_photos_and_windows_are_compared_without_their_details(
     retriever: Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = [encode(draw_cover(3, number)) for number in (5, 6)]
-    rates = retriever.rates()
+    point, rates = retriever.gallery_point.measured()
     assert rates is not None
-    monkeypatch.setattr(retriever, "rates", lambda: replace(rates, same_item=0.0))  # no photo counts as a repetition
+    apart = point, replace(rates, same_item=0.0)  # no photo counts as a repetition
+    monkeypatch.setattr(retriever.gallery_point, "measured", lambda: apart)
     result = retriever.search_photos(images)
     mean = mean_photo(retriever.embedder.embed(images).vectors)[None].astype(np.float32)
     ((nearest,),) = retriever.gallery.search(mean, 1, item_distance=retriever.bundle.item_distance)
@@ -115,9 +116,10 @@ def test_photos_that_repeat_the_first_are_searched_as_the_first_with_its_details
     retriever: Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, other = encode(draw_cover(3, 5)), encode(draw_cover(200, 5))
-    rates = retriever.rates()
+    point, rates = retriever.gallery_point.measured()
     assert rates is not None
-    monkeypatch.setattr(retriever, "rates", lambda: replace(rates, same_item=9.0))  # every photo is a repetition
+    alike = point, replace(rates, same_item=9.0)  # every photo is a repetition
+    monkeypatch.setattr(retriever.gallery_point, "measured", lambda: alike)
     alone, together = retriever.search(first), retriever.search_photos([first, other])
     assert (together.decision, together.nearest_distance) == ("match", alone.nearest_distance)
     assert together.matches == alone.matches
@@ -260,12 +262,12 @@ def test_labelled_queries_are_kept_with_their_features(shop: Path, tmp_path: Pat
     copytree(shop / "gallery", tmp_path / "gallery")
     labelled = write_covers(tmp_path / "labelled", items=ITEMS, photos=range(7, 8))
     with Gallery.open(tmp_path / "gallery") as gallery:
-        proposal = measure_gallery(bundle, gallery, photos=read_catalogue(labelled))
-        assert proposal.after.evidence["tpir"] > 0.9
+        proposal = measure_gallery(bundle, gallery, rule="set", photos=read_catalogue(labelled))
+        assert proposal.after.rates.tpir > 0.9
         proposal.write(gallery)
         kept = read_queries(gallery, bundle.features_key)
         assert list(kept.features) == [bundle.embedder().describe(draw_cover(item, 7)) for item in ITEMS]
-        assert measure_gallery(bundle, gallery).after.threshold == proposal.after.threshold
+        assert measure_gallery(bundle, gallery, rule="set").after.threshold == proposal.after.threshold
         assert read_queries(gallery, "another vocabulary") is None
         plain = read_queries(gallery)
         assert not plain.features
@@ -276,7 +278,7 @@ def test_an_audit_finds_collisions_and_strays_by_details_that_agree(shop: Path, 
     bundle = Bundle.open(shop / "bundle")
     with Gallery.open(tmp_path / "gallery") as gallery:
         found = audit(bundle, gallery)
-        own = AllDraws.read(gallery).sources[OWN]  # type: ignore[union-attr]
+        own = read_draws(gallery).get(OWN)  # type: ignore[union-attr]
         assert found.sampled == len(own) == 48
         assert len(found.strays) == int((own.own > found.threshold).sum()) < 10  # a second photo shows the same print
         assert summary(found).endswith("for photos that miss their item: 48 photos.")

@@ -241,7 +241,7 @@ def test_the_thread_of_the_server_measures(retriever: Retriever, monkeypatch: py
     with serving(retriever) as client:
         put(client, range(100, 106))
         end = time.monotonic() + 30
-        while retriever.rates() is None and time.monotonic() < end:
+        while retriever.gallery_point.rates() is None and time.monotonic() < end:
             time.sleep(0.05)
         assert client.get("/v1/info").json()["in_gallery"]["items"] == INDEPENDENT + 6
 

@@ -16,11 +16,11 @@ from retrieval.bundle.bundle import FITTED
 from retrieval.bundle.fitted import Fitted
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import ImageUnreadable, InvalidParameter
+from retrieval.galleries.kept import read_windows
 from retrieval.galleries.measured import draw_gallery
 from retrieval.indexing import draw_vectors
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.plan import SyncSettings
-from retrieval.measuring.drawing import WindowVectors
 from retrieval.measuring.draws import WINDOWS
 from retrieval.measuring.fpir import DrawnDistances
 from retrieval.measuring.point import Point
@@ -79,11 +79,11 @@ def test_the_rates_of_the_version_that_was_read_last_stay_known_after_a_change(
     place = shutil.copytree(anchored.gallery.path, tmp_path / "gallery")
     with Retriever.open(anchored.bundle.path, place) as retriever:
         version, stored = retriever.gallery.version, retriever.gallery.kept(POINT)
-        known = retriever.measured_at(version, stored)
+        known = retriever.gallery_point.measured_at(version, stored)
         with Gallery.open(place) as writer:
             writer.keep({"note": b"a change"}, "note")
         assert retriever.gallery.version == version + 1
-        assert retriever.measured_at(version, stored) == known
+        assert retriever.gallery_point.measured_at(version, stored) == known
         assert known[1] is not None
 
 
@@ -110,7 +110,7 @@ def test_several_boxes_only_rank_by_a_threshold_that_was_set_elsewhere(retriever
 
 
 def test_boxes_share_the_target_of_a_gallery_with_draws(anchored: Retriever) -> None:
-    point, rates = anchored.point, anchored.rates()
+    point, rates = anchored.point, anchored.gallery_point.rates()
     assert rates is not None
     one, two = anchored.search(PHOTO, bbox=BOXES[0]), anchored.search_boxes(PHOTO, BOXES)[0]
     assert one.threshold == point.threshold
@@ -125,7 +125,7 @@ def test_boxes_share_the_target_of_a_gallery_with_draws(anchored: Retriever) -> 
 def test_more_boxes_than_the_draws_support_only_rank(anchored: Retriever) -> None:
     answers = anchored.search_boxes(PHOTO, [BOXES[0]] * 8)  # 0.1 / 8 is less than one of 60 draws
     assert {answer.decision for answer in answers} == {"ranked"}
-    rates = anchored.rates()
+    rates = anchored.gallery_point.rates()
     assert rates is not None
     counts = range(1, 65)
     thresholds = [rates.shared(anchored.point, count).threshold_or_none for count in counts]
@@ -196,9 +196,9 @@ def test_photos_whose_metadata_changes_keep_their_windows_and_index_embeds_those
         assert sorted(embedded) == sorted(expected)
         embedded.clear()
         with Gallery.open(tmp_path / "gallery") as gallery:
-            kept, now = WindowVectors.read(gallery), gallery.snapshot()
+            kept = read_windows(gallery)
             assert kept is not None
-            assert sorted(kept.seqs.tolist()) == now.seqs[now.live].tolist()
+            assert sorted(kept.ids.tolist()) == sorted(photo_id for photo_id, *_ in gallery.photos())
 
 
 def test_windows_rank_and_name_each_item_once_nearest_first(retriever: Retriever, anchored: Retriever) -> None:
@@ -245,7 +245,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
 
 def test_a_photo_that_is_given_twice_counts_once(several: Retriever) -> None:
     a, b, c = (encode(draw(3, number), "PNG") for number in (5, 6, 7))
-    rates = several.rates()
+    rates = several.gallery_point.rates()
     assert rates is not None
     assert {"2 photos", "3 photos"} <= rates.kinds.keys()
     two, three = several.search_photos([a, b]), several.search_photos([a, b, c])
