@@ -286,10 +286,9 @@ def test_a_filter_that_leaves_nothing_is_told(world: Path, tmp_path: Path) -> No
     assert (found.reason, found.matches[0].photo_id, found.matches[0].metadata) == ("", "p", {"brand": "a"})
 
 
-def test_a_threshold_that_another_process_sets_decides_the_next_search(world: Path, tmp_path: Path) -> None:
-    shutil.copytree(world / "gallery", tmp_path / "gallery")
-    image, bundle = encode(draw(3, 3)), Bundle.open(world / "bundle")
-    with Retriever.open(bundle.path, tmp_path / "gallery") as retriever, Gallery.open(tmp_path / "gallery") as writer:
+def test_a_threshold_that_another_process_sets_decides_the_next_search(filled_copy: Path) -> None:
+    image, bundle, place = encode(draw(3, 3)), Bundle.open(filled_copy / "bundle"), filled_copy / "gallery"
+    with Retriever.open(bundle.path, place) as retriever, Gallery.open(place) as writer:
         for threshold, count in ((0.001, 0), (2.0, 10), (0.5, 1)):
             point = Point(threshold, "estimated", 0.05, GALLERY)
             writer.keep({POINT: pack_points(writer.kept(POINT), bundle, point)}, "calibrate")

@@ -217,7 +217,7 @@ def test_features_that_the_bundle_cannot_read_are_not_added(shop: Path, tmp_path
         gallery.add(["bad"], ["i"], vector, features=[beyond])
         gallery.feature_format = bundle.feature_format
         assert gallery.update(["p", "bad"], ["k", "k"], [{}, {}]) == 2  # stored features are not judged again
-    assert PackedFeatures.of(Bundle.open(shop / "plain")) is None
+    assert Bundle.open(shop / "plain").feature_format is None
     with Gallery.open(tmp_path / "g", read_only=True) as gallery:
         Gallery.create(tmp_path / "copy", dim=DIM, embedding_id="e", features_key=bundle.features_key).close()
         with pytest.raises(InvalidParameter, match="for bad: they have the visual word"):

@@ -17,7 +17,7 @@ from retrieval.cli.main import group
 from retrieval.indexing.pipeline import index_catalogue
 
 from ...world import draw, write_folder
-from ..threshold.test_gallery_anchor import bundle_of
+from ..galleries.test_measured import bundle_of
 
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
 pytestmark = [
