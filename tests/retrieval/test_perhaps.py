@@ -21,10 +21,10 @@ from retrieval.bundle.fitted import Fitted
 from retrieval.cli.main import group
 from retrieval.cli.search import lines
 from retrieval.galleries.measured import remeasure
-from retrieval.measuring.draws import OWN, AllDraws, Draws
+from retrieval.measuring.draws import LABELLED, OWN, PROBE, AllDraws, Draws
 from retrieval.measuring.fpir import DrawnDistances
 from retrieval.measuring.point import ESTIMATED, GALLERY, Perhaps, Point
-from retrieval.measuring.rates import VersionRates
+from retrieval.measuring.rates import VersionRates, perhaps_of
 from retrieval.measuring.rule import set_threshold
 from retrieval.measuring.sentences import describe
 from retrieval.retriever import Retriever
@@ -58,47 +58,112 @@ def own_draws(own: np.ndarray, other: np.ndarray) -> AllDraws:
     return AllDraws("m", {OWN: draws}, frozenset())
 
 
-def perhaps_of(draws: AllDraws, target: float) -> tuple[Point, Perhaps]:
-    """Return the point of draws of 200 items, and when it answers "perhaps"."""
-    point = set_threshold(draws, target, items=200)
-    assert point.perhaps is not None
-    return point, point.perhaps
+def own_first(count: int, near: int, *, band: np.ndarray | None = None) -> AllDraws:
+    """Return draws of which the own item is the first: of `near` items at 0.1, of the others at `band` or far away.
+
+    The other items are at distances of 0.5 to 1.5, in no order.
+    """
+    other = np.random.default_rng(1).permutation(np.linspace(0.5, 1.5, count))
+    own = np.r_[np.full(near, 0.1), np.full(count - near, 1.49) if band is None else band]
+    return own_draws(own, np.where(own < 1.49, np.maximum(other, own + 0.01), other))
 
 
 # the rule
 
 
-def test_perhaps_reaches_as_far_as_a_quarter_of_unknown_items_come() -> None:
-    other = np.linspace(0.5, 1.5, 200)
-    own = np.where(np.arange(200) % 2, 0.1, 1.4)  # beyond the threshold, hardly any first item is right
-    draws = own_draws(own, other)
-    point, told = perhaps_of(draws, 0.05)
+def test_perhaps_is_asked_up_to_a_p_value_of_twice_the_expected_fpir_of_the_point_itself() -> None:
+    draws = own_first(200, 100, band=np.linspace(0.5, 0.7, 100))
     drawn = DrawnDistances.of(draws.sources)
-    assert (drawn.distances <= told.within).tolist() == (drawn.p_values(drawn.distances) <= 0.25).tolist()
-    assert told.within > point.threshold
+    for target, cap in ((0.05, np.inf), (0.1, np.inf), (0.1, 0.56)):
+        point = set_threshold(draws, target, items=200, cap=cap)
+        assert point.perhaps is not None
+        most = 2 * drawn.expected(point.threshold)
+        assert point.threshold < point.perhaps.within
+        assert drawn.p_values(np.array([point.perhaps.within]))[0] <= most
+        assert drawn.p_values(np.array([point.perhaps.within + 0.01]))[0] > most  # the next draw is as near
+        matched = drawn.fpir(point.threshold)
+        assert point.perhaps.unknown == pytest.approx(drawn.fpir(point.perhaps.within) - matched)
+        assert 0 < point.perhaps.unknown <= matched + 2 / 200  # asked about at most about as often as they match
 
 
-def test_perhaps_reaches_farther_where_the_first_item_is_right_more_often_than_not() -> None:
-    other = np.linspace(0.5, 1.5, 200)
-    own = np.random.default_rng(0).permutation(np.linspace(0.1, 0.9, 200))
-    own = np.minimum(own, other - 0.01)  # the own item is always first
-    draws = own_draws(own, other)
-    _, told = perhaps_of(draws, 0.02)
-    assert told.within == pytest.approx(own.max())
-    assert DrawnDistances.of(draws.sources).fpir(told.within) > 0.25
-    assert told.right == 1
-
-
-def test_the_evidence_counts_how_often_the_first_item_is_right_between_threshold_and_limit() -> None:
-    other, own = np.linspace(0.5, 1.5, 200), np.full(200, 0.1)
-    own[100:] = 0.62  # of these items, the own one is first from 0.62 on: the others are wrong below that
-    draws = own_draws(own, np.random.default_rng(1).permutation(other))
-    point, told = perhaps_of(draws, 0.05)
-    drawn = draws.get(OWN)
-    first = np.minimum(drawn.right, drawn.wrong)
+def test_the_point_tells_both_rates_and_what_they_were_measured_on_also_as_json() -> None:
+    point = set_threshold(own_first(200, 100, band=np.linspace(0.5, 0.7, 100)), 0.1, items=200)
+    told, draws = point.perhaps, own_first(200, 100, band=np.linspace(0.5, 0.7, 100)).get(OWN)
+    assert told is not None
+    first = np.minimum(draws.right, draws.wrong)
     asked = (first > point.threshold) & (first <= told.within)
+    is_right = float((asked & np.isinf(draws.wrong)).mean())
     assert told.searches == asked.sum() > 0
-    assert told.right == pytest.approx(np.isinf(drawn.wrong)[asked].mean())
+    assert told.known == asked.mean()
+    assert told.unknown is not None
+    assert told.right == pytest.approx(is_right / (told.known + told.unknown))  # as many known as unknown
+    assert 0.6 <= told.right < 1
+    values = json.loads(json.dumps(point.to_dict()))
+    assert values["evidence"]["perhaps"] == {
+        "within": told.within,
+        "right": told.right,
+        "searches": told.searches,
+        "known": told.known,
+        "unknown": told.unknown,
+        "measured_on": "catalogue photos",
+    }
+    assert Point.from_dict(values).perhaps == told
+
+
+def half_right(right: float, *, count: int = 400, items: int | None = None) -> Draws:
+    """Return draws of which a tenth is asked about, and whose item is right in a share as if as many were unknown.
+
+    A threshold for an FPIR of 10 % accepts others up to 0.6, and others up to 0.7 are as near as a perhaps.
+    """
+    other = np.random.default_rng(2).permutation(np.linspace(0.5, 1.5, count))
+    far = np.flatnonzero(other > 0.75)
+    asked = round(right / (1 - right) * count / 10)  # all of these are right
+    own = np.where(other < 0.75, 0.1, 1.49)
+    own[far[:asked]] = 0.65
+    drawn = own_draws(own, other).get(OWN)
+    if items is None:
+        return drawn
+    names = np.array([f"i{row % items}" for row in range(count)])
+    return replace(drawn, items=names, groups=names)
+
+
+@pytest.mark.parametrize(("right", "is_asked"), [(0.57, False), (0.63, True)])
+def test_photos_of_the_catalogue_must_be_right_in_six_of_ten_questions(right: float, is_asked: bool) -> None:
+    point = set_threshold(AllDraws("m", {OWN: half_right(right)}, frozenset()), 0.1, items=400)
+    assert (point.perhaps is not None) == is_asked
+    if point.perhaps is not None:
+        assert point.perhaps.right == pytest.approx(right, abs=0.02)
+        assert point.perhaps.measured_on == "catalogue photos"
+
+
+@pytest.mark.parametrize(
+    ("right", "items", "asked_on"),
+    [(0.47, 20, ""), (0.55, 20, "labelled queries"), (0.55, 19, ""), (0.63, 19, "catalogue photos")],
+)
+def test_labelled_photos_of_20_items_must_be_right_in_half_of_the_questions(
+    right: float, items: int, asked_on: str
+) -> None:
+    """They count instead of photos of the catalogue, which flatter, as soon as they show 20 items."""
+    sources = {OWN: half_right(right), LABELLED: half_right(right, items=items)}
+    point = set_threshold(AllDraws("m", sources, frozenset()), 0.1, items=400)
+    assert ("" if point.perhaps is None else point.perhaps.measured_on) == asked_on
+
+
+def test_calibration_photos_of_a_bundle_are_held_to_what_catalogue_photos_are() -> None:
+    for right, measured_on in ((0.57, None), (0.63, "calibration photos")):
+        draws = AllDraws("m", {PROBE: half_right(right)}, frozenset())
+        rates = VersionRates.of(draws, Point(0.6, ESTIMATED, 0.1))
+        assert rates is not None
+        asked = perhaps_of(rates.drawn, rates.mated, 0.6)
+        assert (None if asked is None else asked.measured_on) == measured_on
+
+
+def test_without_mated_draws_nothing_is_asked() -> None:
+    other = np.linspace(0.5, 1.5, 200)
+    point = set_threshold(own_draws(np.full(200, np.inf), other), 0.1, items=200)
+    assert point.decides
+    assert point.perhaps is None
+    assert "perhaps" not in point.evidence
 
 
 def test_perhaps_is_no_match_in_true_rates() -> None:
@@ -112,7 +177,7 @@ def test_perhaps_is_no_match_in_true_rates() -> None:
 
 
 def result(decision: str, reason: str = "beyond_threshold", review: tuple[Match, ...] = ()) -> SearchResult:
-    return SearchResult((), decision, reason, 0.5, 0.6, 1.0, review[0], "b", 1, review=review)  # type: ignore[arg-type]
+    return SearchResult((), decision, reason, 0.5, 0.6, review[0], "b", 1, review=review)  # type: ignore[arg-type]
 
 
 def test_the_command_line_names_the_item_to_confirm_or_both_twins() -> None:
@@ -128,7 +193,7 @@ def test_the_command_line_names_the_item_to_confirm_or_both_twins() -> None:
 
 
 def divided(
-    distances: tuple[float, ...], review: float, *, within: float | None, twins: tuple[str, ...] = ()
+    distances: tuple[float, ...], review: float | None, *, within: float | None, twins: tuple[str, ...] = ()
 ) -> tuple[str, str]:
     """Return the items that match and those for review, of items a, b, c, ... at some distances.
 
@@ -137,7 +202,7 @@ def divided(
     drawn = DrawnDistances.of_items(np.linspace(0.4, 1.4, 50), np.arange(50))
     rates = VersionRates(drawn, twins=frozenset([frozenset(twins)] if twins else []))
     point = Point(0.5, ESTIMATED, 0.05, GALLERY, perhaps=None if within is None else Perhaps(within))
-    neighbours = [Neighbour("abc"[row], f"p{row}", distance) for row, distance in enumerate(distances)]
+    neighbours = [Neighbour("abcd"[row], f"p{row}", distance) for row, distance in enumerate(distances)]
     matches, others = Listed.of(neighbours, point, rates).divided(review)
     return "".join(match.item_id for match in matches), "".join(match.item_id for match in others)
 
@@ -165,6 +230,13 @@ def test_twins_are_for_review_where_the_first_alone_is_within_the_threshold() ->
 def test_items_that_are_no_twins_match_and_are_for_review_by_their_p_value() -> None:
     assert divided((0.45, 0.55, 1.2), 0.25, within=0.7, twins=("a", "c")) == ("a", "b")
     assert divided((0.65, 1.2), 0.0, within=0.7) == ("", "a")  # worth a question, whatever is for review
+
+
+def test_without_a_number_items_as_near_as_a_question_are_for_review() -> None:
+    assert divided((0.45, 0.55, 0.7, 0.71), None, within=0.7) == ("a", "bc")
+    assert divided((0.65, 0.69, 0.8), None, within=0.7) == ("", "ab")
+    assert divided((0.65, 0.69, 0.8), None, within=None) == ("", "")  # nothing is worth a question
+    assert divided((0.65, 0.69, 0.8), 0.5, within=None) == ("", "abc")
 
 
 # through a gallery: two ids of one product
