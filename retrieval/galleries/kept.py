@@ -97,7 +97,7 @@ def _draws_020(values: dict[str, Any], gallery: AnyGallery) -> Draws:
     """Return draws of version 0.2.0, which name photos by numbers and may lack groups and rivals."""
     none, count = Draws.none(), len(values["items"])
     given = {name: value for name, value in values.items() if name not in ("seqs", "own_nearest")}
-    given |= {name: photo_ids(gallery, values[name]) for name in ("nearest", "duplicates")}
+    given |= {name: by_number(gallery, values[name])[0] for name in ("nearest", "duplicates")}
     given.setdefault("rivals", np.full((count, none.rivals.shape[1]), NONE))
     given.setdefault("without", np.full((count, none.without.shape[1]), np.inf))
     if "groups" not in given:
@@ -107,19 +107,24 @@ def _draws_020(values: dict[str, Any], gallery: AnyGallery) -> Draws:
     return Draws.checked(given)
 
 
-def photo_ids(gallery: AnyGallery, seqs: Rows) -> Texts:
-    """Return the ids (n,) of photos by their numbers in a gallery of version 0.2.0, "" for those that are unknown."""
+def by_number(gallery: AnyGallery, seqs: Rows) -> tuple[Texts, Texts]:
+    """Return the ids (n,) of photos by their numbers in a gallery of version 0.2.0, and the hashes of their files then.
+
+    Both are "" for photos that are unknown.
+    """
     if not isinstance(gallery, Gallery):
-        return np.full(len(seqs), "")
+        return np.full(len(seqs), ""), np.full(len(seqs), "")
     now, moves = gallery.snapshot(), gallery.kept(MOVES)
     if moves is not None:
         moved = load_arrays(moves)
         new = dict(zip(moved["old"].tolist(), moved["new"].tolist(), strict=True))
         seqs = np.array([new.get(seq, seq) for seq in seqs.tolist()], dtype=np.int64)
     there, places = np.isin(seqs, now.seqs), np.searchsorted(now.seqs, seqs)
-    ids = np.full(len(seqs), "", dtype=object)
-    ids[there] = [photo_id for photo_id, *_ in now.photos_at(places[there])]
-    return ids.astype(str)
+    texts = np.full((2, len(seqs)), "", dtype=object)
+    for row, (photo_id, _, metadata) in zip(np.flatnonzero(there), now.photos_at(places[there]), strict=True):
+        texts[:, row] = photo_id, str(metadata.get(CONTENT) or "")
+    ids, contents = texts.astype(str)
+    return ids, contents
 
 
 def contents_of(photos: Photos, photo_ids: Texts) -> Texts:
@@ -132,11 +137,10 @@ def contents_of(photos: Photos, photo_ids: Texts) -> Texts:
 
 def _vectors(arrays: Mapping[str, NDArray[Any]], gallery: AnyGallery) -> tuple[Texts, NDArray[Any]]:
     """Return the ids (n,) of the photos that still show what their vectors (n, ...) were made of, and the vectors."""
-    if "ids" not in arrays:
-        return photo_ids(gallery, arrays["seqs"]), arrays["vectors"]
-    ids, vectors = arrays["ids"], arrays["vectors"]
-    same = contents_of(gallery.snapshot(), ids) == arrays["contents"]
-    return ids[same], vectors[same]
+    is_new = "ids" in arrays
+    ids, contents = (arrays["ids"], arrays["contents"]) if is_new else by_number(gallery, arrays["seqs"])
+    same = (ids != "") & (contents_of(gallery.snapshot(), ids) == contents)
+    return ids[same], arrays["vectors"][same]
 
 
 def pack_windows(windows: WindowVectors, photos: Photos) -> bytes:

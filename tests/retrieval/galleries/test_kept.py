@@ -185,16 +185,14 @@ def test_vectors_of_version_0_2_0_are_those_of_the_same_photos_after_updates_and
             if purge:
                 gallery.remove(photo_ids=[gone])
                 gallery.rebuild(purge=True)
-            left = np.array(["" if purge and photo_id == gone else photo_id for photo_id in windows.ids.tolist()])
+            left = [~np.isin(vectors.ids, [gone] if purge else []) for vectors in (windows, folds)]
             read, vectors = read_windows(gallery), read_folds(gallery, "key")
             assert read is not None
             assert vectors is not None
-            assert read.ids.tolist() == left.tolist()
-            np.testing.assert_array_equal(read.vectors, windows.vectors)
-            assert [photo_id for photo_id in vectors.ids.tolist() if photo_id] == [
-                photo_id for photo_id in folds.ids.tolist() if not purge or photo_id != gone
-            ]
-            np.testing.assert_array_equal(vectors.vectors, folds.vectors)
+            assert read.ids.tolist() == windows.ids[left[0]].tolist()
+            assert vectors.ids.tolist() == folds.ids[left[1]].tolist()
+            np.testing.assert_array_equal(read.vectors, windows.vectors[left[0]])
+            np.testing.assert_array_equal(vectors.vectors, folds.vectors[left[1]])
         assert read_folds(gallery, "another key") is None
 
 
@@ -241,10 +239,17 @@ def test_vectors_follow_their_photos_through_updates_a_rebuild_and_a_backup(tmp_
                     np.testing.assert_array_equal(values, after.arrays()[name], err_msg=name)
 
 
-def test_vectors_of_photos_that_were_removed_or_show_something_else_are_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_old", [False, True], ids=["by id", "by number, of version 0.2.0"])
+def test_vectors_of_photos_that_were_removed_or_show_something_else_are_left_out(
+    tmp_path: Path, *, is_old: bool
+) -> None:
     with some_photos(tmp_path / "g") as gallery:
         windows, folds, now = windows_of(gallery), folds_of(gallery), gallery.snapshot()
-        gallery.keep({Kept.WINDOWS: pack_windows(windows, now), Kept.FOLDS: pack_folds(folds, now)}, "keep")
+        contents = {Kept.WINDOWS: pack_windows(windows, now), Kept.FOLDS: pack_folds(folds, now)}
+        if is_old:
+            contents[Kept.WINDOWS] = pack_vectors_020(gallery, windows.ids, windows.vectors)
+            contents[Kept.FOLDS] = pack_vectors_020(gallery, folds.ids, folds.vectors, key=np.array("key"))
+        gallery.keep({**contents}, "keep")
         gone, new, same = (str(windows.ids[place]) for place in (0, 3, 5))
         gallery.remove(photo_ids=[gone])
         for photo_id, content in ((new, "another file"), (same, same)):
