@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.search.details import Points, Verifier
+from index.search.exact import NONE as NONE
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 Keys = NDArray[np.uint64]
 
-NONE = -1  # position of a photo or number of an item that does not exist
 CONTENT = "_content_sha256"  # reserved metadata key: hash of the photo's file and box when it was embedded
 
 

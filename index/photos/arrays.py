@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from index.errors import GalleryError
+from index.errors import GalleryError, InvalidParameter
 from index.groups import GROUP, number_of
 from index.search.details import Points, Verifier
 from index.search.distance import exact_unit, rounding
@@ -19,10 +20,30 @@ from index.search.item_distance import mean_photo
 from . import NONE, Floats, ItemFacts, Keys, Rows, hashed, sampled
 
 COMPARED = 2**24  # cosines that are computed at a time
+LENGTH = 1e-3  # by which the length of a vector may differ from one
 
 
 class ArrayPhotos:
-    """Photos as unit vectors (n, d) with item ids (n,). Positions are rows, and item numbers are ranks of the ids."""
+    """Photos as vectors with item ids. Positions are rows, and item numbers are ranks of the ids.
+
+    Parameters
+    ----------
+    vectors:
+        Vectors of n photos (n, d) of length one, as float32. They are not copied.
+    item_ids:
+        The item of each photo (n,).
+    photo_ids:
+        Ids of the photos, their row numbers by default. They decide which photos a sample holds.
+    groups:
+        Group of each photo's item, "" for none (n,). Items of one group are no rivals.
+    features:
+        Local features of each photo (n,), where these are compared.
+
+    Raises
+    ------
+    InvalidParameter
+        If vectors are not of length one, lengths differ, or photo ids repeat.
+    """
 
     def __init__(
         self,
@@ -33,10 +54,13 @@ class ArrayPhotos:
         groups: Sequence[str] | None = None,
         features: Sequence[bytes] = (),
     ) -> None:
-        """Keep the arrays, which are not copied. `groups` (n,) are the groups of the items, "" for none."""
-        self._vectors = vectors
-        self.item_ids, self.items = np.unique(np.asarray(item_ids, dtype=str), return_inverse=True)
+        """Check and keep the arrays."""
+        items = np.asarray(item_ids, dtype=str)
         self.photo_ids = [str(row) for row in range(len(vectors))] if photo_ids is None else photo_ids
+        each = {"item_ids": items, "photo_ids": self.photo_ids, "groups": groups, "features": features or None}
+        _check(vectors, {name: values for name, values in each.items() if values is not None})
+        self._vectors = vectors
+        self.item_ids, self.items = np.unique(items, return_inverse=True)
         self._groups, self._features = groups, features
         self._order = np.argsort(self.items, kind="stable")  # rows, item by item
         self._starts = np.searchsorted(self.items[self._order], np.arange(len(self.item_ids)))
@@ -166,3 +190,19 @@ class ArrayPhotos:
     @cached_property
     def _inverted(self) -> dict[str, Any]:
         return {}
+
+
+def _check(vectors: NDArray[np.float32], each: Mapping[str, Collection[Any]]) -> None:
+    """Raise InvalidParameter unless vectors are of length one, with one value of each kind for every vector."""
+    if vectors.ndim != 2 or vectors.dtype != np.float32:
+        raise InvalidParameter("vectors", "be float32 (n, d)", f"{vectors.dtype} {vectors.shape}")
+    is_unit = np.abs(np.linalg.norm(vectors, axis=1) - 1) <= LENGTH  # False for NaN
+    if not is_unit.all():
+        remedy = "Divide each vector by its length"
+        raise InvalidParameter("vectors", "be of length one", f"row {np.argmin(is_unit)}", remedy=remedy)
+    for name, values in each.items():
+        if len(values) != len(vectors):
+            raise InvalidParameter(name, f"hold one value for each of the {len(vectors)} vectors", len(values))
+    repeated = [name for name, count in Counter(each["photo_ids"]).most_common(1) if count > 1]
+    if repeated:
+        raise InvalidParameter("photo_ids", "differ", repeated[0])

@@ -18,7 +18,7 @@ from index.search.distance import Floats, squared_from
 MANY = 100  # queries from which a pass over the stored vectors is faster than a scan of an fp16 index for each query
 BLOCK = 16_384  # vectors compared at a time
 PAIRS = 512  # pairs of a query and a vector compared at a time; they fit in the CPU cache
-NONE = -1  # position where there is no photo
+NONE = -1  # position of a photo, or number of an item, that does not exist
 
 Rows = NDArray[np.int64]
 Vectors = NDArray[np.float32]

@@ -41,7 +41,7 @@ class Fitted:
 
     @classmethod
     def of(cls, item_ids: Iterable[str], contents: Iterable[str]) -> Fitted:
-        """Hash item ids, with the keys of their groups (`index.snapshot.group_key`), and content hashes of photos."""
+        """Hash item ids, with the keys of their groups (`index.groups.group_key`), and content hashes of photos."""
         return cls(_hashes(item_ids), _hashes(contents), np.zeros(0, np.uint8))
 
     def with_folds(self, parts: Sequence[Fitted]) -> Fitted:

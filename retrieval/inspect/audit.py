@@ -6,7 +6,7 @@
 - duplicates: photos of different items that are the same file, copies of one photo, or nearly the same;
 - crowds: items in the densest regions, closest to their nearest other item.
 
-Each photo searches the gallery with its own item left out (`index.search.leave_one_out`). If the bundle verifies
+Each photo searches the gallery with its own item left out (`index.search.left_out`). If the bundle verifies
 matches, which takes long, a sample of the photos does.
 """
 

@@ -98,8 +98,7 @@ class Drawing:
         ids = np.array(probes.ids, dtype=str)[chosen]
         here = self.photos.positions(ids.tolist()) if probes.are_here else np.full(len(chosen), NONE)
         queries = Queries(probes.vectors[chosen], numbers, here[:, None], features)
-        draws = self._draws(ids, labels[chosen], groups, queries)
-        return draws if not probes.groups else self._without_own_groups(draws)
+        return self._draws(ids, labels[chosen], groups, queries, are_grouped=bool(probes.groups))
 
     @property
     def _without_details(self) -> Drawing:
@@ -140,18 +139,13 @@ class Drawing:
             ids, items, groups, Queries(vectors, numbers.astype(np.int64), positions, (), self.find_copies)
         )
 
-    def _without_own_groups(self, draws: Draws) -> Draws:
-        """Discard hits within the query's own group for items that are not in the collection."""
-        here, distances = np.flatnonzero(draws.nearest_items != ""), draws.distances.copy()
-        names = draws.nearest_items[here]
-        known = self.photos.item_numbers(list(dict.fromkeys(names.tolist())))
-        numbers = np.array([known.get(name, NONE) for name in names.tolist()], dtype=np.int64)
-        distances[here[groups_of(self.photos, numbers, names) == draws.groups[here]]] = np.inf
-        return replace(draws, distances=distances)
-
-    def _draws(self, ids: Texts, items: Texts, groups: Texts, queries: Queries) -> Draws:
+    def _draws(self, ids: Texts, items: Texts, groups: Texts, queries: Queries, *, are_grouped: bool = False) -> Draws:
+        """Return the draws of queries; those of grouped items that are not here find none of their own group."""
         found = search_without(ItemSearch(self.photos, self.distance, self.verifier), queries)
         nearest, nearest_items = self._names(found.nearest)
+        if are_grouped:
+            found_groups = groups_of(self.photos, self.photos.items_at(found.nearest), nearest_items)
+            found = replace(found, distances=np.where(found_groups == groups, np.inf, found.distances))
         return Draws(
             ids=ids,
             items=items,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from index.photos import Photos
 from index.search.details import Verifier
 from index.search.item_distance import ItemDistance
-from retrieval.errors import CalibrationError
+from retrieval.errors import CalibrationError, InvalidParameter
 
 from .drawing import Drawing, WindowVectors
 from .draws import LABELLED, OWN, PROBE, REFERENCE, UNKNOWN, AllDraws, Draws, Probes
@@ -22,6 +22,7 @@ from .point import CERTIFIED, GALLERY, Origin, Point, Shift
 from .rates import VersionRates, rated
 from .rule import set_threshold
 
+PROBE_SOURCES = (PROBE, REFERENCE, LABELLED, UNKNOWN)
 SAME = 1e-3  # plain distance at which two photos are the same one, embedded twice
 
 Rule = Literal["set", "keep", "tighten"]
@@ -31,7 +32,7 @@ Rule = Literal["set", "keep", "tighten"]
 class Material:
     """Photos and vectors to make draws with, beside the photos that are searched."""
 
-    probes: Mapping[str, Probes] = field(default_factory=dict)  # photos from elsewhere, by source
+    probes: Mapping[str, Probes] = field(default_factory=dict)  # photos from elsewhere, by source (`PROBE_SOURCES`)
     fitted: frozenset[str] = frozenset()  # items that the model was fitted on, with others of their groups
     fitted_groups: frozenset[str] = frozenset()  # keys of these groups
     windows: WindowVectors | None = None
@@ -40,6 +41,11 @@ class Material:
     verifier: Verifier | None = None  # compares local features
     model: str = ""  # identifies what the draws depend on beside the photos
     version: int = -1  # of the gallery
+
+    def __post_init__(self) -> None:
+        for name in self.probes:
+            if name not in PROBE_SOURCES:
+                raise InvalidParameter("probes", f"have sources among {', '.join(PROBE_SOURCES)}", name)
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,9 @@ def measure(
 ) -> Measurement:
     """Measure photos, and return their draws with the operating point that follows.
 
+    Where too few items can be drawn, or they do not support the target, there is no point: `Measurement.point` is None,
+    and `Measurement.why` says why. `Measurement.required` raises instead.
+
     Parameters
     ----------
     photos, distance:
@@ -89,12 +98,21 @@ def measure(
         Draws of exactly these photos, if they were made before.
     before, rule:
         The point that serves now. "set" sets a new one for `target_fpir`. "keep" only measures the rates of `before`
-        anew. "tighten" replaces `before` by a stricter one if it breaks its promise.
+        anew. "tighten" replaces `before` by a stricter one if it breaks its promise. Without `before`, a point is set.
     certify:
         Certify the target even with few items, or set none (`set_threshold`).
     cap:
         Upper limit of a new threshold.
+    origin:
+        Where the point will decide: among these photos, in galleries that a bundle serves, or beside a database.
+
+    Raises
+    ------
+    InvalidParameter
+        If `rule` is none of the three, or `target_fpir` does not lie between 0 and 1.
     """
+    if rule not in get_args(Rule):
+        raise InvalidParameter("rule", f"be one of {', '.join(get_args(Rule))}", rule)
     draws, items = draws or draw(photos, distance, material or Material()), photos.item_count
     if before is not None and rule != "set":
         stricter = _stricter(draws, before, items, origin) if rule == "tighten" else None

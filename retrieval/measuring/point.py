@@ -138,7 +138,9 @@ class Point:
     @property
     def evidence(self) -> dict[str, Any]:
         """What was measured, as plain JSON values, for people and programs to read; nothing here decides."""
-        values: dict[str, Any] = {"anchored": True, "shift": self.shift.to_dict()} if self.is_anchored else {}
+        values: dict[str, Any] = {"anchored": True} if self.is_anchored else {}
+        if self.is_anchored or self.shift != Shift():
+            values["shift"] = self.shift.to_dict()
         for part in (self.rates, self.basis):
             values |= {each.name: getattr(part, each.name) for each in fields(part)}
         always = ("tpir", "tpir_of") if self.is_anchored and self.basis.items_drawn is not None else ()

@@ -2,7 +2,7 @@
 
 Items that a model was fitted on do not show how far unknown items come. A run on all items therefore has fold runs,
 RUN/folds/0 … 4, each trained without the items of one fold, with the same settings. Their models make the draws of
-these items in a gallery (cross-fitting, `retrieval.threshold.fold_draws`). The first fold run also judges: it is
+these items in a gallery (cross-fitting, `retrieval.measuring.folds`). The first fold run also judges: it is
 compared with the model that training started from, for new photos of items that it was fitted on and of those that it
 was not.
 """

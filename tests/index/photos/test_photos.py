@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from index.errors import GalleryError
+from index.errors import GalleryError, InvalidParameter
 from index.gallery import Gallery
 from index.groups import GROUP
 from index.photos import CONTENT, NONE, Photos, hashed, sampled
@@ -295,6 +295,23 @@ def test_votes_are_those_of_the_inverted_lists_of_a_gallery(both: Both) -> None:
 def test_arrays_without_features_say_so() -> None:
     with pytest.raises(GalleryError, match="these photos have no local features"):
         ArrayPhotos(unit(2), ["a", "b"]).features(np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"vectors": 2 * unit(3)}, "vectors must be of length one"),
+        ({"vectors": np.full((3, 4), np.nan, np.float32)}, "vectors must be of length one"),
+        ({"vectors": unit(3).astype(np.float64)}, "vectors must be float32"),
+        ({"vectors": unit(3)[0]}, "vectors must be float32"),
+        ({"item_ids": ["a", "b"]}, "item_ids must hold one value for each of the 3 vectors"),
+        ({"groups": ["a"]}, "groups must hold one value"),
+        ({"photo_ids": ["1", "2", "1"]}, "photo_ids must differ"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidParameter, match=told):
+        ArrayPhotos(**{"vectors": unit(3), "item_ids": ["a", "b", "a"], **given})
 
 
 def test_no_photos_have_no_nearest_one_and_no_sample() -> None:

@@ -9,9 +9,11 @@ import pytest
 
 from index.photos.arrays import ArrayPhotos
 from index.search.item_distance import NEAREST_PHOTO
-from retrieval.measuring.draws import LABELLED, OWN, Draws
+from retrieval.errors import InvalidParameter
+from retrieval.measuring.drawing import Drawing
+from retrieval.measuring.draws import LABELLED, OWN, Draws, Probes
 from retrieval.measuring.labelled import query_shift
-from retrieval.measuring.measure import _stricter, measure
+from retrieval.measuring.measure import Material, _stricter, measure
 from retrieval.measuring.point import CERTIFIED, ESTIMATED, GALLERY, Point, Shift
 from retrieval.measuring.rates import VersionRates
 from tests.index.vectors import unit
@@ -66,3 +68,21 @@ def test_the_point_of_a_gallery_has_the_shift_of_its_labelled_photos() -> None:
     photos = ArrayPhotos(unit(60), [f"i{item}" for item in range(60)])
     point = measure(photos, NEAREST_PHOTO, draws=all_draws(sources), target_fpir=0.1).required
     assert point.shift == query_shift(sources) != Shift()
+
+
+def test_a_rule_or_a_source_of_probes_that_does_not_exist_is_refused() -> None:
+    photos = ArrayPhotos(unit(60), [f"i{item}" for item in range(60)])
+    with pytest.raises(InvalidParameter, match="rule must be one of set, keep, tighten, got 'kept'"):
+        measure(photos, NEAREST_PHOTO, rule="kept")  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameter, match="probes must have sources among probe, reference, labelled, unknown"):
+        Material({"labeled": Probes(unit(1), ["a"], ["i0"])})
+
+
+def test_a_probe_of_an_item_that_is_not_here_finds_none_of_its_own_group() -> None:
+    """The nearest item is of group g; a group of another name, or none, is no rival of it."""
+    vectors = unit(60)
+    photos = ArrayPhotos(vectors, [f"i{item}" for item in range(60)], groups=["g"] * 2 + [""] * 58)
+    for group, found in (("g", np.inf), ("other", 0.0), ("", 0.0)):
+        probes = Probes(vectors[:1], ["new"], ["elsewhere"], groups=[group])
+        drawn = Drawing(photos, NEAREST_PHOTO).probes(probes)
+        assert drawn.distances.tolist() == pytest.approx([found], abs=1e-6)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from retrieval.errors import InvalidParameter
-from retrieval.measuring.point import BUNDLE, GALLERY, Basis, Perhaps, Point, Rates, Shift
+from retrieval.measuring.point import BUNDLE, GALLERY, PROMISE, Basis, Origin, Perhaps, Point, Rates, Shift
 
 
 def test_a_point_is_plain_values_and_comes_back_from_whole_numbers() -> None:
@@ -18,6 +18,12 @@ def test_a_point_is_plain_values_and_comes_back_from_whole_numbers() -> None:
     whole = Point.from_dict(values | {"threshold": 1})
     assert type(whole.threshold) is float
     assert whole == point
+
+
+@pytest.mark.parametrize("origin", [GALLERY, BUNDLE, PROMISE])
+def test_a_point_of_any_origin_keeps_its_shift(origin: Origin) -> None:
+    point = Point(1.0, "estimated", 0.05, origin, shift=Shift(-0.1, 0.02, 30))
+    assert Point.from_dict(json.loads(json.dumps(point.to_dict()))) == point
 
 
 @pytest.mark.parametrize(("name", "value"), [("tpir", "<b>"), ("least_items", "x"), ("fpir_upper", [0.1])])
