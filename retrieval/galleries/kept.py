@@ -22,6 +22,7 @@ from index.gallery import Gallery
 from index.location import AnyGallery
 from index.photos import CONTENT, NONE, Photos
 from retrieval.bundle.bundle import pack_features, unpack_features
+from retrieval.errors import command
 from retrieval.measuring.drawing import WindowVectors, groups_of
 from retrieval.measuring.draws import AllDraws, Draws, Probes, Rows, Texts
 from retrieval.measuring.folds import FoldVectors
@@ -38,7 +39,7 @@ class Kept(StrEnum):
 
 FOLDS_FILE, FOLDS_HASH = "folds.npz", "folds"  # of galleries of version 0.2.0: a file, and the name of its hash
 MOVES = "moves"  # of galleries of version 0.2.0: old and new numbers of updated photos
-ANEW = "Index the photos again: `retrieval index BUNDLE PHOTOS -o GALLERY`"
+ANEW = f"Index the photos again: `{command('index', 'BUNDLE', 'PHOTOS', '-o', 'GALLERY')}`"
 ABOUT, MARK = "about", "/"  # in the npz of draws: what all draws share, and the separator of source and field
 DAMAGE = (GalleryCorrupt, ValueError, KeyError, TypeError, RecursionError)  # of contents that can be made anew
 
