@@ -20,7 +20,7 @@ from retrieval.bundle.bundle import (
     write_bundle,
 )
 from retrieval.bundle.embedder import pack_golden
-from retrieval.errors import CalibrationError, RunError, counted
+from retrieval.errors import CalibrationError, InvalidParameter, RunError, counted
 from retrieval.measuring.bounds import items_needed
 from retrieval.measuring.point import Point
 from retrieval.verification.verifier import GeometricVerifier
@@ -93,6 +93,9 @@ def _check(run: Run, path: Path, *, target_fpir: float, certify: bool, even_if_w
             f"gallery of fitted and unfitted items, {', and '.join(run.worse)}",
             remedy=f"Export that model (`{run.export_command}`), train in another way, or pass --even-if-worse",
         )
+    if run.folds and certify:
+        remedy = "Leave it out: fold models estimate a threshold and certify none"
+        raise InvalidParameter("--certify", "be left out for a run on all items", certify, remedy=remedy)
     if run.folds:
         return
     if not run.splits.calibration:

@@ -10,7 +10,7 @@ from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.catalogue.photos import Photo
-from retrieval.errors import BundleError, CalibrationError, RunError
+from retrieval.errors import BundleError, CalibrationError, InvalidParameter, RunError
 from retrieval.measuring.sentences import describe_briefly
 from training.data.reader import PhotoReader
 from training.evaluation.embedding import embed_photos
@@ -92,6 +92,13 @@ def test_enough_calibration_items_set_a_threshold_that_keeps_the_target(deciding
     assert point.rates.tpir > 0
     assert f"{point.threshold:.4f}" in (deciding.path / "report.html").read_text()
     assert f"is estimated for 24 items, at most {point.rates.fpir_upper:.2g} with 95 %" in describe_briefly(point)
+
+
+def test_a_run_on_all_items_certifies_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Run, "folds", [run])
+    with pytest.raises(InvalidParameter, match="--certify must be left out for a run on all items"):
+        export(run, tmp_path / "bundle", certify=True)
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_a_threshold_is_certified_on_request(calibrated: Run, deciding: Bundle, tmp_path: Path) -> None:
