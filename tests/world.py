@@ -42,6 +42,11 @@ def _pixels(item: int, number: int) -> np.ndarray:
     return np.clip(shifted + noise, 0, 255).astype(np.uint8)
 
 
+def between(item: int, other: int) -> Image.Image:
+    """Return a photo that looks half like one item and half like another one."""
+    return Image.blend(draw(item, 0), draw(other, 0), 0.5)
+
+
 def encode(image: Image.Image, kind: str = "JPEG") -> bytes:
     """Return an image as a file."""
     file = io.BytesIO()

@@ -29,7 +29,7 @@ from serving.reloads import Places
 from serving.service import Service
 from serving.settings import ServeSettings
 
-from ..world import INDEPENDENT, draw, encode, make_bundle, write_folder
+from ..world import FILLED, INDEPENDENT, between, draw, encode, make_bundle, write_folder
 
 JPEG = {"content-type": "image/jpeg"}
 
@@ -156,10 +156,12 @@ def test_bundle_and_threshold_move_together_in_a_reload_and_a_rollback(retriever
         assert state(client) == before
 
 
-def put(client: TestClient, items: range) -> None:
+def put(client: TestClient, items: range, *, near: bool = False) -> None:
+    """Store photos of new items, which look half like those of the gallery with `near`."""
     for item in items:
         path = f"/v1/photos/new-{item}?item_id=item-{item}"
-        assert client.put(path, content=encode(draw(item, 0)), headers=JPEG).status_code in (200, 201)
+        photo = between(item % FILLED, item) if near else draw(item, 0)
+        assert client.put(path, content=encode(photo), headers=JPEG).status_code in (200, 201)
 
 
 def test_photos_over_http_are_measured_in_the_background_and_a_broken_promise_tightens(
@@ -167,7 +169,7 @@ def test_photos_over_http_are_measured_in_the_background_and_a_broken_promise_ti
 ) -> None:
     before = retriever.point.threshold
     with serving(retriever) as client:
-        put(client, range(200, 236))  # four of ten unknown items match now
+        put(client, range(100, 136), near=True)
         info = client.get("/v1/info").json()
         assert (info["threshold"], info["in_gallery"]) == (before, None)
         version = info["gallery"]["version"]
