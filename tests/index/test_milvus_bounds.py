@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from index.database import FORMAT
 from index.errors import InvalidParameter, MissingDependency
 from index.milvus.gallery import FACTS, MilvusGallery
-from index.milvus.photos import MOST, SLACK
+from index.milvus.photos import MOST, SLACK, MilvusPhotos
+from index.photos import NONE
 from index.search.distance import plain_distance
 from index.snapshot import FIRST_FETCH
 
@@ -104,11 +105,19 @@ def gallery_of(
     return MilvusGallery(client, NAME, "milvus+memory/shop"), client  # type: ignore[arg-type]
 
 
+def nearest(gallery: MilvusGallery, k: int) -> tuple[list[tuple[str, str]], list[float]]:
+    """Return photo_id and item_id of the nearest photo of each of the k items nearest to QUERY, and its distance."""
+    photos = MilvusPhotos(gallery._store, DIM, (len(gallery), 2))
+    positions, distances = photos.nearest(QUERY[None], k)
+    found = positions[0][positions[0] != NONE]
+    assert np.isinf(distances[0][len(found) :]).all()
+    return [ids[:2] for ids in photos.photos_at(found)], distances[0][: len(found)].tolist()
+
+
 def test_items_behind_thousands_of_photos_of_one_item_are_found() -> None:
     cosines = np.r_[np.linspace(0.9999, 0.95, 3000), 0.9, 0.8]
     found, client = gallery_of(near(QUERY, cosines, 2), [*["many"] * 3000, "second", "third"])
-    ((first, second, third),) = found.nearest(QUERY[None], 3, "")
-    assert [row["item_id"] for row, _ in (first, second, third)] == ["many", "second", "third"]
+    assert [item_id for _, item_id in nearest(found, 3)[0]] == ["many", "second", "third"]
     assert client.asked[0] == FIRST_FETCH + 12
     assert client.asked == sorted(set(client.asked))
     assert client.asked[-1] >= 3002
@@ -118,8 +127,7 @@ def test_no_more_photos_are_asked_for_than_milvus_returns_and_what_lies_within_t
     count = MOST + 500
     cosines = np.linspace(0.9999, 0.95, count)
     found, client = gallery_of(near(QUERY, cosines, 2), [*["many"] * (count - 1), "beyond"])
-    ((only,),) = found.nearest(QUERY[None], 2, "")
-    assert only[0]["item_id"] == "many"
+    assert [item_id for _, item_id in nearest(found, 2)[0]] == ["many"]
     assert client.asked[-1] == MOST
 
 
@@ -131,15 +139,13 @@ def test_answers_are_exact_although_the_cosines_of_milvus_are_not() -> None:
     found, _ = gallery_of(vectors, [f"i{place}" for place in range(count)], error=0.9 * SLACK)
     exact = np.sort(plain_distance(QUERY[None], vectors))
     for k in (1, 3):
-        (best,) = found.nearest(QUERY[None], k, "")
-        assert [distance for _, distance in best] == exact[:k].tolist()
+        assert nearest(found, k)[1] == exact[:k].tolist()
 
 
 def test_of_photos_at_one_distance_the_first_id_comes_first() -> None:
     vectors = np.repeat(near(QUERY, np.array([0.7]), 2), 5, axis=0)
     found, _ = gallery_of(vectors, [f"i{place}" for place in range(5)])
-    (best,) = found.nearest(QUERY[None], 5, "")
-    assert [row["photo_id"] for row, _ in best] == ["0", "1", "2", "3", "4"]
+    assert [photo_id for photo_id, _ in nearest(found, 5)[0]] == ["0", "1", "2", "3", "4"]
 
 
 def test_an_update_keeps_thumbnail_and_vector() -> None:
