@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from retrieval.measuring.point import Perhaps
 from retrieval.retriever import Retriever
 from retrieval.search.result import SearchResult, p_value_words
 from serving.app import create_app
+from serving.service import Service
 from serving.settings import ServeSettings
 
 from ..world import INDEPENDENT, draw, encode
@@ -109,6 +111,21 @@ def test_the_endpoint_reviews_as_the_gallery_asks_unless_its_setting_is_a_number
                 assert len(box["review"]) >= (box["decision"] == "perhaps")
                 if setting is None:
                     assert all(match["distance"] <= WITHIN for match in box["review"])
+
+
+def test_the_page_asks_as_the_gallery_does_and_lists_near_items_at_any_p_value_unless_none_are_wanted(
+    retriever: Retriever,
+) -> None:
+    photos, usual = [encode(draw(item, 0), "PNG") for item in range(100, 130)], unknown(retriever)[:30]
+
+    async def searched(service: Service) -> list[SearchResult]:
+        return [await service.search(photo, any_review=True) for photo in photos]
+
+    for setting, expected in ((None, 1.0), (0.3, 1.0), (0.0, 0.0)):
+        service = Service(retriever, ServeSettings(review=setting))
+        for result, default, photo in zip(asyncio.run(searched(service)), usual, photos, strict=True):
+            assert result.decision == default.decision
+            assert result.review == retriever.search(photo, review=expected).review
 
 
 def test_matches_and_review_together_are_at_most_top_k(retriever: Retriever) -> None:
