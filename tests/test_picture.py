@@ -32,7 +32,7 @@ class Answering:
 def test_only_right_answers_are_shown(tmp_path: Path) -> None:
     def result(decision: str, *, matches: tuple[Match, ...] = (), review: tuple[Match, ...] = ()) -> SearchResult:
         nearest = (*matches, *review, None)[0]
-        return SearchResult(matches, decision, "beyond_threshold", 0.5, 0.4, 0.1, nearest, "b", 1, review=review)
+        return SearchResult(matches, decision, "beyond_threshold", 0.5, 0.4, nearest, "b", 1, review=review)
 
     mug, cap = (Match(item, f"{item}/1.jpg", 0.1, {"name": item.title()}) for item in ("mug", "cap"))
     rows = [
