@@ -38,7 +38,9 @@ class ServeSettings:
         None, ACCESS, "File of API keys, made by `retrieval keys`; required beyond this machine.", shown="none"
     )
     fixed_threshold: bool = setting(
-        False, THRESHOLD, "Never change the gallery's threshold. Without it, one that breaks its promise is tightened."
+        False,
+        THRESHOLD,
+        "Keep the gallery's threshold whatever is stored. Without it, one that breaks its promise is tightened.",
     )
     review: float | None = setting(
         None,

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("empty_pictures")
 CONFIG = "backbone = 'small'\nsize = 32\ndim = 16\nepochs = 1\nitems_per_batch = 4\nflip = false\n"
 
 # words of a command; OUT is where it is to write, and the other words in capitals are what `shop` holds
+SEMAPHORE = 32  # bytes of the file of a semaphore, which a pool of processes needs
 WRITERS = [
     "research convert cub CUB -o OUT",
     "data synthetic OUT --items 10",
@@ -131,11 +132,7 @@ def run(shop: dict[str, Path]) -> dict[str, Path]:
 def words_of(line: str, places: dict[str, Path], out: Path) -> list[str]:
     """Return the words of a command with paths in the place of those in capitals."""
     named = places | {"OUT": out, "NEW_GALLERY": out.parent.parent / "new-gallery"}
-    return [
-        str(named[head]) + slash + rest if head in named else word
-        for word in line.split()
-        for head, slash, rest in [word.partition("/")]
-    ]
+    return [re.sub("^[A-Z_]+", lambda name: str(named.get(name[0], name[0])), word) for word in line.split()]
 
 
 def refused(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
@@ -152,10 +149,10 @@ def refused(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 
 @contextmanager
-def full_disk() -> Iterator[None]:
-    """Let every write to a file fail, as on a disk that is full."""
+def full_disk(room: int = 0) -> Iterator[None]:
+    """Let every write beyond the first bytes of a file fail, as on a disk that is full."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
     try:
         yield
     finally:
@@ -163,10 +160,9 @@ def full_disk() -> Iterator[None]:
 
 
 def left(folder: Path) -> list[str]:
-    """Return the files that are not empty, and those that are set aside."""
-    return [
-        str(file) for file in folder.rglob("*") if file.is_file() and ("partial" in file.name or file.stat().st_size)
-    ]
+    """Return the files that are more than what a full disk takes, and those that are set aside."""
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    return [str(file) for file in files if "partial" in file.name or file.stat().st_size > SEMAPHORE]
 
 
 def check_writers(
@@ -183,7 +179,7 @@ def check_writers(
         folder = tmp_path / str(number) / "out"
         folder.mkdir(parents=True)
         words = words_of(line, places, folder / "x")
-        with full_disk():
+        with full_disk(SEMAPHORE):
             told = refused(words, monkeypatch, capsys)
         assert re.search(r"[ ']/\w", told), told  # it names the file
         assert left(folder) == [], line

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from retrieval.galleries.points import GalleryPoint
 from retrieval.measuring.point import GALLERY, Point, Rates
 from retrieval.retriever import Retriever
 from retrieval.search.result import Match, SearchResult
@@ -124,7 +125,7 @@ def test_twins_are_both_named() -> None:
 def test_an_outgrown_promise_is_a_warning_on_the_page(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     retriever = Retriever.open(world / "bundle", world / "gallery")
     assert "r-warning" not in header_html(retriever)
-    monkeypatch.setattr(Retriever, "outgrown", True)
+    monkeypatch.setattr(GalleryPoint, "outgrown", True)
     page = header_html(retriever)
     assert "more than intended, because the catalogue has grown" in page
     assert "recalibrate" not in page  # commands are for operators
@@ -172,7 +173,7 @@ def test_the_header_of_an_anchored_gallery_says_what_it_finds_and_the_bound(
 ) -> None:
     point = Point(0.7, "estimated", 0.05, GALLERY, rates=Rates(tpir=tpir))
     rates = SimpleNamespace(broken=lambda _: False, expected=lambda _: 0.04, fpir_upper=lambda _: 0.11)
-    monkeypatch.setattr(Retriever, "measured", lambda _: (point, rates))
+    monkeypatch.setattr(GalleryPoint, "measured", lambda _: (point, rates))
     page = re.sub("<.*?>", "", " ".join(header_html(retriever).split()))
     assert (
         f"Finds {told} photos of things we have; answers wrongly for about 1 of 25 photos of things we don’t "
