@@ -238,7 +238,7 @@ def import_(source: Path, path: Path | str) -> None:
 
     The source is verified. A new local gallery is the same as the exported one and answers alike; one on Milvus gets
     the photos, the thresholds and the labelled queries. An existing gallery keeps its own threshold. Files that
-    version 0.2.0 exported (.parquet) can be imported, too, without their draws.
+    version 0.2.0 exported (.parquet) can be imported, too, without their draws, windows and vectors of fold models.
 
     \b
     Example:
@@ -265,6 +265,9 @@ def import_(source: Path, path: Path | str) -> None:
         click.echo(f"No threshold was imported; to set one: {again}")
     elif brings and not has_draws:
         click.echo(f"No draws were imported, so the FPIR and p-values are unknown until they are made: {again}")
+    if source.is_file():
+        index = command("index", "BUNDLE", "PHOTOS", "-o", path)
+        click.echo(f"Windows and vectors of fold models were not imported. If the gallery had any: {index}")
 
 
 @gallery.command("report")
