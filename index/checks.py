@@ -33,8 +33,8 @@ def check_ids(name: str, ids: Sequence[str]) -> list[str]:
     if isinstance(ids, str):
         raise InvalidParameter(name, "be a sequence of ids", ids, remedy=f"Pass [{ids!r}]")
     for value in ids:
-        if not isinstance(value, str) or not value:
-            raise InvalidParameter(name, "hold strings that are not empty", value)
+        if not isinstance(value, str) or not value or value.endswith("\0"):
+            raise InvalidParameter(name, "hold strings that are not empty and do not end with a zero byte", value)
         try:
             value.encode()
         except UnicodeEncodeError as error:

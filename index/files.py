@@ -13,7 +13,7 @@ import threading
 import uuid
 import zipfile
 import zlib
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -166,6 +166,13 @@ def load_array(file: Path | BinaryIO, *, mapped: bool = False) -> NDArray[Any]:
     with _HEADER:
         array: NDArray[Any] = np.load(file, mmap_mode="r" if mapped else None, allow_pickle=False)
     return array
+
+
+def pack_arrays(arrays: Mapping[str, Any]) -> bytes:
+    """Return arrays as the bytes of a .npz file."""
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
 
 
 def load_arrays(data: bytes) -> dict[str, NDArray[Any]]:

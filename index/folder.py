@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .database import DATABASE, FEATURES_KEY, INDEXES, SEGMENTS, Database
+from .database import DATABASE, FEATURES_KEY, FOLDS_FILE, INDEXES, SEGMENTS, Database
 from .errors import GalleryCorrupt, GalleryError, GalleryLocked
 from .files import remove_unused, sync_folder, take_lock
 from .segments import ENDINGS
 from .snapshot import Caches, Snapshot, read_snapshot, without_replaced
+from .upkeep.contents_020 import FOLDS_HASH, with_ids
 
 LOCK = "writer.lock"
 LOCK_S, LOOK_S = 2.0, 0.02  # time that `lock` waits for another process that writes, and between looks
@@ -98,6 +99,16 @@ class GalleryFolder:
         if self._lock is None:
             self._lock = take_lock(self.path / LOCK)
             self.delete_unused_files()
+            self._name_kept_photos()
+
+    def _name_kept_photos(self) -> None:
+        """Keep contents of version 0.2.0 by photo ids, since changes give photos new numbers."""
+        contents = with_ids(self.database, self.snapshot, self.path)
+        if contents:
+            with self.database.transaction():
+                self.database.keep(contents)
+            if FOLDS_HASH in contents:
+                (self.path / FOLDS_FILE).unlink(missing_ok=True)
 
     def wait_to_write(self) -> None:
         """Take the write lock until `close`. Wait LOCK_S for another process that writes, then raise GalleryLocked."""

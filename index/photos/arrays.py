@@ -113,7 +113,7 @@ class ArrayPhotos:
 
     def items_at(self, positions: Rows) -> Rows:
         """Return the numbers of the items of photos."""
-        return np.where(positions == NONE, NONE, self.items[positions])
+        return np.where(positions == NONE, NONE, self.items[positions]) if self.size else positions
 
     def photos_of(self, items: Sequence[int]) -> list[Rows]:
         """Return the positions of the photos of items, ascending."""

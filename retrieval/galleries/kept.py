@@ -6,7 +6,6 @@ of version 0.2.0 name photos by their numbers (`seqs`); these become photo ids w
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,11 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from index.database import RESTORE
 from index.errors import GalleryCorrupt
-from index.files import load_arrays, sha256
+from index.files import load_arrays, pack_arrays
 from index.gallery import Gallery
 from index.location import AnyGallery
 from index.photos import CONTENT, NONE, Photos
+from index.upkeep.contents_020 import FOLDS_HASH, MOVES, by_number, read_folds_file
 from retrieval.bundle.bundle import pack_features, unpack_features
 from retrieval.errors import command
 from retrieval.measuring.drawing import WindowVectors, groups_of
@@ -37,18 +38,17 @@ class Kept(StrEnum):
     QUERIES = "labelled queries"
 
 
-FOLDS_FILE, FOLDS_HASH = "folds.npz", "folds"  # of galleries of version 0.2.0: a file, and the name of its hash
-MOVES = "moves"  # of galleries of version 0.2.0: old and new numbers of updated photos
 ANEW = f"Index the photos again: `{command('index', 'BUNDLE', 'PHOTOS', '-o', 'GALLERY')}`"
 ABOUT, MARK = "about", "/"  # in the npz of draws: what all draws share, and the separator of source and field
-DAMAGE = (GalleryCorrupt, ValueError, KeyError, TypeError, RecursionError)  # of contents that can be made anew
-
-
-def pack(arrays: Mapping[str, Any]) -> bytes:
-    """Return arrays as a content."""
-    file = io.BytesIO()
-    np.savez(file, **arrays)
-    return file.getvalue()
+DAMAGE = (
+    GalleryCorrupt,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)  # of contents that can be made anew
 
 
 def read(gallery: AnyGallery, name: Kept) -> dict[str, NDArray[Any]] | None:
@@ -63,7 +63,7 @@ def pack_draws(draws: AllDraws) -> bytes:
     arrays: dict[str, Any] = {ABOUT: np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}
     for source, sample in draws.sources.items():
         arrays |= {f"{source}{MARK}{name}": value for name, value in sample.arrays().items()}
-    return pack(arrays)
+    return pack_arrays(arrays)
 
 
 def read_draws(gallery: AnyGallery) -> AllDraws | None:
@@ -83,13 +83,13 @@ def _draws_of(arrays: dict[str, NDArray[Any]], gallery: AnyGallery) -> AllDraws:
         sources.setdefault(source, {})[key] = value
     is_old = any("seqs" in values for values in sources.values())
     draws = {name: _draws_020(values, gallery) if is_old else Draws.checked(values) for name, values in sources.items()}
-    mark = (*about["fingerprint"], about["until"]) if is_old else about["mark"]
+    mark = tuple(map(int, (*about["fingerprint"], about["until"]) if is_old else about["mark"]))
     return AllDraws(
         str(about["model"]),
         draws,
         frozenset(about["fitted"]),
         int(about["version"]),
-        tuple(map(int, mark)),
+        mark,
         all("rivals" in values for values in sources.values()),
     )
 
@@ -98,7 +98,7 @@ def _draws_020(values: dict[str, Any], gallery: AnyGallery) -> Draws:
     """Return draws of version 0.2.0, which name photos by numbers and may lack groups and rivals."""
     none, count = Draws.none(), len(values["items"])
     given = {name: value for name, value in values.items() if name not in ("seqs", "own_nearest")}
-    given |= {name: by_number(gallery, values[name])[0] for name in ("nearest", "duplicates")}
+    given |= {name: _by_number(gallery, values[name])[0] for name in ("nearest", "duplicates")}
     given.setdefault("rivals", np.full((count, none.rivals.shape[1]), NONE))
     given.setdefault("without", np.full((count, none.without.shape[1]), np.inf))
     if "groups" not in given:
@@ -108,24 +108,11 @@ def _draws_020(values: dict[str, Any], gallery: AnyGallery) -> Draws:
     return Draws.checked(given)
 
 
-def by_number(gallery: AnyGallery, seqs: Rows) -> tuple[Texts, Texts]:
-    """Return the ids (n,) of photos by their numbers in a gallery of version 0.2.0, and the hashes of their files then.
-
-    Both are "" for photos that are unknown.
-    """
+def _by_number(gallery: AnyGallery, seqs: Rows) -> tuple[Texts, Texts]:
+    """Return the ids (n,) of photos by their numbers in a gallery of version 0.2.0, and the hashes of their files."""
     if not isinstance(gallery, Gallery):
         return np.full(len(seqs), ""), np.full(len(seqs), "")
-    now, moves = gallery.snapshot(), gallery.kept(MOVES)
-    if moves is not None:
-        moved = load_arrays(moves)
-        new = dict(zip(moved["old"].tolist(), moved["new"].tolist(), strict=True))
-        seqs = np.array([new.get(seq, seq) for seq in seqs.tolist()], dtype=np.int64)
-    there, places = np.isin(seqs, now.seqs), np.searchsorted(now.seqs, seqs)
-    texts = np.full((2, len(seqs)), "", dtype=object)
-    for row, (photo_id, _, metadata) in zip(np.flatnonzero(there), now.photos_at(places[there]), strict=True):
-        texts[:, row] = photo_id, str(metadata.get(CONTENT) or "")
-    ids, contents = texts.astype(str)
-    return ids, contents
+    return by_number(gallery.snapshot(), gallery.kept(MOVES), seqs)
 
 
 def contents_of(photos: Photos, photo_ids: Texts) -> Texts:
@@ -139,14 +126,17 @@ def contents_of(photos: Photos, photo_ids: Texts) -> Texts:
 def _vectors(arrays: Mapping[str, NDArray[Any]], gallery: AnyGallery) -> tuple[Texts, NDArray[Any]]:
     """Return the ids (n,) of the photos that still show what their vectors (n, ...) were made of, and the vectors."""
     is_new = "ids" in arrays
-    ids, contents = (arrays["ids"], arrays["contents"]) if is_new else by_number(gallery, arrays["seqs"])
+    ids, contents = (arrays["ids"], arrays["contents"]) if is_new else _by_number(gallery, arrays["seqs"])
     same = (ids != "") & (contents_of(gallery.snapshot(), ids) == contents)
-    return ids[same], arrays["vectors"][same]
+    vectors = arrays["vectors"]
+    if vectors.ndim != 3 or vectors.shape[2] != gallery.dim or vectors.dtype.kind != "f":
+        raise ValueError(f"vectors are {vectors.dtype} {vectors.shape}, not (n, k, {gallery.dim})")
+    return ids[same], vectors[same]
 
 
 def pack_windows(windows: WindowVectors, photos: Photos) -> bytes:
     """Return window vectors of photos as a content."""
-    return pack({"ids": windows.ids, "contents": contents_of(photos, windows.ids), "vectors": windows.vectors})
+    return pack_arrays({"ids": windows.ids, "contents": contents_of(photos, windows.ids), "vectors": windows.vectors})
 
 
 def read_windows(gallery: AnyGallery) -> WindowVectors | None:
@@ -163,7 +153,7 @@ def read_windows(gallery: AnyGallery) -> WindowVectors | None:
 def pack_folds(folds: FoldVectors, photos: Photos) -> bytes:
     """Return fold vectors of photos as a content."""
     contents = contents_of(photos, folds.ids)
-    return pack({"key": np.array(folds.key), "ids": folds.ids, "contents": contents, "vectors": folds.vectors})
+    return pack_arrays({"key": np.array(folds.key), "ids": folds.ids, "contents": contents, "vectors": folds.vectors})
 
 
 def read_folds(gallery: AnyGallery, key: str) -> FoldVectors | None:
@@ -178,17 +168,9 @@ def read_folds(gallery: AnyGallery, key: str) -> FoldVectors | None:
 
 
 def _folds_020(gallery: AnyGallery) -> dict[str, NDArray[Any]] | None:
-    """Return the arrays of the file of version 0.2.0, None if there is none; raise GalleryCorrupt if it was changed."""
+    """Return the arrays of the file of version 0.2.0, None if there is none; raise ValueError if it was changed."""
     digest = gallery.kept(FOLDS_HASH)
-    if digest is None or not isinstance(gallery, Gallery):
-        return None
-    path = gallery.path / FOLDS_FILE
-    try:
-        if sha256(path).encode() != digest:
-            raise GalleryCorrupt(f"{path} has changed since it was written: its sha256 differs", remedy=ANEW)
-        return load_arrays(path.read_bytes())
-    except OSError as error:
-        raise GalleryCorrupt(f"{path} is missing or cannot be read: {error.strerror}", remedy=ANEW) from error
+    return read_folds_file(gallery.path, digest) if digest is not None and isinstance(gallery, Gallery) else None
 
 
 def pack_queries(queries: Probes, features_key: str) -> bytes:
@@ -201,7 +183,7 @@ def pack_queries(queries: Probes, features_key: str) -> bytes:
     if features_key:
         packed = pack_features(dict(zip(queries.ids, queries.features, strict=True)))
         arrays |= {"features": np.frombuffer(packed, dtype=np.uint8), "features_key": np.array(features_key)}
-    return pack({"vectors": queries.vectors, **arrays})
+    return pack_arrays({"vectors": queries.vectors, **arrays})
 
 
 def read_queries(gallery: AnyGallery, features_key: str = "") -> Probes | None:
@@ -214,7 +196,10 @@ def read_queries(gallery: AnyGallery, features_key: str = "") -> Probes | None:
     if arrays is None:
         return None
     groups = arrays["groups"].tolist() if "groups" in arrays else ()
-    queries = Probes(arrays["vectors"], arrays["ids"].tolist(), arrays["items"].tolist(), groups=groups)
+    vectors, ids, items = arrays["vectors"], arrays["ids"].tolist(), arrays["items"].tolist()
+    if vectors.shape != (len(ids), gallery.dim) or len(items) != len(ids) or len(groups or ids) != len(ids):
+        raise GalleryCorrupt(f"the {Kept.QUERIES} of {gallery.path} do not fit together", remedy=RESTORE)
+    queries = Probes(vectors, ids, items, groups=groups)
     if not features_key:
         return queries
     if "features" not in arrays or str(arrays["features_key"]) != features_key:

@@ -124,7 +124,10 @@ def recent_draws(gallery: AnyGallery, draws_id: str) -> AllDraws | None:
     draws = read_draws(gallery)
     if draws is None or draws.model != draws_id:
         return None
-    return draws if gallery.snapshot().changes_since(draws.mark) <= STALE * draws.photos else None
+    now = gallery.snapshot()
+    if len(draws.mark) != len(now.mark):  # damaged
+        return None
+    return draws if now.changes_since(draws.mark) <= STALE * draws.photos else None
 
 
 def _groups(gallery: AnyGallery, most: int) -> int:

@@ -77,9 +77,9 @@ class Drawing:
     def windows(self, windows: WindowVectors, *, excluded: Collection[int] = ()) -> Draws:
         """Return own draws with the windows of photos: of each photo, the window that comes closest counts."""
         positions = self.photos.positions(windows.ids.tolist())
-        usable = (positions != NONE) & ~np.isin(self.photos.items_at(positions), list(excluded))
-        positions, vectors = positions[usable], windows.vectors[usable]
-        real = np.linalg.norm(vectors, axis=2) > 0
+        real = np.linalg.norm(windows.vectors, axis=2) > 0
+        usable = (positions != NONE) & ~np.isin(self.photos.items_at(positions), list(excluded)) & real.any(axis=1)
+        positions, vectors, real = positions[usable], windows.vectors[usable], real[usable]
         of, _ = real.nonzero()
         return self._without_details._of_photos(vectors[real], positions[of, None]).closest(of, len(positions))
 

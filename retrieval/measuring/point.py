@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self, TypeVar
 
@@ -161,28 +162,30 @@ class Point:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Create a point from the output of `to_dict`, also of version 0.2.0. Raises InvalidParameter for others."""
-        threshold, status, target = values["threshold"], str(values["status"]), float(values["target_fpir"])
+        threshold, status, target = values["threshold"], str(values["status"]), values["target_fpir"]
         decides = status in (CERTIFIED, ESTIMATED)
         if not decides and (status != UNCALIBRATED or threshold is not None):
             raise InvalidParameter("status", f"be {CERTIFIED} or {ESTIMATED} where there is a threshold", status)
-        if decides and not 0 <= float(threshold) < math.inf:
+        if decides and not (_is_number(threshold) and threshold >= 0):
             raise InvalidParameter("threshold", "be a distance of at least 0", threshold)
-        if not 0 < target < 1:
+        if not (_is_number(target) and 0 < target < 1):
             raise InvalidParameter("target_fpir", "lie between 0 and 1", target)
-        evidence = dict(values["evidence"])
+        evidence = values["evidence"]
+        if not isinstance(evidence, Mapping):
+            raise InvalidParameter("evidence", "be an object", evidence)
         origin = values.get("origin", GALLERY if evidence.get("anchored") else BUNDLE)
         if origin not in (GALLERY, BUNDLE, PROMISE):
             raise InvalidParameter("origin", f"be {GALLERY}, {BUNDLE} or {PROMISE}", origin)
-        perhaps, shift = evidence.get("perhaps"), evidence.get("shift", {})
+        perhaps = evidence.get("perhaps")
         return cls(
             float(threshold) if decides else NOTHING,
             status,
-            target,
+            float(target),
             origin,
             _read(Rates, evidence),
             _read(Basis, evidence),
             None if perhaps is None else _read(Perhaps, perhaps),
-            _read(Shift, shift),
+            _read(Shift, evidence.get("shift", {})),
         )
 
 
@@ -196,15 +199,46 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(each) for each in value) if isinstance(value, list) else value
 
 
-def _read(kind: type[T], values: Mapping[str, Any]) -> T:
-    """Return a dataclass of JSON values; raise InvalidParameter where a number is none."""
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a finite number; JSON may hold whole numbers beyond those of floats."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {  # by the beginning of a field's type
+    "float": ("be a finite number", _is_number),
+    "int": ("be a finite number", _is_number),
+    "str": ("be text", _is_text),
+    "Mapping": (
+        "name finite numbers",
+        lambda value: isinstance(value, Mapping) and all(each is None or _is_number(each) for each in value.values()),
+    ),
+    "tuple[float": ("be a list of numbers", lambda value: isinstance(value, list) and all(map(_is_number, value))),
+    "tuple[str": ("be a list of texts", lambda value: isinstance(value, list) and all(map(_is_text, value))),
+    "tuple[tuple": (
+        "be a list of pairs of texts",
+        lambda value: (
+            isinstance(value, list)
+            and all(isinstance(pair, list) and len(pair) == 2 and all(map(_is_text, pair)) for pair in value)
+        ),
+    ),
+}
+
+
+def _read(kind: type[T], values: Any) -> T:
+    """Return a dataclass of JSON values; raise InvalidParameter for values of other types."""
+    if not isinstance(values, Mapping):
+        raise InvalidParameter(f"evidence {kind.__name__.lower()}", "be an object", values)
     given: dict[str, Any] = {}
     for each in fields(kind):  # type: ignore[arg-type]
         value = values.get(each.name)
         if value is None:
             continue
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if str(each.type).startswith(("float", "int")) and not is_number:
-            raise InvalidParameter(f"evidence {each.name}", "be a finite number", value)
+        rule, holds = next(RULES[start] for start in RULES if str(each.type).startswith(start))
+        if not holds(value):
+            raise InvalidParameter(f"evidence {each.name}", rule, value)
         given[each.name] = _tuples(value)
     return kind(**given)

@@ -12,19 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index.database import POINT
+from index.database import FOLDS_FILE, POINT
 from index.errors import GalleryCorrupt
-from index.files import sha256
+from index.files import pack_arrays, sha256
 from index.gallery import Gallery
 from index.photos import CONTENT
 from index.search.item_distance import NEAREST_PHOTO
+from index.upkeep.contents_020 import FOLDS_HASH, MOVES
 from index.upkeep.transfer import export_gallery
 from retrieval.galleries.kept import (
-    FOLDS_FILE,
-    FOLDS_HASH,
-    MOVES,
     Kept,
-    pack,
     pack_draws,
     pack_folds,
     pack_queries,
@@ -95,7 +92,7 @@ def test_draws_with_an_array_of_another_length_or_kind_are_damaged(
 
 def test_labelled_queries_are_kept_with_the_features_of_one_verifier() -> None:
     given = Probes(np.eye(3, dtype=np.float32), ["b", "a", "c"], ["x", "", "y"], [b"1", b"", b"333"])
-    gallery: Any = SimpleNamespace(kept=lambda _: pack_queries(given, "a verifier"))
+    gallery: Any = SimpleNamespace(kept=lambda _: pack_queries(given, "a verifier"), dim=3)
     read = read_queries(gallery, "a verifier")
     assert read is not None
     np.testing.assert_array_equal(read.vectors, given.vectors)
@@ -180,7 +177,7 @@ def test_vectors_of_version_0_2_0_are_those_of_the_same_photos_after_updates_and
         gallery.update(moved.tolist(), [item for _, item, _ in stored], [values | {"n": 1} for *_, values in stored])
         moves = {"old": old, "new": seqs_of(gallery, moved)}
         assert not set(moves["old"]) & set(moves["new"])
-        gallery.keep({**contents, MOVES: pack(moves)}, "as before")
+        gallery.keep({**contents, MOVES: pack_arrays(moves)}, "as before")
         for purge in (False, True):
             if purge:
                 gallery.remove(photo_ids=[gone])
@@ -194,6 +191,51 @@ def test_vectors_of_version_0_2_0_are_those_of_the_same_photos_after_updates_and
             np.testing.assert_array_equal(read.vectors, windows.vectors[left[0]])
             np.testing.assert_array_equal(vectors.vectors, folds.vectors[left[1]])
         assert read_folds(gallery, "another key") is None
+
+
+@pytest.mark.parametrize("change", [{"ids": ["b"]}, {"vectors": np.eye(3, 2)}, {"groups": ["g"]}], ids=str)
+def test_labelled_queries_that_do_not_fit_together_are_damaged(tmp_path: Path, change: dict[str, Any]) -> None:
+    arrays = {"vectors": np.eye(3, DIM, dtype=np.float32), "ids": ["b", "a", "c"], "items": ["x", "", "y"]}
+    with shop(tmp_path / "g", LINE) as gallery:
+        gallery.keep({Kept.QUERIES: pack_arrays({**arrays, **change})}, "label")
+        with pytest.raises(GalleryCorrupt, match=r"the labelled queries of .* do not fit together"):
+            read_queries(gallery)
+
+
+@pytest.mark.parametrize("vectors", [unit(5), unit(5)[:, None, :3], np.full((5, 1, DIM), "x")])
+def test_windows_of_another_shape_or_kind_are_made_anew(tmp_path: Path, vectors: np.ndarray[Any, Any]) -> None:
+    with shop(tmp_path / "g", LINE) as gallery:
+        ids = [photo_id for photo_id, *_ in gallery.photos()][:5]
+        gallery.keep({Kept.WINDOWS: pack_arrays({"ids": ids, "contents": [""] * 5, "vectors": vectors})}, "windows")
+        assert read_windows(gallery) is None
+
+
+@pytest.mark.parametrize("in_file", [False, True], ids=["in the database", "in a file"])
+def test_vectors_of_version_0_2_0_keep_their_photos_when_all_are_updated_and_rewritten(
+    tmp_path: Path, *, in_file: bool
+) -> None:
+    with some_photos(tmp_path / "g") as gallery:
+        windows, folds = windows_of(gallery), folds_of(gallery)
+        packed = pack_vectors_020(gallery, folds.ids, folds.vectors, key=np.array("key"))
+        if in_file:
+            (gallery.path / FOLDS_FILE).write_bytes(packed)
+        kept = {FOLDS_HASH: sha256(gallery.path / FOLDS_FILE).encode()} if in_file else {Kept.FOLDS: packed}
+        gallery.keep({Kept.WINDOWS: pack_vectors_020(gallery, windows.ids, windows.vectors), **kept}, "as before")
+    for change in ("update", "rebuild"):
+        with Gallery.open(tmp_path / "g") as gallery:
+            photos = gallery.photos()
+            if change == "update":
+                gallery.update([photo for photo, *_ in photos], ["x"] * 60, [values for *_, values in photos])
+            else:
+                gallery.rebuild(purge=True)
+            read, vectors = read_windows(gallery), read_folds(gallery, "key")
+            assert read is not None
+            assert vectors is not None
+            assert (read.ids.tolist(), vectors.ids.tolist()) == (windows.ids.tolist(), folds.ids.tolist())
+            np.testing.assert_array_equal(read.vectors, windows.vectors)
+            np.testing.assert_array_equal(vectors.vectors, folds.vectors)
+            assert gallery.verify() == []
+    assert not (tmp_path / "g" / FOLDS_FILE).exists()
 
 
 def test_the_file_of_fold_vectors_of_version_0_2_0_is_read_unless_it_was_changed(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_rates_are_known_until_more_than_a_hundredth_of_the_photos_has_changed(
     kept = AllDraws("model", {OWN: draws(np.linspace(0.5, 1, 400), np.arange(400))}, frozenset(), mark=mark)
     monkeypatch.setattr(points, "read_draws", lambda _: kept)
     monkeypatch.setattr(points, "_groups", lambda *_: 400)
-    now = SimpleNamespace(changes_since=lambda since: changed if since == mark else photos)
+    now = SimpleNamespace(mark=mark, changes_since=lambda since: changed if since == mark else photos)
     gallery: Any = SimpleNamespace(snapshot=lambda: now)
     assert (as_served(Point(0.5, ESTIMATED, 0.1, GALLERY), gallery, "model")[1] is not None) == known
     assert as_served(Point(0.5, ESTIMATED, 0.1, GALLERY), gallery, "another model")[1] is None

@@ -7,9 +7,10 @@ from collections.abc import Collection
 
 import numpy as np
 
+from index.files import pack_arrays as pack
 from index.gallery import Gallery
 from index.photos import NONE
-from retrieval.galleries.kept import ABOUT, MARK, pack
+from retrieval.galleries.kept import ABOUT, MARK
 from retrieval.measuring.draws import AllDraws
 
 LATER = ("groups", "rivals", "without")  # fields of draws that the first program of this version did not know
