@@ -12,6 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import islice
+from math import isnan, sqrt
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -300,9 +302,8 @@ class Snapshot:
         Photos as far as another one that is no candidate do not count.
         """
         found = self._candidates(vectors, fetch, only)
-        others = np.array(found.others)
-        is_bounded = others > -np.inf
-        limits = np.where(is_bounded, np.sqrt(np.clip(2 - 2 * np.where(is_bounded, others, 0), 0, 4)), np.inf)
+        bounds = [sqrt(min(max(2 - 2 * near, 0.0), 4.0)) if near > -np.inf else np.inf for near in found.others]
+        limits = np.array(bounds)
         there = found.positions >= 0
         if there.size > FEW:
             least, most = (np.where(there, bound, np.inf) for bound in found.bounds())
@@ -313,7 +314,7 @@ class Snapshot:
         if not is_sure.all():
             rows, positions, distances = rows[is_sure], positions[is_sure], distances[is_sure]
         nearest, apart, counts = first_of_items(rows, self.items[positions], positions, distances, (len(exact), k))
-        return nearest, apart, (counts == k) | ~is_bounded
+        return nearest, apart, (counts == k) | np.isinf(limits)
 
     def _candidates(self, vectors: NDArray[np.float32], fetch: int, only: Filter | None) -> Proposed:
         """Return the candidates of unit vectors (n, d)."""
@@ -748,13 +749,10 @@ def neighbours_of(
     """
     there = table.positions != NONE
     photos = photos_at(table.positions[there])
-    mean = table.mean.astype(object)
-    mean[np.isnan(table.mean)] = None
-    columns = (table.distances, table.nearest, mean, table.inliers)
+    columns = (table.distances, table.nearest, table.mean, table.inliers)
     numbers = zip(*(values[there].tolist() for values in columns), strict=True)
-    neighbours = [
-        Neighbour(item, photo, distance, metadata, nearest, to_mean, inliers)
+    neighbours = (
+        Neighbour(item, photo, distance, metadata, nearest, None if isnan(to_mean) else to_mean, inliers)
         for (photo, item, metadata), (distance, nearest, to_mean, inliers) in zip(photos, numbers, strict=True)
-    ]
-    stops = np.cumsum(there.sum(axis=1)).tolist()
-    return [neighbours[start:stop] for start, stop in zip([0, *stops[:-1]], stops, strict=True)]
+    )
+    return [list(islice(neighbours, count)) for count in there.sum(axis=1).tolist()]

@@ -82,8 +82,10 @@ def first_of_items(
     queries, k = shape
     order = np.lexsort((positions, distances) if queries == 1 else (positions, distances, rows))
     keys = items[order] + (rows[order] << 32)
-    firsts = np.sort(np.unique(keys, return_index=True)[1])  # the first pair of each query and item
-    order = order[firsts]
+    by_key = np.argsort(keys, kind="stable")
+    ordered, is_first = keys[by_key], np.ones(len(keys), dtype=bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    order = order[np.sort(by_key[is_first])]  # the first pair of each query and item
     of = rows[order]
     places = np.arange(len(order)) - np.searchsorted(of, np.arange(queries))[of]
     inside = places < k

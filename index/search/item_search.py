@@ -63,7 +63,7 @@ class ItemSearch:
             further = further.without((further.items[:, :, None] == answers.items[:, None, :]).any(axis=2))
         start = 0 if only is None else rivals.items.shape[1]  # of the answers
         every = (rivals if only is None else rivals.beside(answers)).beside(further)
-        among = np.broadcast_to(np.arange(every.items.shape[1]) < rivals.items.shape[1], every.items.shape)
+        among = np.arange(every.items.shape[1])[None] < rivals.items.shape[1]
         table = measured(exact, every, self.distance, KnownItems.of(self.photos, every.items), among=among)
         return _ordered(table.part(slice(start, None)), answers.items.shape[1]).part(slice(k))
 
@@ -94,6 +94,8 @@ def _ordered(table: Table, answers: int) -> Table:
 
     A further item counts as at least as far as those before it.
     """
+    if answers == table.items.shape[1]:
+        return table.take(np.lexsort((table.own, table.items == NONE), axis=1))
     is_further = np.broadcast_to(np.arange(table.items.shape[1]) >= answers, table.items.shape)
     order = np.lexsort((table.own, is_further, table.items == NONE), axis=1)
     ordered, last = table.take(order), np.take_along_axis(is_further, order, axis=1)

@@ -7,7 +7,7 @@ Shapes: n queries, m candidates of each, u different items, d = embedding size.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Self
 
 import numpy as np
@@ -49,16 +49,18 @@ class Candidates:
 
     def take(self, columns: Rows) -> Self:
         """Return the candidates in some columns (n, c) of each row."""
-        taken = {each.name: np.take_along_axis(getattr(self, each.name), columns, axis=1) for each in fields(self)}
-        return replace(self, **taken)
+        row = np.arange(len(columns))[:, None]
+        return type(self)(**{name: values[row, columns] for name, values in vars(self).items()})
 
     def part(self, columns: slice) -> Self:
         """Return the candidates in the same columns of every row."""
-        return replace(self, **{each.name: getattr(self, each.name)[:, columns] for each in fields(self)})
+        if columns.indices(self.items.shape[1]) == (0, self.items.shape[1], 1):
+            return self
+        return type(self)(**{name: values[:, columns] for name, values in vars(self).items()})
 
     def rows(self, chosen: Rows | NDArray[np.bool_]) -> Self:
         """Return the candidates of some queries."""
-        return replace(self, **{each.name: getattr(self, each.name)[chosen] for each in fields(self)})
+        return type(self)(**{name: values[chosen] for name, values in vars(self).items()})
 
     def without(self, gone: NDArray[np.bool_]) -> Candidates:
         """Return the candidates with NONE in the place of those selected by a mask (n, m)."""
@@ -67,6 +69,8 @@ class Candidates:
 
     def beside(self, other: Candidates) -> Candidates:
         """Return these candidates, followed by those of another table of the same queries."""
+        if not other.items.shape[1]:
+            return self
         names = [each.name for each in fields(Candidates)]
         return Candidates(*(np.concatenate((getattr(self, n), getattr(other, n)), axis=1) for n in names))
 
@@ -98,8 +102,8 @@ class KnownItems:
     @classmethod
     def of(cls, photos: Photos, *items: Rows) -> KnownItems:
         """Return what the item distance needs of all items in some arrays, but for NONE."""
-        numbers = np.unique(np.concatenate([each.ravel() for each in items]))
-        numbers = numbers[numbers != NONE]
+        several = items[0] if len(items) == 1 else np.concatenate([each.ravel() for each in items])
+        numbers = np.unique(several[several != NONE])
         facts = photos.facts_of(numbers)
         return cls(numbers, exact_unit(facts.means) if len(numbers) else facts.means, facts.groups)
 
@@ -139,16 +143,15 @@ def measured(
     mean:
         Distances (n, m) to the mean photos, NaN where they are to be computed. By default all are.
     among:
-        Which candidates (n, m) are rivals of others. By default all.
+        Which candidates (n, m), or which columns (1, m), are rivals of others. By default all.
     """
     there, groups = candidates.items != NONE, known.groups_of(candidates.items)
+    rows, columns = (there if mean is None else np.isnan(mean) & there).nonzero()
     mean = np.full(there.shape, np.nan) if mean is None else mean.copy()
-    rows, columns = (np.isnan(mean) & there).nonzero()
     mean[rows, columns] = known.distances(exact, rows, candidates.items[rows, columns])
     own = distance.own(np.where(there, candidates.nearest, 0), np.where(there, mean, 0), candidates.inliers)
     own = np.where(there, own, np.inf)
-    order = np.argsort(own, axis=1, kind="stable")
-    ordered = [np.take_along_axis(v, order, axis=1) for v in (own, groups, there if among is None else among & there)]
-    distances = np.empty_like(own)
-    np.put_along_axis(distances, order, distance.with_rivals(ordered[0], ordered[1], ordered[2]), axis=1)
+    at = np.arange(len(own))[:, None], np.argsort(own, axis=1, kind="stable")
+    distances, among = np.empty_like(own), there if among is None else among & there
+    distances[at] = distance.with_rivals(own[at], groups[at], among[at])
     return Table(**vars(candidates), mean=mean, groups=groups, own=own, distances=distances)
