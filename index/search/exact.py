@@ -53,7 +53,7 @@ def contenders(items: NDArray[np.int32], least: Floats, most: Floats, k: int) ->
         farthest[several] = nearest[np.lexsort((nearest, numbers))[kth[several]]]
         np.minimum(nearest, farthest[numbers], out=nearest)  # the k-th item is at most this far
     reach = np.empty(queries * width)
-    reach[order] = np.repeat(nearest, np.diff(firsts, append=len(order)))
+    reach[order] = nearest[np.cumsum(changes) - 1]
     return np.asarray((least <= reach.reshape(queries, width)) & (least < np.inf))
 
 
