@@ -95,7 +95,7 @@ def test_photos_of_one_unknown_item_count_as_one_where_a_group_says_so(made: Bun
             for some in (unknown, grouped)
         ]
         items = [measurement.after.basis.items_drawn for measurement in told]
-        kept = SimpleNamespace(kept=lambda _: pack_queries(told[1].labelled, ""))
+        kept = SimpleNamespace(kept=lambda _: pack_queries(told[1].labelled, ""), dim=made.dim)
         read = read_queries(kept)  # type: ignore[arg-type]
     assert len(unknown) == 22
     assert items[0] - items[1] == 11
