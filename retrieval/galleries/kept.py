@@ -39,7 +39,7 @@ class Kept(StrEnum):
 
 
 ANEW = f"Index the photos again: `{command('index', 'BUNDLE', 'PHOTOS', '-o', 'GALLERY')}`"
-ABOUT, MARK = "about", "/"  # in the npz of draws: what all draws share, and the separator of source and field
+ABOUT, SEPARATOR = "about", "/"  # in the npz of draws: what all draws share, and what stands between source and field
 DAMAGE = (
     GalleryCorrupt,
     ValueError,
@@ -62,7 +62,7 @@ def pack_draws(draws: AllDraws) -> bytes:
     about = {"model": draws.model, "fitted": sorted(draws.fitted), "version": draws.version, "mark": draws.mark}
     arrays: dict[str, Any] = {ABOUT: np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}
     for source, sample in draws.sources.items():
-        arrays |= {f"{source}{MARK}{name}": value for name, value in sample.arrays().items()}
+        arrays |= {f"{source}{SEPARATOR}{name}": value for name, value in sample.arrays().items()}
     return pack_arrays(arrays)
 
 
@@ -79,7 +79,7 @@ def _draws_of(arrays: dict[str, NDArray[Any]], gallery: AnyGallery) -> AllDraws:
     about = json.loads(arrays.pop(ABOUT).tobytes())
     sources: dict[str, dict[str, Any]] = {}
     for name, value in arrays.items():
-        source, _, key = name.rpartition(MARK)
+        source, _, key = name.rpartition(SEPARATOR)
         sources.setdefault(source, {})[key] = value
     is_old = any("seqs" in values for values in sources.values())
     draws = {name: _draws_020(values, gallery) if is_old else Draws.checked(values) for name, values in sources.items()}

@@ -156,7 +156,7 @@ class AllDraws:
     fitted: frozenset[str]  # items here that the model was fitted on, or others of their group: not drawn
     version: int = -1  # of the gallery
     mark: tuple[int, ...] = (0,)  # of the photos that were searched (`Photos.mark`)
-    has_rivals: bool = True  # bounds need the rivals, which draws of 24 November 2026 lack
+    has_rivals: bool = True  # bounds need the rivals, which draws by the first program called 0.2.0 lack
 
     @property
     def photos(self) -> int:

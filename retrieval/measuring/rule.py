@@ -64,7 +64,7 @@ def set_threshold(
     least_items:
         Minimum number of items that set a threshold.
     origin:
-        What is searched. With "bundle", thresholds below the limit are compared by utility.
+        Where the point will decide (`Origin`). With "bundle", thresholds below the limit are compared by utility.
 
     Raises
     ------

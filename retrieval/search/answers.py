@@ -41,7 +41,7 @@ EXPLAINED = 5  # items in an explanation
 
 
 @dataclass(frozen=True)
-class Listed:
+class Ranking:
     """The neighbours of one query as matches, best first, and which of them the threshold accepts."""
 
     matches: tuple[Match, ...]
@@ -50,7 +50,7 @@ class Listed:
     are_twins: bool  # whether the first two items look like one under two ids, and are worth a question
 
     @classmethod
-    def of(cls, neighbours: Sequence[Neighbour], point: Point, rates: VersionRates | None) -> Listed:
+    def of(cls, neighbours: Sequence[Neighbour], point: Point, rates: VersionRates | None) -> Ranking:
         """Return neighbours as the operating point of their gallery and its rates decide."""
         distances = np.array([neighbour.distance for neighbour in neighbours])
         within = accepts(distances, point.threshold).tolist()
@@ -106,24 +106,24 @@ class Answers:
     def answer(self, made: Embeddings, neighbours: Sequence[Neighbour], look: Look | None = None) -> SearchResult:
         """Return the answer to one query with vector (1, d), given its neighbours."""
         point, top_k = self.point, self.options.top_k
-        listed = Listed.of(neighbours, point, self.rates)
-        matches, review = listed.divided(self.options.review)
+        ranking = Ranking.of(neighbours, point, self.rates)
+        matches, review = ranking.divided(self.options.review)
         norm = float(made.certainties[0])
         decision: Decision = MATCH if matches else NO_MATCH if point.decides else RANKED
-        if decision == NO_MATCH and (listed.are_twins or listed.is_perhaps):
+        if decision == NO_MATCH and (ranking.are_twins or ranking.is_perhaps):
             decision = PERHAPS
         return SearchResult(
             matches=matches[:top_k],
             decision=decision,
-            reason="" if matches else TWINS if listed.are_twins else self._reason(neighbours),
+            reason="" if matches else TWINS if ranking.are_twins else self._reason(neighbours),
             threshold=point.threshold_or_none,
             nearest_distance=neighbours[0].distance if neighbours else None,
-            nearest=listed.matches[0] if neighbours else None,
+            nearest=ranking.matches[0] if neighbours else None,
             bundle_id=self.bundle.bundle_id,
             gallery_version=self.version,
-            ranked=() if point.decides else listed.matches[:top_k],
+            ranked=() if point.decides else ranking.matches[:top_k],
             threshold_status=point.served_status,  # type: ignore[arg-type]
-            review=review[: max(0, (max(2, top_k) if listed.are_twins else top_k) - len(matches))],
+            review=review[: max(0, (max(2, top_k) if ranking.are_twins else top_k) - len(matches))],
             p_value_without_filter=self.options.where is not None and self.rates is not None,
             box=None if look is None else look.box,
             norm=norm if self.bundle.tells_norms else None,

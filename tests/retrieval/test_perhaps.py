@@ -28,7 +28,7 @@ from retrieval.measuring.rates import VersionRates, perhaps_of
 from retrieval.measuring.rule import set_threshold
 from retrieval.measuring.sentences import describe
 from retrieval.retriever import Retriever
-from retrieval.search.answers import Listed
+from retrieval.search.answers import Ranking
 from retrieval.search.result import Match, SearchResult
 from retrieval.search.true_rates import Known, TrueRates
 from serving.app import create_app
@@ -203,7 +203,7 @@ def divided(
     rates = VersionRates(drawn, twins=frozenset([frozenset(twins)] if twins else []))
     point = Point(0.5, ESTIMATED, 0.05, GALLERY, perhaps=None if within is None else Perhaps(within))
     neighbours = [Neighbour("abcd"[row], f"p{row}", distance) for row, distance in enumerate(distances)]
-    matches, others = Listed.of(neighbours, point, rates).divided(review)
+    matches, others = Ranking.of(neighbours, point, rates).divided(review)
     return "".join(match.item_id for match in matches), "".join(match.item_id for match in others)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from index.files import pack_arrays as pack
 from index.gallery import Gallery
 from index.photos import NONE
-from retrieval.galleries.kept import ABOUT, MARK
+from retrieval.galleries.kept import ABOUT, SEPARATOR
 from retrieval.measuring.draws import AllDraws
 
 LATER = ("groups", "rivals", "without")  # fields of draws that the first program of this version did not know
@@ -33,7 +33,7 @@ def pack_draws_020(draws: AllDraws, gallery: Gallery, *, left_out: Collection[st
         numbers = {name: seqs_of(gallery, getattr(sample, name)) for name in ("nearest", "duplicates")}
         numbers |= {"seqs": seqs_of(gallery, sample.ids), "own_nearest": np.full(len(sample), NONE)}
         values = {name: value for name, value in (sample.arrays() | numbers).items() if name not in left_out}
-        arrays |= {f"{source}{MARK}{name}": value for name, value in values.items()}
+        arrays |= {f"{source}{SEPARATOR}{name}": value for name, value in values.items()}
     return pack(arrays)
 
 
