@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 from dataclasses import replace
 
 import numpy as np
@@ -86,3 +87,9 @@ def test_a_probe_of_an_item_that_is_not_here_finds_none_of_its_own_group() -> No
         probes = Probes(vectors[:1], ["new"], ["elsewhere"], groups=[group])
         drawn = Drawing(photos, NEAREST_PHOTO).probes(probes)
         assert drawn.distances.tolist() == pytest.approx([found], abs=1e-6)
+
+
+def test_the_example_of_measure_is_right() -> None:
+    (example,) = doctest.DocTestFinder(recurse=False).find(measure, "measure", globs={"measure": measure})
+    assert len(example.examples) > 5
+    assert doctest.DocTestRunner().run(example).failed == 0
