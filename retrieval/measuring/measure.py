@@ -1,4 +1,25 @@
-"""Measure photos: make their draws, and set, keep or tighten the operating point that follows from them."""
+"""Measure photos: make their draws, and set, keep or tighten the operating point that follows from them.
+
+Examples
+--------
+Vectors of 200 items, of three photos each:
+
+>>> import numpy as np
+>>> from index.photos.arrays import ArrayPhotos
+>>> from index.search.item_distance import ItemDistance
+>>> from index.search.item_search import ItemSearch
+>>> generator = np.random.default_rng(0)
+>>> items = np.repeat(np.arange(200), 3)
+>>> vectors = generator.normal(size=(200, 64))[items] + generator.normal(size=(600, 64)) / 2
+>>> vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+>>> photos, distance = ArrayPhotos(vectors, items), ItemDistance.default()
+>>> point = measure(photos, distance, target_fpir=0.01).required
+>>> point.status, point.rates.tpir
+('estimated', 1.0)
+>>> unknown = np.eye(64, dtype=np.float32)
+>>> bool((ItemSearch(photos, distance).nearest(unknown, 1).distances <= point.threshold).any())
+False
+"""
 
 from __future__ import annotations
 
@@ -110,26 +131,6 @@ def measure(
     ------
     InvalidParameter
         If `rule` is none of the three, or `target_fpir` does not lie between 0 and 1.
-
-    Examples
-    --------
-    Vectors of 200 items, of three photos each:
-
-    >>> import numpy as np
-    >>> from index.photos.arrays import ArrayPhotos
-    >>> from index.search.item_distance import ItemDistance
-    >>> from index.search.item_search import ItemSearch
-    >>> generator = np.random.default_rng(0)
-    >>> items = np.repeat(np.arange(200), 3)
-    >>> vectors = generator.normal(size=(200, 64))[items] + generator.normal(size=(600, 64)) / 2
-    >>> vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    >>> photos, distance = ArrayPhotos(vectors, items), ItemDistance.default()
-    >>> point = measure(photos, distance, target_fpir=0.01).required
-    >>> point.status, point.rates.tpir
-    ('estimated', 1.0)
-    >>> unknown = np.eye(64, dtype=np.float32)
-    >>> bool((ItemSearch(photos, distance).nearest(unknown, 1).distances <= point.threshold).any())
-    False
     """
     if rule not in get_args(Rule):
         raise InvalidParameter("rule", f"be one of {', '.join(get_args(Rule))}", rule)

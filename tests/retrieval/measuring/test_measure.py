@@ -11,6 +11,7 @@ import pytest
 from index.photos.arrays import ArrayPhotos
 from index.search.item_distance import NEAREST_PHOTO
 from retrieval.errors import InvalidParameter
+from retrieval.measuring import measure as measure_module
 from retrieval.measuring.drawing import Drawing
 from retrieval.measuring.draws import LABELLED, OWN, Draws, Probes
 from retrieval.measuring.labelled import query_shift
@@ -90,6 +91,4 @@ def test_a_probe_of_an_item_that_is_not_here_finds_none_of_its_own_group() -> No
 
 
 def test_the_example_of_measure_is_right() -> None:
-    (example,) = doctest.DocTestFinder(recurse=False).find(measure, "measure", globs={"measure": measure})
-    assert len(example.examples) > 5
-    assert doctest.DocTestRunner().run(example).failed == 0
+    assert doctest.testmod(measure_module) == doctest.TestResults(0, 13)
