@@ -68,3 +68,17 @@ def dying_in_epoch(number: int) -> Iterator[None]:
 def run(catalogue: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Return a finished run of two epochs."""
     return train(tiny_settings(catalogue), tmp_path_factory.mktemp("runs") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return a run with 24 calibration items."""
+    folder = tmp_path_factory.mktemp("calibrated")
+    parts = ["calibration"] * 24 + ["train"] * 8 + ["validation"] * 4 + ["test"] * 4
+    rows = ["path,item_id,partition"]
+    for item, part in enumerate(parts):
+        for number in range(4):
+            draw(item, number).save(folder / f"{item:02d}_{number}.png")
+            rows.append(f"{item:02d}_{number}.png,item-{item:02d},{part}")
+    (folder / "photos.csv").write_text("\n".join(rows) + "\n")
+    return train(tiny_settings(folder / "photos.csv"), folder / "run")

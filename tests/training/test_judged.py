@@ -50,4 +50,4 @@ def test_a_model_that_training_made_worse_is_exported_only_on_demand(photos: Pat
     assert not (tmp_path / "bundle").exists()
     done = cli("export", run, "-o", tmp_path / "bundle", "--even-if-worse", "--target-fpir", 0.4)
     assert done.exit_code == 0, done.output
-    assert Bundle.open(tmp_path / "bundle").operating_point.decides
+    assert Bundle.open(tmp_path / "bundle").operating_point.target_fpir == 0.4

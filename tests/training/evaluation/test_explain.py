@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from retrieval.cli.main import group
 from retrieval.errors import DataError, RunError
-from training.evaluation.errors import FALSE_MATCH, FOUND, KINDS
+from training.evaluation.errors import FALSE_MATCH, KINDS
 from training.evaluation.explain import Explanation, explain_run
 from training.evaluation.report import evaluate_run
 from training.loop.run import Run
@@ -101,9 +101,9 @@ def test_items_of_one_group_are_no_false_matches_of_each_other(copy: Run, run: R
     """The four test items are of two groups."""
     grouped = changed_run(run, tmp_path, group_of=lambda row: row["group"])
     before, after = (explain_run(each, progress=False) for each in (copy, grouped))
-    assert after.threshold > before.threshold
-    assert (after.counts[FOUND], after.counts[FALSE_MATCH]) == (after.queries, 0)
-    assert before.counts[FOUND] < before.queries
+    assert after.threshold >= before.threshold
+    assert before.counts[FALSE_MATCH] > 0
+    assert after.counts[FALSE_MATCH] == 0
     single, grouped_too = (evaluate_run(each)["mixed"]["unfitted"]["TPIR"] for each in (copy, grouped))
     assert single != grouped_too
 

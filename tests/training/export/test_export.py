@@ -19,10 +19,6 @@ from training.export import export as exporting
 from training.export import variants
 from training.export.export import export
 from training.loop.run import Run
-from training.loop.train import train
-
-from ...world import draw
-from ..conftest import tiny_settings
 
 pytestmark = pytest.mark.usefixtures("empty_pictures", "onnx_written_once")
 
@@ -31,20 +27,6 @@ pytestmark = pytest.mark.usefixtures("empty_pictures", "onnx_written_once")
 def bundle(run: Run, onnx_written_once: None, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """Return the bundle of a run with too few calibration items for a threshold."""
     return export(run, tmp_path_factory.mktemp("bundles") / "tiny", target_fpir=0.2)
-
-
-@pytest.fixture(scope="module")
-def calibrated(onnx_written_once: None, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Return a run with 24 calibration items."""
-    folder = tmp_path_factory.mktemp("calibrated")
-    parts = ["calibration"] * 24 + ["train"] * 8 + ["validation"] * 4 + ["test"] * 4
-    rows = ["path,item_id,partition"]
-    for item, part in enumerate(parts):
-        for number in range(4):
-            draw(item, number).save(folder / f"{item:02d}_{number}.png")
-            rows.append(f"{item:02d}_{number}.png,item-{item:02d},{part}")
-    (folder / "photos.csv").write_text("\n".join(rows) + "\n")
-    return train(tiny_settings(folder / "photos.csv"), folder / "run")
 
 
 @pytest.fixture(scope="module")

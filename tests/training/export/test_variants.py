@@ -67,7 +67,10 @@ def test_an_int8_bundle_says_what_it_is_beside_fp32(bundle: Bundle, run: Run) ->
         assert row["fpir"] <= 0.2
     scores = bundle.calibration.scores
     assert int8["fpir"] >= identification_rates(scores, bundle.threshold).fpir
-    report = (bundle.path / "report.html").read_text()
+
+
+def test_the_report_of_an_int8_bundle_compares_it_with_fp32(calibrated: Run, tmp_path: Path) -> None:
+    report = (exported(calibrated, tmp_path / "int8", "int8").path / "report.html").read_text()
     assert "This form of the model beside fp32" in report
     assert ">int8, cpu</th>" in report
 
