@@ -6,8 +6,10 @@ version and picks up a newer version at its next search.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,24 +28,36 @@ from .checks import (
     refuse_absent,
     refuse_present,
 )
-from .database import FEATURES_KEY, SEGMENTS, Entry, Segment, system_user
-from .errors import InvalidParameter
+from .database import DATABASE, FEATURES_KEY, RESTORE, SEGMENTS, Change, Database, Entry, Segment, system_user
+from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .features import FeatureFormat, check_size
 from .files import write_errors
 from .folder import GalleryFolder
-from .reader import GalleryReader
-from .search.filters import check_columns
+from .photos import NONE
+from .search.distance import Rows
+from .search.filters import Filter, check_columns, parse_where, to_sql
+from .search.neighbours import Neighbour, Searched, StoredPhoto, Version
 from .segments import Part, encode_row, write_segment
-from .snapshot import Neighbour, StoredPhoto
+from .snapshot import Snapshot
 from .upkeep.rebuild import MIN_RECALL, Rebuilt, compact, rebuild, rebuild_if_due
+from .upkeep.verify import verify, verify_files
 
 __all__ = ["Gallery", "Neighbour", "Rebuilt", "StoredPhoto"]
 
+ATTEMPTS = 5  # at a filtered search while other processes write
+FIND_ITEMS = """
+SELECT item_id FROM items WHERE item_id > ? AND (instr(casefold(item_id), ?) OR EXISTS (
+    SELECT 1 FROM photos, json_each(metadata) WHERE item = number AND instr(casefold(json_each.value), ?)))
+ORDER BY item_id LIMIT ?
+"""
 PHOTOS_OF_ITEMS = "SELECT photo_id FROM photos JOIN items ON number = item WHERE item_id IN"
 
 
-class Gallery(GalleryReader):
-    """A directory of photos, items and vectors. Use `create` for a new gallery and `open` for an existing one."""
+class Gallery(Searched):
+    """A directory of photos, items and vectors. Use `create` for a new gallery and `open` for an existing one.
+
+    Any number of threads may use it.
+    """
 
     feature_format: FeatureFormat | None = None  # checks the features of added photos, if it is set
 
@@ -90,8 +104,151 @@ class Gallery(GalleryReader):
         return cls(Path(path), read_only=read_only, actor=actor)
 
     def __init__(self, path: Path, *, read_only: bool, actor: str | None = None) -> None:
-        super().__init__(path, read_only=read_only)
+        self.path = path = path.resolve()  # absolute, so that a symbolic link changed later has no effect
+        self.read_only = read_only
+        self._folder = GalleryFolder(path, read_only=read_only)
+        self._database, self._guard = self._folder.database, self._folder.guard
+        self.damage: list[str] = []  # problems found by a search or by `verify` without rows
+        self.dim, self.features_key = self._folder.dim, self._folder.features_key
+        self.embedding_id = self._database.fact("embedding_id")
+        self.created = self._database.fact("created")
         self.actor = system_user() if actor is None else check_actor(actor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the database and release the write lock."""
+        self._folder.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_folder"):
+            self.close()
+
+    def __len__(self) -> int:
+        """Return the number of live photos."""
+        return self.snapshot().photos
+
+    @property
+    def items(self) -> int:
+        """Return the number of items with a live photo."""
+        return self.snapshot().item_count
+
+    @property
+    def version(self) -> int:
+        """Return the number of changes so far."""
+        with self._guard:
+            return self._database.number("version")
+
+    def index(self) -> dict[str, Any]:
+        """Return the index kind in use, its settings and measured recall, and the number of photos outside it."""
+        now = self.snapshot()
+        with self._guard:
+            index = self._database.index()
+        return {"kind": now.kind, **({} if index is None else index.settings), "scanned_photos": now.scanned_photos}
+
+    def columns(self) -> dict[str, str]:
+        """Return the metadata keys that filters may use, and their kinds."""
+        with self._guard:
+            return dict(self._database.rows("SELECT name, kind FROM columns ORDER BY name"))
+
+    def changes(self, limit: int = 20) -> list[Change]:
+        """Return the newest changes, newest first; a limit of -1 returns all of them."""
+        with self._guard:
+            return self._database.changes(limit)
+
+    def values(self, key: str) -> list[tuple[str, str, Any]]:
+        """Return photo_id, item_id and the value of a metadata key, None if it has none, of each live photo."""
+        query = "SELECT photo_id, item_id, json_extract(metadata, ?) FROM photos JOIN items ON number = item"
+        query += " ORDER BY seq"
+        return self._database.rows(query, (f"$.{key}",))  # unguarded: searches go on
+
+    def photo(self, photo_id: str) -> tuple[str, str, dict[str, Any]] | None:
+        """Return photo_id, item_id and metadata of a photo, or None if it does not exist."""
+        with self._guard:
+            return next(iter(self._database.photos("photo_id = ?", photo_id)), None)
+
+    def photos(self, item_id: str | None = None) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return photo_id, item_id and metadata of all live photos of one version, or of an item, in insertion order.
+
+        An unknown item has no photos.
+        """
+        with self._guard:
+            return self._database.photos() if item_id is None else self._database.photos("item_id = ?", item_id)
+
+    def item_ids(self, *, after: str = "", limit: int = 100, find: str = "") -> list[str]:
+        """Return up to `limit` item ids that follow `after` in alphabetical order.
+
+        `find` is a part of their ids or of the metadata of their photos, in any case.
+        """
+        part = find.casefold()
+        with self._guard:
+            self._database.fact("format")  # raises if the gallery is closed
+        with closing(Database(self.path / DATABASE, read_only=True)) as own:  # searches do not wait for this scan
+            return [row[0] for row in own.rows(FIND_ITEMS, (after, part, part, limit))]
+
+    def thumbnail(self, photo_id: str) -> bytes | None:
+        """Return the JPEG thumbnail of a photo, or None if it has none."""
+        return self._thumbnails([photo_id]).get(photo_id)
+
+    def _thumbnails(self, photo_ids: Sequence[str]) -> dict[str, bytes]:
+        query = "SELECT photo_id, jpeg FROM thumbnails WHERE photo_id IN"
+        with self._guard:
+            return {photo_id: bytes(jpeg) for photo_id, jpeg in self._database.each(query, photo_ids)}
+
+    def kept(self, name: str) -> bytes | None:
+        """Return the content that is kept under a name with the newest version, None if there is none."""
+        with self._guard:
+            return self._database.kept(name)
+
+    def walk(self, count: int, *, whole: bool = False) -> Iterator[list[StoredPhoto]]:
+        """Return the live photos of the newest version in insertion order, `count` per batch.
+
+        With `whole`, they have their thumbnails, and their features if the gallery keeps them.
+        """
+        now = self.snapshot()
+        live = np.flatnonzero(now.live)
+        return (self._stored(now, live[start : start + count], whole) for start in range(0, len(live), count))
+
+    def _stored(self, now: Snapshot, positions: Rows, whole: bool) -> list[StoredPhoto]:
+        facts, vectors = now.photos_at(positions), now.vectors(positions)
+        features = now.features(positions) if whole and self.features_key else [None] * len(positions)
+        jpegs = self._thumbnails([photo_id for photo_id, *_ in facts]) if whole else {}
+        photos = zip(facts, vectors, features, strict=True)
+        return [StoredPhoto(*fact, vector, some, jpegs.get(fact[0])) for fact, vector, some in photos]
+
+    @contextmanager
+    def _searching(self, where: str | None, left_out: Collection[str]) -> Iterator[Version]:
+        try:
+            now, only = self._filtered(where) if where is not None else (self.snapshot(), None)
+            if left_out:
+                positions = now.positions(list(left_out))
+                now = now.without(positions[positions != NONE])
+            photos_at = now.photos_at if only is None else partial(self._confirmed, now, only)
+            yield Version(now.version, now.point, now, only, photos_at)
+        except GalleryCorrupt as error:
+            self._remember([error.message])
+            raise
+
+    def snapshot(self) -> Snapshot:
+        """Return the newest version as a searchable snapshot, reading it if it is not cached."""
+        return self._folder.snapshot()
+
+    def verify(self, *, rows: bool = True) -> list[str]:
+        """Read all data and return a list of problems in words; empty if there are none.
+
+        Without `rows`, only the database and the files are checked. Searches go on meanwhile, and problems are added to
+        `damage`.
+        """
+        if rows:
+            with self._guard:
+                return verify(self.path, self._database)
+        problems = verify_files(self.path)
+        self._remember(problems)
+        return problems
 
     def add(
         self,
@@ -295,3 +452,45 @@ class Gallery(GalleryReader):
 
     def _actor(self, actor: str | None) -> str:
         return self.actor if actor is None else check_actor(actor)
+
+    def _remember(self, problems: list[str]) -> None:
+        with self._guard:
+            self.damage = list(dict.fromkeys([*self.damage, *problems]))
+
+    def _confirmed(self, now: Snapshot, only: Filter, positions: Rows) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return photos that pass a filter in the database; raise GalleryCorrupt unless their own metadata passes, too.
+
+        Their metadata in the segments has a checksum.
+        """
+        photos = now.photos_at(positions)
+        condition, values = only.sql
+        query = f"SELECT ({condition}) IS TRUE FROM (SELECT ? AS metadata)"  # noqa: S608 (marks only)
+        for position, (photo_id, _, metadata) in zip(positions.tolist(), photos, strict=True):
+            if position in only.confirmed:
+                continue
+            with self._guard:
+                passes = self._database.rows(query, [*values, encode_metadata(metadata)])
+            if passes != [(1,)]:
+                raise GalleryCorrupt(
+                    f"the metadata of photo {photo_id} in {self.path / DATABASE} differs from its checksum",
+                    remedy=RESTORE,
+                )
+            only.confirmed.add(position)
+        return photos
+
+    def _filtered(self, where: str) -> tuple[Snapshot, Filter]:
+        """Return a snapshot and the filter over its photos, both of the same version."""
+        for _ in range(ATTEMPTS):
+            now = self.snapshot()
+            known = now.known_filter(where)
+            if known is not None:
+                return now, known
+            with self._guard, self._database.transaction("DEFERRED"):
+                if self._database.state() != (now.version, now.layout):
+                    continue
+                condition, values = to_sql(parse_where(where, self.columns()))
+                query = f"SELECT seq FROM photos WHERE {condition} ORDER BY seq"  # noqa: S608 (marks only)
+                rows = self._database.rows(query, values)
+            passing = np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
+            return now, now.filter(where, passing, (condition, values))
+        raise GalleryError(f"{self.path} changes faster than it can be filtered", remedy="Try again")

@@ -8,17 +8,15 @@ Shapes: n photos, live or removed; d = embedding size.
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import islice
-from math import isnan, sqrt
+from math import sqrt
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from index.ann.faiss_index import REBUILD, Candidates
 from index.ann.kinds import FLAT, FP16
@@ -32,8 +30,7 @@ from .search.details import Points, Verifier
 from .search.distance import Floats, Rows, exact_unit
 from .search.exact import MANY, contenders, first_of_items, pair_squares, sweep
 from .search.filters import Filter, Value
-from .search.item_distance import NEAREST_PHOTO, ItemDistance, mean_photo
-from .search.tables import Table
+from .search.item_distance import mean_photo
 from .search.votes import InvertedLists, PhotoPoints
 from .segments import OpenSegment, open_segment
 
@@ -49,89 +46,6 @@ CACHED_KEYS = 2  # keys whose values are kept in memory at a time: the current o
 FILTERS = 32  # filters kept in the cache
 ITEM_NUMBERS = "SELECT item_id, number FROM items WHERE item_id IN"
 FETCHED = 2**18  # candidates fetched at a time, for all queries together
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    """An item near a query, with its nearest photo."""
-
-    item_id: str
-    photo_id: str
-    distance: float
-    metadata: dict[str, Any] = field(default_factory=dict)
-    photo_distance: float = 0.0  # plain distance to the nearest photo
-    mean_distance: float | None = None  # plain distance to the mean of the item's photos, if it was looked at
-    inliers: int = 0  # local features that agree with one of the item's photos
-
-
-class VersionNeighbours(NamedTuple):
-    """The neighbours of queries in one version of a gallery."""
-
-    version: int
-    point: bytes | None  # what the version keeps as its operating point
-    neighbours: list[list[Neighbour]]  # of each query
-
-
-@dataclass(frozen=True)
-class StoredPhoto:
-    """A photo stored in the gallery."""
-
-    photo_id: str
-    item_id: str
-    metadata: dict[str, Any]
-    vector: NDArray[np.float32]  # (d,)
-    features: bytes | None = None  # if they were asked for and the gallery keeps them
-    thumbnail: bytes | None = None  # JPEG, if it was asked for
-
-
-class Searched(ABC):
-    """What is searched for the items nearest to vectors: a local gallery, or one on a cluster."""
-
-    def search(
-        self,
-        vectors: ArrayLike,
-        k: int,
-        *,
-        where: str | None = None,
-        item_distance: ItemDistance = NEAREST_PHOTO,
-        verifier: Verifier | None = None,
-        features: Sequence[bytes] | None = None,
-    ) -> list[list[Neighbour]]:
-        """Return the k nearest items for each of the vectors (n, d), best first.
-
-        Distances are exact. Fewer than k items are returned only if the gallery has no more.
-
-        Parameters
-        ----------
-        where:
-            Filter over declared columns, such as "brand = 'x' and price < 10" (`index.search.filters`). It is applied
-            before the nearest k are taken.
-        item_distance:
-            Constants of the item distance (`index.search.item_distance`). By default, an item is as far as its nearest
-            photo.
-        verifier, features:
-            Compares local features, and those of each query.
-        """
-        return self.search_version(
-            vectors, k, where=where, item_distance=item_distance, verifier=verifier, features=features
-        ).neighbours
-
-    @abstractmethod
-    def search_version(
-        self,
-        vectors: ArrayLike,
-        k: int,
-        *,
-        where: str | None = None,
-        item_distance: ItemDistance = NEAREST_PHOTO,
-        verifier: Verifier | None = None,
-        features: Sequence[bytes] | None = None,
-        left_out: Collection[str] = (),
-    ) -> VersionNeighbours:
-        """Search as `search` does, and also return the version and what is kept as its operating point.
-
-        The search goes on as if the photos with the ids `left_out` were not there; it cannot have a filter too.
-        """
 
 
 T = TypeVar("T")
@@ -738,21 +652,3 @@ def _gather(segments: list[OpenSegment], start: int, stop: int, dim: int) -> NDA
             vectors[first - start : last - start] = segment.read(slice(first - place, last - place))
         place += rows
     return vectors
-
-
-def neighbours_of(
-    table: Table, photos_at: Callable[[NDArray[np.int64]], list[tuple[str, str, dict[str, Any]]]]
-) -> list[list[Neighbour]]:
-    """Return the items of a table as search results of each query.
-
-    `photos_at` returns photo_id, item_id and metadata of some positions. It is called once for all queries.
-    """
-    there = table.positions != NONE
-    photos = photos_at(table.positions[there])
-    columns = (table.distances, table.nearest, table.mean, table.inliers)
-    numbers = zip(*(values[there].tolist() for values in columns), strict=True)
-    neighbours = (
-        Neighbour(item, photo, distance, metadata, nearest, None if isnan(to_mean) else to_mean, inliers)
-        for (photo, item, metadata), (distance, nearest, to_mean, inliers) in zip(photos, numbers, strict=True)
-    )
-    return [list(islice(neighbours, count)) for count in there.sum(axis=1).tolist()]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from index.location import AnyGallery, open_gallery
 from index.search.item_distance import mean_photo
-from index.snapshot import Neighbour
+from index.search.neighbours import Neighbour
 from retrieval.bundle.bundle import Bundle, require_match
 from retrieval.bundle.embedder import Embeddings
 from retrieval.galleries.points import GalleryPoint

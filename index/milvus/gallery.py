@@ -32,7 +32,6 @@ from index.checks import (
     check_additions,
     check_removals,
     check_values,
-    check_vectors,
     encode_metadata,
     refuse_absent,
     refuse_present,
@@ -40,11 +39,8 @@ from index.checks import (
 from index.database import ANEW, FORMAT, POINT, RESTORE, Change, system_user
 from index.errors import GalleryCorrupt, GalleryError, InvalidParameter, check_format
 from index.features import FeatureFormat
-from index.search.details import Verifier
 from index.search.filters import check_columns, parse_where, to_milvus
-from index.search.item_distance import NEAREST_PHOTO, ItemDistance
-from index.search.item_search import ItemSearch
-from index.snapshot import Searched, StoredPhoto, VersionNeighbours, neighbours_of
+from index.search.neighbours import Searched, StoredPhoto, Version
 
 from .collections import (
     BATCH,
@@ -397,29 +393,14 @@ class MilvusGallery(Searched):
 
     # searches and draws
 
-    def search_version(
-        self,
-        vectors: ArrayLike,
-        k: int,
-        *,
-        where: str | None = None,
-        item_distance: ItemDistance = NEAREST_PHOTO,
-        verifier: Verifier | None = None,
-        features: Sequence[bytes] | None = None,
-        left_out: Collection[str] = (),
-    ) -> VersionNeighbours:
-        """Search as `search` does, and also return the version and what is kept as its operating point."""
-        if k < 1:
-            raise InvalidParameter("k", "be at least 1", k)
+    @contextmanager
+    def _searching(self, where: str | None, left_out: Collection[str]) -> Iterator[Version]:
         if left_out:
             raise InvalidParameter("left_out", "be empty for a gallery on Milvus", len(left_out))
-        unit, facts = check_vectors(vectors, self.dim), self._facts()
+        facts = self._facts()
         only = None if where is None else to_milvus(parse_where(where, facts["columns"]))
         photos = MilvusPhotos(self._store, self.dim, (facts["photos"], facts["state"]))
-        found = ItemSearch(photos, item_distance, verifier).nearest(unit, k, only=only, features=features)
-        return VersionNeighbours(
-            int(facts["version"]), self._kept(POINT, facts), neighbours_of(found, photos.photos_at)
-        )
+        yield Version(int(facts["version"]), self._kept(POINT, facts), photos, only, photos.photos_at)
 
     def snapshot(self) -> MilvusPhotos:
         """Return the photos of the newest version; this reads the id and item of every photo after a change."""

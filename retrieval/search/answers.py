@@ -11,7 +11,7 @@ import numpy as np
 from index.gallery import Gallery
 from index.location import AnyGallery
 from index.search.distance import accepts
-from index.snapshot import Neighbour
+from index.search.neighbours import Neighbour
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embeddings
 from retrieval.measuring.point import Point

@@ -16,8 +16,7 @@ from index import snapshot
 from index.database import Database, Segment
 from index.errors import GalleryCorrupt, GalleryError, GalleryLocked, InvalidParameter
 from index.files import load_array, take_lock
-from index.gallery import Gallery
-from index.reader import FIND_ITEMS
+from index.gallery import FIND_ITEMS, Gallery
 from index.search.distance import accepts, plain_distance
 from index.segments import OpenSegment, open_segment
 

@@ -15,7 +15,7 @@ from index.gallery import Gallery
 from index.groups import GROUP
 from index.photos import NONE
 from index.search.item_distance import RIVALS
-from index.snapshot import Neighbour
+from index.search.neighbours import Neighbour
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.cli.main import group

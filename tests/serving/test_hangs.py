@@ -31,7 +31,7 @@ LIMIT_S = 25  # in which a server that is told to end ends by its own watchdog
 HANGING = (
     """
 import ctypes, os, time
-import index.reader, retrieval.bundle.embedder, serving.page.page, serving.launch, serving.service
+import index.gallery, retrieval.bundle.embedder, serving.page.page, serving.launch, serving.service
 
 serving.launch.GRACE_S, serving.launch.EXIT_S = {limits}
 
@@ -56,7 +56,7 @@ def embed_pixels(self, pixels):
 
 retrieval.bundle.embedder.Embedder.embed_pixels = embed_pixels
 if {where!r} == "check":
-    index.reader.verify_files = lambda *_: hang()
+    index.gallery.verify_files = lambda *_: hang()
 if {where!r} == "page":
     serving.page.page.build_page = lambda *_: hang()
 if {where!r} == "feedback":

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from index.gallery import Gallery
-from index.snapshot import Neighbour
+from index.search.neighbours import Neighbour
 
 from ..vectors import DIM, unit
 
