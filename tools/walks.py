@@ -164,10 +164,10 @@ def trace_searches_and_changes(tracer: Tracer, folder: Path) -> None:
 def set_threshold(bundle: Any, place: Path) -> None:
     """Make the draws of a gallery anew and set its threshold."""
     from index.gallery import Gallery
-    from retrieval.galleries.measured import remeasure
+    from retrieval.galleries.measured import measure_gallery
 
     with Gallery.open(place) as gallery:
-        remeasure(bundle, gallery, rule="set")
+        measure_gallery(bundle, gallery, rule="set").write(gallery)
 
 
 def trace_training(tracer: Tracer, folder: Path) -> None:

@@ -125,13 +125,13 @@ def bare_loop(bundle: Bundle, photos: Sequence[Photo], threads: int) -> Spent:
 
 def index(bundle: Bundle, photos: Sequence[Photo], folder: Path, threads: int) -> Spent:
     """Index photos into a new gallery and remove it; return the time that setting the threshold took."""
-    gallery, threshold, anchor = folder / "gallery", list[Spent](), pipeline._anchor
+    gallery, threshold, measure = folder / "gallery", list[Spent](), pipeline._measure
 
-    def timed_anchor(*given: Any, **how: Any) -> None:
-        threshold.append(Spent.of(lambda: anchor(*given, **how)))
+    def timed_measure(*given: Any, **how: Any) -> None:
+        threshold.append(Spent.of(lambda: measure(*given, **how)))
 
     try:
-        with patch.object(pipeline, "_anchor", timed_anchor):
+        with patch.object(pipeline, "_measure", timed_measure):
             index_catalogue(bundle, photos, gallery, threads=threads, batch_size=BATCH, progress=False)
     finally:
         shutil.rmtree(gallery, ignore_errors=True)

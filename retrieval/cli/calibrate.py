@@ -109,8 +109,6 @@ def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions) ->
     opened, photos = Bundle.open(bundle), options.photos()
     with open_gallery(gallery, read_only=options.dry_run) as place:
         require_match(opened, place)
-        if not options.dry_run:
-            place.lock()  # nobody changes the gallery while it is measured
         measurement = measure_gallery(
             opened,
             place,
@@ -122,7 +120,7 @@ def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions) ->
         if measurement.measured.estimated is not None and not options.as_json:
             click.echo(certificate_cost(measurement.after, measurement.measured.estimated))
         if not options.dry_run:
-            measurement.write(place)  # before anything is printed, since `| head` ends the command
+            measurement.set_in(place)  # before anything is printed, since `| head` ends the command
         show_measurement(measurement, as_json=options.as_json)
         if options.report is not None:
             write_report(options.report, place, measurement)

@@ -18,7 +18,7 @@ from index.photos import CONTENT, Photos
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.catalogue.photos import Photo
-from retrieval.errors import DataError, ImageRefused
+from retrieval.errors import CalibrationError, DataError, ImageRefused
 from retrieval.inspect.duplicates import is_copy
 from retrieval.measuring.draws import PROBE, REFERENCE, AllDraws, Probes
 from retrieval.measuring.labelled import by_source
@@ -29,7 +29,7 @@ from retrieval.measuring.sentences import Change
 
 from .kept import Kept, pack_draws, pack_queries, read_draws, read_folds, read_queries, read_windows
 from .labelled import embed_queries
-from .points import carried_point, pack_points, served_point, stored_point
+from .points import pack_points, read_points, served_point, stored_point
 
 TRIES = 5  # to read what the photos are made of and the photos themselves in one version
 
@@ -122,6 +122,16 @@ class GalleryMeasurement:
         gallery.keep(contents, action, actor=actor)
         return is_stored
 
+    def set_in(self, gallery: AnyGallery, *, actor: str | None = None) -> None:
+        """Write as `write` does; raise CalibrationError if there is no point, or another one stays in the gallery."""
+        point = self.after
+        if not self.write(gallery, actor=actor):
+            raise CalibrationError(
+                f"the threshold {point.threshold:.4f} was not set, because another one was set, or photos were labelled, "
+                "while it was measured",
+                remedy="Look at the threshold that serves now, and measure again if it is not the right one",
+            )
+
 
 def measure_gallery(
     bundle: Bundle,
@@ -184,13 +194,6 @@ def measure_gallery(
     )
 
 
-def remeasure(bundle: Bundle, gallery: AnyGallery, *, rule: Rule = "tighten") -> GalleryMeasurement:
-    """Measure a gallery, and keep the result as one change."""
-    measurement = measure_gallery(bundle, gallery, rule=rule)
-    measurement.write(gallery)
-    return measurement
-
-
 def changed_share(bundle: Bundle, gallery: AnyGallery) -> float:
     """Return the share of a gallery's photos that changed since its draws were made.
 
@@ -205,8 +208,13 @@ def changed_share(bundle: Bundle, gallery: AnyGallery) -> float:
 
 
 def _carried(stored: bytes | None, bundle: Bundle, draws: AllDraws, cap: float) -> Point | None:
-    """Return the point of another bundle that the same draws measure, if it keeps its promise; None otherwise."""
-    point = carried_point(stored, bundle)
+    """Return the point of another bundle with the same draws and target if it keeps its promise; None otherwise.
+
+    Such a bundle is another export of the same run.
+    """
+    target, kept = bundle.operating_point.target_fpir, reversed(read_points(stored))
+    same = (k.point for k in kept if k.draws_id == bundle.draws_id and k.point.target_fpir == target)
+    point = next(same, None)
     rates = None if point is None else VersionRates.of(draws, point)
     is_kept = point is not None and rates is not None and not rates.broken(point) and point.threshold <= cap
     return point if is_kept else None

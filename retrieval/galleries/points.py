@@ -88,15 +88,6 @@ def point_before(content: bytes | None, bundle: Bundle, gallery: AnyGallery) -> 
     return served_point(content, bundle, gallery)
 
 
-def carried_point(content: bytes | None, bundle: Bundle) -> Point | None:
-    """Return the point of another bundle that the same draws measure, for the same target; None if there is none.
-
-    Such is the bundle that an earlier version exported from the same run.
-    """
-    target, kept = bundle.operating_point.target_fpir, reversed(read_points(content))
-    return next((k.point for k in kept if k.draws_id == bundle.draws_id and k.point.target_fpir == target), None)
-
-
 def as_served(point: Point, gallery: AnyGallery, draws_id: str) -> tuple[Point, VersionRates | None]:
     """Return a point as it serves in the newest version, with its rates, None if they are not known.
 

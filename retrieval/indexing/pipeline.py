@@ -29,7 +29,7 @@ from retrieval.catalogue.read import Photo
 from retrieval.catalogue.reading import in_order, read_ahead
 from retrieval.errors import InvalidParameter
 from retrieval.galleries.kept import Kept
-from retrieval.galleries.measured import remeasure
+from retrieval.galleries.measured import measure_gallery
 from retrieval.galleries.points import point_before
 from retrieval.measuring.point import Point
 from retrieval.measuring.rates import VersionRates
@@ -128,10 +128,14 @@ def index_catalogue(
         report.seconds = time.perf_counter() - started
         if isinstance(gallery, Gallery):  # Milvus maintains its own index
             report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, queries=recall_queries(bundle))
-        _anchor(bundle, gallery, photos, report, windows=sync.windows, progress=progress)
         is_empty = is_new and not len(gallery)
     if is_empty and report.refused:
         shutil.rmtree(gallery_place)
+        return report
+    with open_gallery(gallery_place) as gallery:
+        _keep_vectors(bundle, gallery, photos, windows=sync.windows, progress=progress)
+    with open_gallery(gallery_place) as gallery:  # afresh, so that others may write while it is measured
+        _measure(bundle, gallery, report)
     return report
 
 
@@ -202,15 +206,20 @@ def _write(gallery: AnyGallery, batches: Iterable[Batch], plan: SyncPlan, report
     apply_updates(gallery, touched)
 
 
-def _anchor(
-    bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], report: IndexReport, *, windows: bool, progress: bool
+def _keep_vectors(
+    bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *, windows: bool, progress: bool
 ) -> None:
-    """Measure the operating point of a gallery, and set one if it has none."""
+    """Keep the vectors that draws are made with beside the photos."""
     if windows or gallery.kept(Kept.WINDOWS) is not None:
         keep_windows(bundle, gallery, photos, progress=progress)
     keep_fold_vectors(bundle, gallery, photos, progress=progress)
-    measurement = remeasure(bundle, gallery, rule="keep")
-    report.point, report.sets_threshold = measurement.point, measurement.sets_threshold
+
+
+def _measure(bundle: Bundle, gallery: AnyGallery, report: IndexReport) -> None:
+    """Measure the operating point of a gallery, and set one if it has none."""
+    measurement = measure_gallery(bundle, gallery, rule="keep")
+    is_written = measurement.write(gallery)
+    report.point, report.sets_threshold = measurement.point, is_written and measurement.sets_threshold
     report.rates, report.unanchored = measurement.measured.rates, measurement.measured.why
 
 

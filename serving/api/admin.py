@@ -11,7 +11,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path
 from starlette.responses import Response
 
-from retrieval.errors import CalibrationError
 from retrieval.galleries.measured import measure_gallery
 from retrieval.images.formats import format_of
 from retrieval.inspect.audit import audit
@@ -118,11 +117,7 @@ def admin_routes(service: Service) -> APIRouter:
         measurement = measure_gallery(retriever.bundle, retriever.gallery, rule="set")  # while others go on writing
         change = measurement.change
         with service.writer() as gallery:
-            if not measurement.write(gallery, actor=CALLER.get().actor):
-                raise CalibrationError(
-                    "no threshold was set, because another one was set, or photos were labelled, while it was measured",
-                    remedy="Look at the threshold that serves now, and measure again if it is not the right one",
-                )
+            measurement.set_in(gallery, actor=CALLER.get().actor)
             version = gallery.version
         told = [*change.lines(), *describe(change.after)]
         before, after = change.served.to_dict(), change.after.to_dict()

@@ -18,11 +18,11 @@ from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from retrieval.bundle.bundle import CALIBRATION, FITTED, FOLDS, VERIFICATION, Bundle, CalibrationSet, write_bundle
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.galleries.kept import read_draws
-from retrieval.galleries.measured import remeasure
 from retrieval.images import Preprocessing
 from retrieval.measuring.draws import Probes
 from retrieval.measuring.point import Point
 from retrieval.metrics.identification import SearchScores
+from tests.retrieval.galleries.writing import remeasure
 
 NOTHING_FITTED = {FITTED: Fitted.of((), ()).pack()}
 Vectors = NDArray[np.float32]

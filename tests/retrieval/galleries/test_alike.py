@@ -19,12 +19,13 @@ from index.upkeep.transfer import copy_gallery, export_gallery
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.galleries.kept import Kept, pack_draws, pack_queries, read_draws
-from retrieval.galleries.measured import draw_gallery, measure_gallery, remeasure
+from retrieval.galleries.measured import draw_gallery, measure_gallery
 from retrieval.measuring.draws import LABELLED, OWN, UNKNOWN, AllDraws, Probes
 from retrieval.measuring.labelled import by_source
 from retrieval.measuring.measure import Material, measure
 from retrieval.measuring.point import Point
 from retrieval.measuring.rates import VersionRates
+from tests.retrieval.galleries.writing import remeasure
 
 from ...world import DIM, make_bundle, shuffled
 

@@ -16,9 +16,10 @@ from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.cli.main import group
 from retrieval.errors import CalibrationError
-from retrieval.galleries.measured import GalleryMeasurement, measure_gallery, remeasure
+from retrieval.galleries.measured import GalleryMeasurement, measure_gallery
 from retrieval.galleries.points import stored_point
 from retrieval.measuring.point import Point
+from tests.retrieval.galleries.writing import remeasure
 
 from ...world import DIM, make_bundle
 
@@ -87,9 +88,9 @@ def test_the_command_tells_the_cost_of_a_certificate_before_it_writes(
     bundle, place = shop(shops, tmp_path, 100)
     write, lines, told_before = GalleryMeasurement.write, list[str](), list[str]()
 
-    def noted(self: GalleryMeasurement, gallery: Gallery) -> bool:
+    def noted(self: GalleryMeasurement, gallery: Gallery, *, actor: str | None = None) -> bool:
         told_before.extend(lines)
-        return write(self, gallery)
+        return write(self, gallery, actor=actor)
 
     monkeypatch.setattr("retrieval.cli.calibrate.click.echo", lambda text="": lines.append(str(text)))
     monkeypatch.setattr(GalleryMeasurement, "write", noted)

@@ -27,7 +27,7 @@ from retrieval.cli.main import group
 from retrieval.errors import CalibrationError, DataError
 from retrieval.galleries import points
 from retrieval.galleries.kept import Kept, pack_draws, read_draws, read_queries
-from retrieval.galleries.measured import changed_share, draw_gallery, measure_gallery, remeasure
+from retrieval.galleries.measured import changed_share, draw_gallery, measure_gallery
 from retrieval.galleries.points import as_served, pack_points, read_points, served_point, stored_point
 from retrieval.indexing.pipeline import IndexReport, index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
@@ -39,6 +39,7 @@ from retrieval.measuring.rates import VersionRates
 from retrieval.measuring.sentences import Change, warning_of
 from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever
+from tests.retrieval.galleries.writing import remeasure
 
 from ...world import DIM, draw, encode, make_bundle, pack_calibration, write_folder
 from .version_020 import pack_draws_020
