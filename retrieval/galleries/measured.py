@@ -127,8 +127,8 @@ class GalleryMeasurement:
         point = self.after
         if not self.write(gallery, actor=actor):
             raise CalibrationError(
-                f"the threshold {point.threshold:.4f} was not set, because another one was set, or photos were labelled, "
-                "while it was measured",
+                f"the threshold {point.threshold:.4f} was not set, because another one was set, or photos were "
+                "labelled, while it was measured",
                 remedy="Look at the threshold that serves now, and measure again if it is not the right one",
             )
 
