@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from index.photos import NONE
 
+from .details import Verifier
 from .distance import Floats, Rows, exact_unit
 from .exact import pair_squares
 from .item_distance import CANDIDATES, RIVALS, mean_photo
@@ -94,7 +95,7 @@ def _searched(search: ItemSearch, queries: Queries) -> LeftOut:
     exact = exact_unit(queries.vectors) if len(queries.vectors) else queries.vectors.astype(np.float64)
     others = _others(search, queries)
     if search.verifier is not None:
-        others = _with_details(search, exact, queries, others)
+        others = _with_details(search, search.verifier, exact, queries, others)
     known = KnownItems.of(search.photos, others.candidates.items, queries.numbers)
     table = measured(exact, others.candidates, search.distance, known)
     first, row = table.own.argmin(axis=1), np.arange(len(exact))
@@ -276,11 +277,11 @@ def _together(counts: Sequence[int]) -> Iterator[list[int]]:
 # local features
 
 
-def _with_details(search: ItemSearch, exact: Floats, queries: Queries, others: _Others) -> _Others:
+def _with_details(search: ItemSearch, verifier: Verifier, exact: Floats, queries: Queries, others: _Others) -> _Others:
     """Return the candidates with the items that votes bring, and with their inliers."""
 
     def compared(row: int) -> tuple[Shortlist, list[Listed], set[int], int]:
-        return _compared(search, exact, queries, row, others)
+        return _compared(search, verifier, exact, queries, row, others)
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         found = list(pool.map(compared, range(len(exact))))
@@ -295,13 +296,11 @@ def _with_details(search: ItemSearch, exact: Floats, queries: Queries, others: _
 
 
 def _compared(
-    search: ItemSearch, exact: Floats, queries: Queries, row: int, others: _Others
+    search: ItemSearch, verifier: Verifier, exact: Floats, queries: Queries, row: int, others: _Others
 ) -> tuple[Shortlist, list[Listed], set[int], int]:
     """Return the shortlist of a query and its items, and which items it leaves out, and the first copy of it."""
-    verifier, itself = search.verifier, queries.positions[row]
+    itself = queries.positions[row]
     itself = itself[itself != NONE]
-    if verifier is None:
-        raise ValueError("a shortlist needs a verifier")
     features = search.photos.features(itself)[0] if len(itself) else queries.features[row]
     shortlist = replace(Shortlist.of(search.photos, verifier, exact[[row]], features), itself=itself)
     left_out, duplicate = others.left_out[row], int(others.duplicates[row])

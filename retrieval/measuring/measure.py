@@ -38,9 +38,10 @@ from retrieval.errors import CalibrationError, InvalidParameter
 from .drawing import Drawing, WindowVectors
 from .draws import LABELLED, OWN, PROBE, REFERENCE, UNKNOWN, AllDraws, Draws, Probes
 from .folds import FoldVectors, fold_draws
+from .fpir import LEAST_ITEMS, DrawnDistances
 from .labelled import query_shift
 from .point import CERTIFIED, GALLERY, Origin, Point, Shift
-from .rates import VersionRates, rated
+from .rates import Mated, VersionRates, rated
 from .rule import set_threshold
 
 PROBE_SOURCES = (PROBE, REFERENCE, LABELLED, UNKNOWN)
@@ -225,8 +226,7 @@ def _stricter(draws: AllDraws, before: Point, items: int, origin: Origin) -> Poi
 
 def _remeasured(draws: AllDraws, point: Point, items: int) -> Point:
     """Return the point with its rates measured anew on draws, or unchanged if the draws are of too few items."""
-    if VersionRates.of(draws, point) is None:
+    drawn = DrawnDistances.of(draws.sources, shift=point.shift, without=draws.fitted)
+    if drawn.items < LEAST_ITEMS:
         return point
-    return rated(
-        point.threshold, point.status, point.target_fpir, draws, items=items, shift=point.shift, origin=point.origin
-    )
+    return rated(point, draws, drawn, Mated.of(draws.sources, gallery_items=items), items=items)

@@ -19,7 +19,7 @@ from retrieval.metrics.identification import SearchScores, identification_rates
 from .bounds import CONFIDENCE, items_needed
 from .draws import LABELLED, OWN, PROBE, REFERENCE, SETTING, UNKNOWN, AllDraws, Draws
 from .fpir import LEAST_ITEMS, DrawnDistances, Floats, setting_draws
-from .point import BUNDLE, CERTIFIED, ESTIMATED, GALLERY, Basis, Origin, Perhaps, Point, Rates, Shift
+from .point import BUNDLE, CERTIFIED, ESTIMATED, GALLERY, Basis, Perhaps, Point, Rates
 from .twins import suspected_twins
 
 CROSS_FITTED = "The five models that were each fitted without a fifth of the items stand for the model that serves."
@@ -28,26 +28,22 @@ UNKNOWN_SHARES = (0.1, 0.5, 0.9)  # shares of queries for unknown items, to repo
 LABELLED_QUERIES, CATALOGUE_PHOTOS = "labelled queries", "catalogue photos"  # kinds of mated queries
 CALIBRATION_PHOTOS = "calibration photos"  # of a bundle
 ASKED = 2  # times the FPIR to expect: the p-value up to which an item is worth a question
-RIGHT = {LABELLED_QUERIES: 0.5}  # least share of right questions, by what they were measured on …
-RIGHT_OF_CATALOGUE = 0.6  # … and on photos of the catalogue, which flatter: those of one session resemble each other
+# least share of right questions, by what they were measured on; photos of one session resemble each other
+RIGHT = {LABELLED_QUERIES: 0.5, CATALOGUE_PHOTOS: 0.6, CALIBRATION_PHOTOS: 0.6}
 
 
-def rated(
-    threshold: float, status: str, target_fpir: float, draws: AllDraws, *, items: int, shift: Shift, origin: Origin
-) -> Point:
-    """Return the point of a threshold, with what draws show of it.
+def rated(point: Point, draws: AllDraws, drawn: DrawnDistances, mated: Mated | None, *, items: int) -> Point:
+    """Return a point with its rates, its basis, and the questions that are worth it.
 
     Parameters
     ----------
+    draws, drawn, mated:
+        Draws of the collection, and what follows from them with the query shift of the point.
     items:
         Number of items in the collection.
-    shift:
-        Query shift of the own draws.
     """
-    sources, fitted = draws.sources, draws.fitted
-    drawn = DrawnDistances.of(sources, shift=shift, without=fitted)
-    mated = Mated.of(sources, gallery_items=items)
-    used, own = setting_draws(sources, fitted=fitted), draws.get(OWN)
+    threshold, target_fpir, shift = point.threshold, point.target_fpir, point.shift
+    used, own = setting_draws(draws.sources, fitted=draws.fitted), draws.get(OWN)
     rates = Rates(
         fpir=drawn.fpir(threshold), fpir_expected=drawn.expected(threshold), fpir_upper=drawn.fpir_upper(threshold)
     )
@@ -65,7 +61,7 @@ def rated(
     )
     if mated is not None:
         rates = mated.rates(rates, threshold, drawn, target_fpir)
-    if origin == BUNDLE:
+    if point.origin == BUNDLE:
         basis = replace(
             basis,
             confidence=CONFIDENCE,
@@ -74,7 +70,7 @@ def rated(
             clusters_are="groups of items" if _has_groups(used) else "items",
             items_needed=items_needed(target_fpir),
         )
-    return Point(threshold, status, target_fpir, origin, rates, basis, perhaps_of(drawn, mated, threshold), shift)
+    return replace(point, rates=rates, basis=basis, perhaps=perhaps_of(drawn, mated, threshold))
 
 
 def _has_groups(sources: Mapping[str, Draws]) -> bool:
@@ -147,7 +143,7 @@ def perhaps_of(drawn: DrawnDistances, mated: Mated | None, threshold: float) -> 
     if not asked.any():
         return None
     right = float((asked & is_right).mean()) / (known + unknown)
-    if right < RIGHT.get(mated.photos, RIGHT_OF_CATALOGUE):
+    if right < RIGHT[mated.photos]:
         return None
     return Perhaps(within, right, int(asked.sum()), known, unknown, mated.photos)
 

@@ -20,7 +20,6 @@ from one session are too similar and would bias the threshold downwards.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -84,19 +83,19 @@ def set_threshold(
         )
     mated = Mated.of(draws.sources, gallery_items=items, least_items=least_items)
     limit = min(_limit(drawn, target_fpir, certify=certify), cap)
-    remedy = _remedy(suspected_twins(draws.get(OWN)))
     if limit < 0:
         raise CalibrationError(
-            f"more than {target_fpir:g} of the draws are at distance 0 from another item", remedy=remedy
+            f"more than {target_fpir:g} of the draws are at distance 0 from another item",
+            remedy=_remedy(draws),
         )
     threshold = _chosen(limit, drawn, mated, origin)
     if threshold is None:
         raise CalibrationError(
             f"no threshold with FPIR <= {target_fpir:g} finds a single item (TPIR 0)",
-            remedy=f"{remedy}, or accept more false matches with a larger --target-fpir",
+            remedy=f"{_remedy(draws)}, or accept more false matches with a larger --target-fpir",
         )
-    status = CERTIFIED if certify else ESTIMATED
-    return rated(threshold, status, target_fpir, draws, items=items, shift=shift, origin=origin)
+    point = Point(threshold, CERTIFIED if certify else ESTIMATED, target_fpir, origin, shift=shift)
+    return rated(point, draws, drawn, mated, items=items)
 
 
 def _chosen(limit: float, drawn: DrawnDistances, mated: Mated | None, origin: Origin) -> float | None:
@@ -134,8 +133,9 @@ def _limit(drawn: DrawnDistances, target: float, *, certify: bool) -> float:
     )
 
 
-def _remedy(twins: Sequence[tuple[str, str]]) -> str:
+def _remedy(draws: AllDraws) -> str:
     """Return what to do where nothing is found, with the items that look like one item under two ids."""
+    twins = suspected_twins(draws.get(OWN))
     if not twins:
         return "Use a better model"
     pairs = counted(len(twins), "pair of items looks", "pairs of items look")

@@ -8,7 +8,7 @@ import pytest
 from retrieval.measuring.draws import LABELLED, OWN, PHOTOS, Draws
 from retrieval.measuring.fpir import DrawnDistances
 from retrieval.measuring.point import CERTIFIED, ESTIMATED, GALLERY, Perhaps, Point, Shift
-from retrieval.measuring.rates import CROSS_FITTED, VersionRates, assumptions, precision, rated
+from retrieval.measuring.rates import CROSS_FITTED, Mated, VersionRates, assumptions, precision, rated
 from retrieval.measuring.sentences import warning_of
 from tests.retrieval.measuring.samples import all_draws, drawn_from, draws, sample, set_point
 
@@ -79,7 +79,8 @@ def test_a_broken_certificate_without_any_hit_says_the_expected_rate_and_no_zero
 
 def test_a_threshold_that_finds_nothing_any_more_has_a_tpir_of_zero_which_is_not_unknown() -> None:
     lost = draws(np.linspace(0.1, 0.5, 40), np.arange(40), own=np.full(40, 1.0))
-    point = rated(0.2, ESTIMATED, 0.1, all_draws({OWN: lost}), items=40, shift=Shift(), origin=GALLERY)
+    kept, mated = all_draws({OWN: lost}), Mated.of({OWN: lost}, gallery_items=40)
+    point = rated(Point(0.2, ESTIMATED, 0.1, GALLERY), kept, drawn_from(lost), mated, items=40)
     assert (point.rates.tpir, point.rates.tpir_of, point.basis.cross_fitted) == (0, "catalogue photos", 0)
     assert point.rates.precision is not None
     assert point.rates.precision["0.5"] == 0
