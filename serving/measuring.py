@@ -1,4 +1,4 @@
-"""Measure the promise of the served gallery in the background, and tighten a threshold that no longer keeps it."""
+"""Background measurement of the served gallery, which tightens a threshold that no longer keeps its promise."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Measuring:
             except (RetrievalError, OSError) as error:
                 if self._stop.is_set():
                     return  # the gallery was closed meanwhile
-                if str(error) != self._told:  # it is tried again, and told once
+                if str(error) != self._told:  # it is tried again, and logged once
                     LOG.warning("the threshold could not be measured: %s", error)
                 self._told = str(error)
             except Exception:
@@ -99,7 +99,7 @@ class Measuring:
             return
         photos = gallery.snapshot().mark
         if not share and self._measured == (retriever, photos):
-            self._seen = retriever, version  # a server with another bundle has put its draws in place of these
+            self._seen = retriever, version  # a server with another bundle has replaced these draws
             return
         lock = None if is_address(gallery.path) else take_lock(gallery.path / LOCK)  # type: ignore[operator]
         try:

@@ -179,7 +179,7 @@ class Service:
     def feedback(self, request_id: str, verdict: Verdict, item_id: str = "") -> None:
         """Append the caller's verdict on one of its answers to the feedback file; an admin may judge any answer.
 
-        `item_id` names the item that is right, if the verdict is that another one is.
+        `item_id` names the right item if the verdict is that another item is right.
         """
         if self.judged is None:
             raise NotFound("this server does not accept feedback", remedy="Start it with --feedback FILE")
@@ -219,7 +219,7 @@ class Service:
     ) -> tuple[bool, int, str]:
         """Add or replace a photo; return whether one was replaced, the gallery version and the photo's ETag.
 
-        Raises PhotoChanged if there is one already and it `is_new`, or if the one there has not the given ETag.
+        Raises PhotoChanged if `is_new` and the photo exists, or if the ETag of the stored photo is not the given one.
 
         A new photo of an item has the item's group, unless its metadata has one.
 

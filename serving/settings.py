@@ -31,7 +31,7 @@ class ServeSettings:
     deadline_s: float = setting(
         10.0,
         CAPACITY,
-        "Time limit of a search in seconds, with waiting; after it, the status is 503.",
+        "Time limit of a search in seconds, including the wait; after it, the status is 503.",
         option="deadline",
     )
     keys: Path | None = setting(
@@ -40,7 +40,7 @@ class ServeSettings:
     fixed_threshold: bool = setting(
         False,
         THRESHOLD,
-        "Keep the gallery's threshold whatever is stored. Without it, one that breaks its promise is tightened.",
+        "Keep the gallery's threshold whatever is stored. By default, one that breaks its promise is tightened.",
     )
     review: float | None = setting(
         None,

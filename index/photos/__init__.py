@@ -1,7 +1,7 @@
-"""Photos of one version: what a search and a measurement ask of a gallery, a cluster, or arrays in memory.
+"""The protocol `Photos`: what searches and measurements ask of the photos of a gallery, a cluster or arrays in memory.
 
-A photo has a position and an item has a number; both are valid in this version only. Nothing here has the size of the
-collection, so that a cluster can answer as well.
+A photo has a position and an item has a number; both are valid in one version only. No answer has the size of the
+collection, so a cluster can give it as well.
 Shapes: n queries, p photos, m items, d = embedding size.
 """
 
@@ -25,7 +25,7 @@ CONTENT = "_content_sha256"  # reserved metadata key: hash of the photo's file a
 
 
 class ItemFacts(NamedTuple):
-    """What the distance of items needs beside their nearest photos."""
+    """What item distances need beside the nearest photos of the items."""
 
     means: Floats  # (m, d) of their photos, of length one
     groups: Rows  # (m,) numbers of their groups (`index.groups.number_of`): items of one group are no rivals
@@ -47,13 +47,13 @@ class Photos(Protocol):
         """Numbers that identify the photos, the same in a copy of them; the first is `size`."""
 
     def changes_since(self, mark: Sequence[int]) -> int:
-        """Return how many photos were added or removed since another version of the photos had a mark."""
+        """Return how many photos were added or removed since the version that had the given mark."""
 
     def nearest(self, vectors: NDArray[np.float32], k: int, *, only: Any = None) -> tuple[Rows, Floats]:
         """Return the nearest photo of each of the k nearest items, nearest first, for unit vectors (n, d).
 
-        These are positions (n, k), NONE where there are fewer items, and plain distances (n, k), inf there. Of equal
-        distances, the smaller position is first. `only` restricts the photos, in the way of the implementation.
+        The answer is positions (n, k) and plain distances (n, k), with NONE and inf where there are fewer items. Of
+        equal distances, the smaller position is first. `only` restricts the photos; each implementation has its type.
         """
 
     def items_at(self, positions: Rows) -> Rows:
@@ -75,7 +75,7 @@ class Photos(Protocol):
         """Return the positions of photos, NONE for those that are not here."""
 
     def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
-        """Return the numbers of those items that have photos here."""
+        """Return the number of each item that has photos here, by item id."""
 
     def keys_of(self, positions: Rows) -> Keys:
         """Return the hashes of the ids of the photos at some positions (`hashed`)."""
@@ -97,7 +97,7 @@ class Photos(Protocol):
 
 
 def sampled(items: NDArray[np.integer], item_keys: Keys, photo_keys: Keys) -> Rows:
-    """Return an order of p photos, with every item once before any item twice.
+    """Return an order of p photos in which every item occurs once before any item occurs twice.
 
     Items are ordered by the hashes of their ids, and so are the photos of an item (`hashed`). The order is the same
     wherever the photos are stored.

@@ -20,7 +20,7 @@ from index.search.item_distance import mean_photo
 from . import NONE, Floats, ItemFacts, Keys, Rows, hashed, sampled
 
 COMPARED = 2**24  # cosines that are computed at a time
-LENGTH = 1e-3  # by which the length of a vector may differ from one
+LENGTH = 1e-3  # largest difference between a vector's length and one
 
 
 class ArrayPhotos:
@@ -42,7 +42,7 @@ class ArrayPhotos:
     Raises
     ------
     InvalidParameter
-        If vectors are not of length one, lengths differ, or photo ids repeat.
+        If vectors are not of length one, arrays have unequal lengths, or photo ids repeat.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ArrayPhotos:
         return (self.size,)
 
     def changes_since(self, mark: Sequence[int]) -> int:
-        """Return how many photos more or fewer there are."""
+        """Return the difference in the number of photos."""
         return abs(self.size - mark[0])
 
     def nearest(self, vectors: NDArray[np.float32], k: int, *, only: Any = None) -> tuple[Rows, Floats]:
@@ -106,7 +106,7 @@ class ArrayPhotos:
         best = np.maximum.reduceat(cosines, self._starts, axis=1) if self.size else cosines
         reach = np.full(len(vectors), -np.inf) if k >= best.shape[1] else np.partition(best, -k, axis=1)[:, -k]
         slack = 2 * rounding(vectors.shape[1])
-        least = np.where(best >= reach[:, None] - slack, best, np.inf) - slack  # of a photo of the item, to be nearest
+        least = np.where(best >= reach[:, None] - slack, best, np.inf) - slack  # cosine of an item's nearest photo
         counts = np.diff(self._starts, append=self.size)
         rows, places = ((cosines >= np.repeat(least, counts, axis=1)) & (cosines > -np.inf)).nonzero()
         return rows, self._order[places]

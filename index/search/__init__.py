@@ -1,1 +1,1 @@
-"""Searches of a gallery: exact distances, filters, and draws."""
+"""Searches of photos: exact distances, item distances, filters, local features, and items that are left out."""

@@ -76,8 +76,8 @@ def first_of_items(
 ) -> tuple[Rows, Floats, Rows]:
     """Return the nearest photo of each of the k nearest items of n queries, from pairs (p,) of a query and a photo.
 
-    These are positions (n, k), NONE where there are fewer items, distances (n, k), inf there, and the number of items
-    of each query (n,), at most k. Of equal distances, the smaller position is first. `shape` is (n, k).
+    The answer is positions (n, k) and distances (n, k), with NONE and inf where there are fewer items, and the number
+    of items of each query (n,), at most k. Of equal distances, the smaller position is first. `shape` is (n, k).
     """
     queries, k = shape
     order = np.lexsort((positions, distances) if queries == 1 else (positions, distances, rows))
@@ -100,8 +100,8 @@ def sweep(
 ) -> tuple[Rows, Vectors, Floats]:
     """Return positions and cosines (n, ≤ count) of the vectors nearest to unit vectors (n, d), and a bound.
 
-    They are in any order. The bound (n,) is the least of the cosines. No other vector has a greater one. It is -inf if
-    there is no other.
+    The vectors are in any order. The bound (n,) is the least of the returned cosines, which no other vector exceeds. It
+    is -inf if there are no other vectors.
 
     Parameters
     ----------

@@ -43,8 +43,8 @@ class ItemSearch:
     ) -> Table:
         """Return the k nearest items by item distance, best first, for unit vectors (n, d).
 
-        The nearest 24 items by their nearest photo are ordered by item distance. Any others follow them, and count as
-        at least as far. `only` is a `Filter`, or what else the photos take to restrict a search.
+        The nearest 24 items by their nearest photo are ordered by item distance. Further items follow, and count as at
+        least as far. `only` is a `Filter`, or whatever the photos take to restrict a search.
         """
         if self.distance.is_plain and self.verifier is None:
             return Table.by_nearest_photo(Candidates.of(self.photos, *self.photos.nearest(vectors, k, only=only)))

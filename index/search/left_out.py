@@ -1,7 +1,7 @@
-"""Searches for items that are left out: how close unknown items come, and how close the item itself.
+"""Searches for items that are left out: how close other items come, and how close the item itself would come.
 
-A search leaves out the query's item, the other items of its group, and items with a copy of the query. Beside it stands
-the search in which only the query's own photos are missing.
+Each query is searched twice. The first search leaves out the query's item, the other items of its group, and items with
+a copy of the query. The second search leaves out the query's own photos only.
 Shapes: n queries, m candidates, p photos, d = embedding size.
 """
 
@@ -54,18 +54,18 @@ class Queries:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What n searches found."""
+    """The results of the searches of n queries."""
 
-    distances: Floats  # (n,) item distance of the first item without the own one, inf if there is none
-    nearest: Rows  # (n,) position of the nearest photo of that item, NONE if there is none
+    distances: Floats  # (n,) item distance of the first item if the own item is left out, inf if there is none
+    nearest: Rows  # (n,) position of the nearest photo of the first item, NONE if there is none
     plain: Floats  # (n,) plain distance to the nearest photo of another item
     rivals: Rows  # (n, 5) numbers of the groups of the first item's rivals, or NONE
-    without: Floats  # (n, 6) `distances` without the first item's group or that of a rival, or inf
+    without: Floats  # (n, 6) `distances` without the first item's group or a rival's group, inf if no item is left
     duplicates: Rows  # (n,) position of a copy of the query in another item, NONE if there is none
     own: Floats  # (n,) item distance of the own item without the query's photos, inf if it has no other photo
-    own_nearest: Rows  # (n,) position of its nearest photo, NONE if there is none
+    own_nearest: Rows  # (n,) position of the nearest other photo of the own item, NONE if there is none
     own_plain: Floats  # (n,) plain distance to that photo, inf if there is none
-    wrong: Floats  # (n,) item distance of another item that comes first although the own one is there, else inf
+    wrong: Floats  # (n,) item distance of another item that comes before the own item, inf if there is none
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class _Others:
 
 
 def search_without(search: ItemSearch, queries: Queries) -> LeftOut:
-    """Search for the items of queries without these items, and with all of their photos but the query's own."""
+    """Search with each query without its item, and without its own photos only."""
     blocks = (np.arange(start, min(start + TOGETHER, len(queries.vectors))) for start in _starts(len(queries.vectors)))
     parts = [_searched(search, queries.where(rows)) for rows in blocks]
     return LeftOut(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(LeftOut)))
@@ -155,9 +155,9 @@ def _left_out(search: ItemSearch, queries: Queries, found: Candidates) -> tuple[
 
 
 def _with_rivals(search: ItemSearch, table: Table) -> tuple[Rows, Floats]:
-    """Return the groups of the rivals of each first item (n, 5), and its distance without its group or one of these.
+    """Return the groups of the first item's rivals (n, 5), and the distances (n, 6) without its or a rival's group.
 
-    The distances (n, 6) are those of the first item that is left.
+    Each distance is the item distance of the first item that is left.
     """
     ordered = table.take(np.argsort(table.own, axis=1, kind="stable"))
     groups, own, there = ordered.groups, ordered.own, ordered.items != NONE
@@ -298,7 +298,7 @@ def _with_details(search: ItemSearch, verifier: Verifier, exact: Floats, queries
 def _compared(
     search: ItemSearch, verifier: Verifier, exact: Floats, queries: Queries, row: int, others: _Others
 ) -> tuple[Shortlist, list[Listed], set[int], int]:
-    """Return the shortlist of a query and its items, and which items it leaves out, and the first copy of it."""
+    """Return the shortlist of a query, its items, the items that it leaves out, and the position of its first copy."""
     itself = queries.positions[row]
     itself = itself[itself != NONE]
     features = search.photos.features(itself)[0] if len(itself) else queries.features[row]

@@ -1,1 +1,1 @@
-"""What is done to a gallery as a whole: rebuild, verify, back up and restore."""
+"""Upkeep of whole galleries: rebuilding, verification, backup and restoring."""

@@ -31,7 +31,7 @@ REMEDY = "Name a folder that `retrieval gallery export` wrote"
 def read_backup(path: Path, place: Path, feature_format: FeatureFormat | None = None) -> None:
     """Write the photos, columns, thresholds and labelled queries of a backup into a new gallery.
 
-    Raise DataError if the file is damaged or no backup, InvalidParameter for features without the `feature_format`.
+    Raise DataError if the file is damaged or no backup, and InvalidParameter for features without the `feature_format`.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -74,7 +74,7 @@ def _write(path: Path, place: Path, facts: dict[str, Any], kept: dict[str, bytes
 
 
 def _inflated(text: str) -> bytes:
-    """Return a named content; raise ValueError if it is larger than any that was written."""
+    """Return a named content; raise ValueError if it is larger than MOST_KEPT, or is cut off."""
     inflate = zlib.decompressobj()
     content = inflate.decompress(base64.b64decode(text), MOST_KEPT)
     if not inflate.eof:

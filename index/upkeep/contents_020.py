@@ -1,4 +1,4 @@
-"""Vectors that version 0.2.0 kept by the numbers of photos. Before a gallery changes, they get photo ids.
+"""Vectors that version 0.2.0 kept by photo number. They get photo ids before a gallery changes.
 
 An update gives a photo a new number, and a rebuild forgets the numbers of photos that are gone.
 """
@@ -25,7 +25,7 @@ NUMBERS = b"seqs.npy"  # name of an array in a content of version 0.2.0
 
 
 def with_ids(database: Database, newest: Callable[[], Snapshot], folder: Path) -> dict[str, bytes | None]:
-    """Return the contents to keep in place of those by numbers, empty if there are none; damaged ones stay."""
+    """Return contents by photo id that replace contents by number, empty if there are none; damaged contents stay."""
     new: dict[str, bytes | None] = {}
     for name in (WINDOWS, FOLDS):
         try:

@@ -56,8 +56,8 @@ OPTIONS = (
     click.option(
         "--certify",
         is_flag=True,
-        help="Certify the target with 95 % confidence, or fail. A certified threshold finds much less: the command "
-        "says how much less.",
+        help="Certify the target with 95 % confidence, or fail. A certified threshold finds far fewer items: the "
+        "command prints how many it finds.",
     ),
     click.option("--dry-run", is_flag=True, help="Print what would change, and leave the gallery as it is."),
     click.option(
@@ -93,8 +93,8 @@ def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions) ->
     nearest other item shows how close an unknown item comes. Users' photos may differ from catalogue photos: pass 50
     of them with their item ids as --queries to measure both error rates on them. The gallery keeps these queries.
     Photos of unknown items have an empty item id. Each counts like an item of the gallery among the searches that set
-    the threshold, so give one photo of each unknown item, or give its photos one `group`, and label again after you
-    add such items.
+    the threshold, so give one photo of each unknown item, or give its photos one `group`. Label photos again after you
+    add such an item to the gallery.
 
     \b
     Example:

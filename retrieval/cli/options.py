@@ -91,7 +91,7 @@ class Place(click.ParamType["Path | str"]):
 class Output(click.ParamType[Path]):
     """A file or folder that a command writes. Raises OSError if that is impossible, before any work.
 
-    `folder` tells which of them; if it is None, the command writes either, and refuses what exists.
+    `folder` chooses between the two. If it is None, the command writes either, and refuses a path that exists.
     """
 
     name = "path"
@@ -161,7 +161,7 @@ MEMORY = Memory()
 def options_as(name: str, kind: type, options: Sequence[Callable[[Any], Any]]) -> Callable[[Command], Command]:
     """Return a decorator that adds options to a command and passes them as one dataclass, the argument `name`.
 
-    The options have the names of the fields; those that the command does not have keep their defaults.
+    The options have the names of the fields. Fields without an option keep their defaults.
     """
 
     def decorate(command: Command) -> Command:

@@ -78,8 +78,8 @@ def quickstart(
 ) -> None:
     """Build a search from a folder, CSV or parquet file of photos, without training, and serve it.
 
-    Each folder with photos is an item; in a folder without sub-folders, each photo is one. Each step is printed as a
-    command before it runs, so you can repeat or change it.
+    Each folder with photos is an item; in a folder without sub-folders, each photo is an item. Each step is printed as
+    a command before it runs, so you can repeat or change it.
 
     \b
     Example:
@@ -120,7 +120,7 @@ def quickstart(
         judged = output / "judged"
         if keep_photos:
             table = command("feedback", "export", f"{gallery}.feedback.jsonl", "--photos", judged, "-o", "judged.csv")
-            click.echo(f"Photos that are judged on the page are kept in {judged}. A labelled table of them: {table}")
+            click.echo(f"Photos judged on the page are kept in {judged}. To write a labelled table of them: {table}")
         _run("serve", output, "--port", port, *(["--feedback-photos", judged] if keep_photos else []))
     else:
         click.echo(f"Next: {command('serve', output)}")
@@ -136,7 +136,7 @@ def _run(verb: str, *arguments: object) -> None:
 
 
 def _check_same_photos(place: Path, photos: Sequence[Photo], bundle: Path, gallery: Path) -> None:
-    """Raise DataError if the gallery of an earlier run has none of some photos: they are probably another catalogue."""
+    """Raise DataError if the gallery of an earlier run has none of the photos: they are probably another catalogue."""
     from index.gallery import Gallery
     from retrieval.indexing.worker import FILE
 

@@ -1,1 +1,1 @@
-"""Galleries with a bundle: what they keep, which point serves in them, and how they are measured."""
+"""Galleries searched with a bundle: what they keep, the point that serves in them, and their measurement."""

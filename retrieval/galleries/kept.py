@@ -39,7 +39,7 @@ class Kept(StrEnum):
 
 
 ANEW = f"Index the photos again: `{command('index', 'BUNDLE', 'PHOTOS', '-o', 'GALLERY')}`"
-ABOUT, SEPARATOR = "about", "/"  # in the npz of draws: what all draws share, and what stands between source and field
+ABOUT, SEPARATOR = "about", "/"  # in the npz of draws: name of what all draws share, and separator of source and field
 DAMAGE = (
     GalleryCorrupt,
     ValueError,
@@ -48,7 +48,7 @@ DAMAGE = (
     AttributeError,
     ArithmeticError,
     RecursionError,
-)  # of contents that can be made anew
+)  # errors of damaged contents that can be made anew
 
 
 def read(gallery: AnyGallery, name: Kept) -> dict[str, NDArray[Any]] | None:
@@ -157,7 +157,7 @@ def pack_folds(folds: FoldVectors, photos: Photos) -> bytes:
 
 
 def read_folds(gallery: AnyGallery, key: str) -> FoldVectors | None:
-    """Return the vectors by the fold models of a key, None if there are none; raise GalleryCorrupt for damaged ones."""
+    """Return the vectors by the fold models of a key, None if there are none; raise GalleryCorrupt for damage."""
     try:
         arrays = read(gallery, Kept.FOLDS) or _folds_020(gallery)
         if arrays is None or str(arrays["key"]) != key:

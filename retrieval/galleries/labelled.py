@@ -20,7 +20,7 @@ def embed_queries(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) 
     """Return the vectors of the usable labelled photos, and the id and reason of each refused photo.
 
     A photo that is in the gallery is refused, because it would find itself, and so are copies of a photo. Raises
-    DataError if no photo can be used, or most show items that are not in the gallery.
+    DataError if no photo can be used, or if most photos show items that are not in the gallery.
     """
     indexed = {digest for *_, digest in gallery.values(CONTENT)}
     embedder = bundle.embedder()
@@ -48,7 +48,7 @@ def embed_queries(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) 
         raise DataError(
             f"{counted(len(missing), 'labelled photo shows an item', 'labelled photos show items')} that the gallery "
             f"does not have, of {len(named)} in all: {listed(sorted(set(missing)))}",
-            remedy="Use the item ids of the gallery, or an empty one where a photo shows no item of it",
+            remedy="Use the item ids of the gallery, or an empty item id for a photo that shows none of them",
         )
     features = [whole.features[place] for place in kept] if whole.features else ()
     groups = [group_of(photo.item_id, {GROUP: photo.group}) for photo in whole.photos]

@@ -1,4 +1,4 @@
-"""Measure a gallery with a bundle, and write what was measured.
+"""Measurements of a gallery with a bundle, and how they are written to the gallery.
 
 Measuring takes no lock. `GalleryMeasurement.write` takes it, compares what the measurement was made of, and writes.
 """
@@ -40,13 +40,13 @@ class GalleryMeasurement:
 
     bundle: Bundle
     measured: Measurement
-    served: Point  # the one that serves now: the gallery's or else the bundle's
-    before: Point | None  # the one that the gallery has for the bundle
+    served: Point  # the point that serves now: the gallery's, or else the bundle's
+    before: Point | None  # the gallery's point for the bundle
     is_new: bool = True  # whether the draws were made now
     stored: bytes | None = None  # the points that the gallery kept when it was measured
     action: str = "calibrate"  # for the gallery's list of changes
     labelled: Probes | None = None  # labelled queries to keep
-    refused: Sequence[tuple[str, str]] = ()  # photo_id and reason, of labelled photos
+    refused: Sequence[tuple[str, str]] = ()  # photo_id and reason for each labelled photo that was not used
     made_of: tuple[int, ...] = ()  # hashes of what the gallery kept to make draws with
 
     @property
@@ -61,7 +61,7 @@ class GalleryMeasurement:
 
     @property
     def after(self) -> Point:
-        """The same; raise CalibrationError if there is none."""
+        """The operating point; raise CalibrationError if there is none."""
         return self.measured.required
 
     @property
@@ -100,10 +100,10 @@ class GalleryMeasurement:
         )
 
     def write(self, gallery: AnyGallery, *, actor: str | None = None) -> bool:
-        """Keep the draws, the point and any new labelled queries as one change, in the log by `actor`.
+        """Keep the draws, the point and any new labelled queries as one change, which the log ascribes to `actor`.
 
         If another point was set in the meantime, the draws are kept and the point is left alone. If labelled queries or
-        windows were kept in the meantime, nothing is: whoever did it has made, or will make, draws with them.
+        windows were kept in the meantime, nothing is kept: whoever kept them has made, or will make, draws with them.
 
         Returns whether the draws were kept and the point is the gallery's.
         """
@@ -128,7 +128,7 @@ class GalleryMeasurement:
         if not self.write(gallery, actor=actor):
             raise CalibrationError(
                 f"the threshold {point.threshold:.4f} was not set, because another one was set, or photos were "
-                "labelled, while it was measured",
+                "labelled, during the measurement",
                 remedy="Look at the threshold that serves now, and measure again if it is not the right one",
             )
 
@@ -151,12 +151,12 @@ def measure_gallery(
         "set" makes draws and sets a new point. "keep" and "tighten" (`measure`) use draws of the newest version that
         the gallery keeps, and set a point only where it has none.
     target_fpir:
-        Target FPIR of a new point. Defaults to that of the operating point that serves now.
+        Target FPIR of a new point. By default, the target of the gallery's point, or else of the bundle's.
     photos:
         Users' photos with item ids of the gallery, or "" if they show no item of it. They replace the labelled queries
         that the gallery keeps.
     certify:
-        Certify the target even with few items, or raise (`set_threshold`).
+        Certify the target, or set no point if the items cannot certify it (`set_threshold`).
     cap:
         Upper limit of the first threshold of a gallery.
 
@@ -221,7 +221,7 @@ def _carried(stored: bytes | None, bundle: Bundle, draws: AllDraws, cap: float) 
 
 
 def _kept_draws(bundle: Bundle, gallery: AnyGallery) -> AllDraws | None:
-    """Return the draws that a gallery keeps of exactly its photos of today, None if there are none."""
+    """Return the draws that a gallery keeps if they are of exactly its current photos, else None."""
     draws = read_draws(gallery)
     if draws is None or not draws.has_rivals or draws.model != bundle.draws_id:
         return None
@@ -229,12 +229,10 @@ def _kept_draws(bundle: Bundle, gallery: AnyGallery) -> AllDraws | None:
 
 
 def _embedded(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) -> tuple[Probes, list[tuple[str, str]]]:
-    """Return the labelled queries of photos, and the refused ones with reasons: also those that the model has seen."""
+    """Return labelled queries, and id and reason of each refused photo, such as one that the model was fitted on."""
     seen = {photo.photo_id for photo in photos if bundle.fitted is not None and _is_fitted(photo, bundle.fitted)}
     if len(seen) == len(photos):
-        raise DataError(
-            "the model was fitted on all of the labelled photos", remedy="Label photos that it was not fitted on"
-        )
+        raise DataError("the model was fitted on all of the labelled photos", remedy="Label other photos")
     queries, refused = embed_queries(bundle, gallery, [photo for photo in photos if photo.photo_id not in seen])
     refused += [(photo_id, "the model was fitted on this photo") for photo_id in sorted(seen)]
     gone = _gone(queries, gallery)
@@ -286,7 +284,7 @@ def _fitted(
     """Return the items here that a model may have been fitted on, and the keys of their groups.
 
     Without a list of fitted items, these are all items. An item is fitted if its id or a photo of it is in the list, or
-    if another item of its group is, which may be gone from the gallery.
+    if another item of its group is in the list, even one that is gone from the gallery.
     """
     if known is not None and not len(known):
         return frozenset(), frozenset()
@@ -309,7 +307,7 @@ def _gone(queries: Probes, gallery: AnyGallery) -> set[str]:
 
 
 def _usable(queries: Probes | None, gallery: AnyGallery) -> dict[str, Probes]:
-    """Return labelled queries by source, without those for items that are gone: they may have another id now."""
+    """Return labelled queries by source, without queries for items that are gone: they may have another id now."""
     if queries is None:
         return {}
     gone = _gone(queries, gallery)
@@ -318,7 +316,7 @@ def _usable(queries: Probes | None, gallery: AnyGallery) -> dict[str, Probes]:
 
 
 def _fold_of(known: Fitted | None, gallery: AnyGallery, fitted: Collection[str]) -> dict[str, int]:
-    """Return the fold of those fitted items that one fold model was fitted without."""
+    """Return the fold of each fitted item that one fold model was fitted without."""
     if known is None:
         return {}
     moved = {
@@ -327,7 +325,7 @@ def _fold_of(known: Fitted | None, gallery: AnyGallery, fitted: Collection[str])
         if content and (known.seen_by_all(content) or known.fold_of(content) not in (None, known.fold_of(item)))
     }  # items with photos of another fold or of several, such as merged ones: every model was fitted on some of them
     named = groups_by_item(gallery.values(GROUP))
-    folds_of = defaultdict[str, set[int]](set)  # of the items of a group, or of an item without one
+    folds_of = defaultdict[str, set[int]](set)  # folds of the items of a group, or of an item without a group
     for item, group in named.items():
         for name in {item, group_key(item, group)}:
             if (fold := known.fold_of(name)) is not None:
@@ -337,7 +335,7 @@ def _fold_of(known: Fitted | None, gallery: AnyGallery, fitted: Collection[str])
 
 
 def _calibration_photos(bundle: Bundle) -> dict[str, Probes]:
-    """Return the calibration photos of a bundle: queries and reference, with the local features if it verifies."""
+    """Return the calibration photos of a bundle by source, with local features if the bundle verifies matches."""
     calibration, stored = bundle.calibration, bundle.calibration_features
     if calibration is None:
         return {}

@@ -25,7 +25,7 @@ from retrieval.measuring.sentences import warning_of
 from .kept import read_draws
 
 STALE = 0.01  # share of photos that may have changed since the draws were made
-SEEN = 4  # times the least number of items: so many are looked at for their groups
+SEEN = 4  # times the minimum number of items: the number of items whose groups are counted
 MOST_POINTS = 2  # bundles whose points a gallery keeps: the current and the previous one
 
 
@@ -81,7 +81,7 @@ def served_point(content: bytes | None, bundle: Bundle, gallery: AnyGallery) -> 
 
 
 def point_before(content: bytes | None, bundle: Bundle, gallery: AnyGallery) -> Point:
-    """Return the operating point that served last: this bundle's, or that of the bundle that it follows."""
+    """Return the operating point that served last: this bundle's, or else the previous bundle's."""
     points = read_points(content)
     if points and stored_point(content, bundle) is None:
         return points[-1].point
@@ -91,8 +91,8 @@ def point_before(content: bytes | None, bundle: Bundle, gallery: AnyGallery) -> 
 def as_served(point: Point, gallery: AnyGallery, draws_id: str) -> tuple[Point, VersionRates | None]:
     """Return a point as it serves in the newest version, with its rates, None if they are not known.
 
-    It does not decide where too few items support its threshold, such as in a gallery that has shrunk. Nothing is
-    certified in a gallery that has changed since.
+    The point does not decide if too few items support its threshold, such as in a gallery that has shrunk. If the
+    gallery has changed too much for its rates to be known, a certified point serves as an estimated one.
     """
     rates, least = None, point.basis.least_items or 0
     draws = recent_draws(gallery, draws_id) if point.is_anchored else None
@@ -122,7 +122,7 @@ def recent_draws(gallery: AnyGallery, draws_id: str) -> AllDraws | None:
 
 
 def _groups(gallery: AnyGallery, most: int) -> int:
-    """Return the number of groups among up to `most` items; an item without one counts by itself.
+    """Return the number of groups among up to `most` items; an item without a group counts by itself.
 
     Items of one group are no rivals, and without rivals items are nearer than the threshold of a bundle assumes.
     """
@@ -132,7 +132,7 @@ def _groups(gallery: AnyGallery, most: int) -> int:
 
 
 class GalleryPoint:
-    """A gallery that is searched with a bundle: its operating point that serves, and its rates. Thread-safe."""
+    """The operating point that serves in a gallery, searched with a bundle, and its rates. Thread-safe."""
 
     def __init__(self, bundle: Bundle, gallery: AnyGallery) -> None:
         self.bundle = bundle

@@ -1,4 +1,4 @@
-"""Measuring: searches for unknown items in given photos, the error rates of a threshold, and the rule that sets one.
+"""Measuring: searches for left-out items (draws), the error rates of a threshold, and the rule that sets it.
 
-It asks photos through `index.photos.Photos` alone, and knows nothing of disks, images or models.
+The package reads photos only through the protocol `index.photos.Photos`. It knows nothing of disks, images or models.
 """

@@ -1,4 +1,4 @@
-"""Upper confidence bounds on a rate, and how many items certify one."""
+"""Upper confidence bounds on a rate, and the number of items that certify a target."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def items_needed(target_fpir: float) -> int:
 def binomial_bound(hits: float, count: float, *, confidence: float = CONFIDENCE) -> float:
     """Return the upper Clopper-Pearson bound on a rate, from `hits` in `count` trials.
 
-    Both may be fractions, such as effective numbers of trials that are not independent.
+    `hits` and `count` may be fractions, such as effective numbers of dependent trials.
     """
     if hits >= count:
         return 1.0
@@ -32,7 +32,7 @@ def binomial_bound(hits: float, count: float, *, confidence: float = CONFIDENCE)
 
 
 def binomial_below(hits: float, count: float, share: float) -> float:
-    """Return P(Binomial(count, share) <= hits), by the incomplete beta function if they are fractions."""
+    """Return P(Binomial(count, share) <= hits), by the incomplete beta function, which also takes fractions."""
     a, b = count - hits, hits + 1
     if a <= 0 or share <= 0:
         return 1.0

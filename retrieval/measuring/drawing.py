@@ -1,4 +1,4 @@
-"""Drawing: make the draws of photos, by the search that answers queries.
+"""Drawing: making the draws of a collection (`retrieval.measuring.draws`) with the search that answers queries.
 
 Shapes: n draws, m probes, k photos of a query, d = embedding size.
 """
@@ -20,17 +20,17 @@ from index.search.left_out import Queries, search_without
 
 from .draws import OWN, PHOTOS, WINDOWS, Draws, Probes, Rows, Texts
 
-MOST_DRAWS = 3000  # draws of each source
-MOST_VERIFIED = 500  # the same where local features are compared: 100 pairs per draw take a minute on one core
-MOST_SEVERAL = 1000  # draws with several photos
-SEVERAL = (2, 3, 4)  # photos of a draw with several
-MOST_OTHERS = 64  # photos of an item to take several of
-SOURCE = "source"  # metadata key of where a photo comes from
+MOST_DRAWS = 3000  # maximum number of draws per source
+MOST_VERIFIED = 500  # the same with local features: comparing 100 pairs per draw takes a minute on one core
+MOST_SEVERAL = 1000  # maximum number of draws with several photos per query
+SEVERAL = (2, 3, 4)  # numbers of photos per query in these draws
+MOST_OTHERS = 64  # maximum number of photos of an item to choose the further photos of a query from
+SOURCE = "source"  # metadata key that names where a photo comes from
 
 
 @dataclass(frozen=True)
 class WindowVectors:
-    """Vectors of the windows of n photos, w of each."""
+    """Vectors of the windows of n photos, with w windows per photo."""
 
     ids: Texts  # (n,) photo ids
     vectors: NDArray[np.float32]  # (n, w, d) of length 1, zeros for a photo with fewer windows
@@ -38,22 +38,22 @@ class WindowVectors:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Makes draws of photos by one item distance."""
+    """Makes draws of photos with one item distance."""
 
     photos: Photos
     distance: ItemDistance
     verifier: Verifier | None = None  # compares local features
-    find_copies: bool = True  # whether own draws leave out other items with a copy of the query, too
+    find_copies: bool = True  # whether own draws also leave out other items with a copy of the query
 
     @property
     def most(self) -> int:
-        """The number of draws of a source."""
+        """The maximum number of draws per source."""
         return MOST_DRAWS if self.verifier is None else MOST_VERIFIED
 
     def every(
         self, probes: Mapping[str, Probes], *, excluded: Collection[int] = (), windows: WindowVectors | None = None
     ) -> dict[str, Draws]:
-        """Return the draws of all sources, without own draws of the items with the `excluded` numbers."""
+        """Return the draws by source. Items with the `excluded` numbers get no own draws."""
         sources = {OWN: self.own(excluded=excluded)}
         sources |= {PHOTOS.format(count): self.several(count, excluded=excluded) for count in SEVERAL}
         if windows is not None:
@@ -61,12 +61,12 @@ class Drawing:
         return sources | {name: self.probes(given) for name, given in probes.items()}
 
     def own(self, *, excluded: Collection[int] = (), most: int | None = None) -> Draws:
-        """Return the own draws, without those of the items with the `excluded` numbers."""
+        """Return the own draws, without draws of the items with the `excluded` numbers."""
         positions = self.photos.sample(self.most if most is None else most, excluded=excluded)
         return self._of_photos(self.photos.vectors(positions), positions[:, None])
 
     def several(self, count: int, *, excluded: Collection[int] = (), most: int = MOST_SEVERAL) -> Draws:
-        """Return own draws with the mean of `count` photos of an item, of different sources if it has any.
+        """Return own draws that search with the mean of `count` photos of an item, from different sources if possible.
 
         Local features are not compared.
         """
@@ -75,7 +75,7 @@ class Drawing:
         return self._without_details._of_photos(np.array(means, dtype=np.float32), sets)
 
     def windows(self, windows: WindowVectors, *, excluded: Collection[int] = ()) -> Draws:
-        """Return own draws with the windows of photos: of each photo, the window that comes closest counts."""
+        """Return own draws that search with windows of photos. For each photo, the window that comes closest counts."""
         positions = self.photos.positions(windows.ids.tolist())
         real = np.linalg.norm(windows.vectors, axis=2) > 0
         usable = (positions != NONE) & ~np.isin(self.photos.items_at(positions), list(excluded)) & real.any(axis=1)
@@ -84,9 +84,9 @@ class Drawing:
         return self._without_details._of_photos(vectors[real], positions[of, None]).closest(of, len(positions))
 
     def probes(self, probes: Probes) -> Draws:
-        """Return the probe draws. Items that are not here find none of their own group.
+        """Return the probe draws. A probe whose item is not in the collection finds no items of its own group.
 
-        A probe that is a photo of the collection itself is left out.
+        If probes are photos of the collection (`Probes.are_here`), each search leaves out the probe's own photo.
         """
         labels, known = np.array(probes.items, dtype=str), self.photos.item_numbers(list(dict.fromkeys(probes.items)))
         names, codes = np.unique(labels, return_inverse=True)
@@ -105,7 +105,7 @@ class Drawing:
         return replace(self, verifier=None)
 
     def _sets(self, positions: Rows, count: int) -> Rows:
-        """Return sets (n, count) of photos of one item, each with one of the photos at some positions."""
+        """Return sets (n, count) of positions: each has one of the given positions and further photos of its item."""
         sets: dict[tuple[int, ...], list[int]] = {}
         items = self.photos.photos_of(self.photos.items_at(positions).tolist())
         for position, own in zip(positions.tolist(), items, strict=True):
@@ -117,7 +117,7 @@ class Drawing:
         return np.array(list(sets.values()), dtype=np.int64).reshape(-1, count)
 
     def _of_other_sources(self, position: int, others: list[int]) -> list[int]:
-        """Return photos with those first that are of a source that no photo before them has."""
+        """Return the photos `others` in a new order: photos from a source that no earlier photo has come first."""
         places = [position, *others]
         stored = self.photos.photos_at(np.array(places))
         sources = {place: metadata.get(SOURCE) for place, (_, _, metadata) in zip(places, stored, strict=True)}
@@ -130,7 +130,7 @@ class Drawing:
         return first + rest
 
     def _of_photos(self, vectors: NDArray[np.float32], positions: Rows) -> Draws:
-        """Return draws with vectors (n, d) that were made from the photos at positions (n, k)."""
+        """Return the draws of queries with vectors (n, d), which were made from the photos at positions (n, k)."""
         first = positions[:, 0]
         stored, numbers = self.photos.photos_at(first), self.photos.items_at(first)
         ids, items = (np.array([names[column] for names in stored], dtype=str) for column in (0, 1))
@@ -140,7 +140,7 @@ class Drawing:
         )
 
     def _draws(self, ids: Texts, items: Texts, groups: Texts, queries: Queries, *, are_grouped: bool = False) -> Draws:
-        """Return the draws of queries; those of grouped items that are not here find none of their own group."""
+        """Return the draws of queries. With `are_grouped`, a query finds no items of its own group."""
         found = search_without(ItemSearch(self.photos, self.distance, self.verifier), queries)
         nearest, nearest_items = self._names(found.nearest)
         if are_grouped:
@@ -176,9 +176,9 @@ class Drawing:
 
 
 def groups_of(photos: Photos, numbers: Rows, others: Texts) -> Texts:
-    """Return what identifies the group of each of some items (n,), by number, or the item if it has none.
+    """Return the key of the group of each item (n,), given by number. An item without a group has a key of its own.
 
-    The keys of items that are not there are in `others` (n,).
+    `others` (n,) holds the keys of items that are not in the collection.
     """
     wanted = np.unique(numbers[numbers != NONE]).tolist()
     first = {number: own[0] for number, own in zip(wanted, photos.photos_of(wanted), strict=True) if len(own)}

@@ -2,7 +2,7 @@
 
 An *own* draw searches with a photo of the collection and leaves out all photos of its item and of the other items of
 its group. It also leaves out duplicates: other items with a copy of the query. A *probe* draw searches with a photo
-from elsewhere and leaves out its item if the collection has it. Draws name photos by their ids, so they hold in a copy.
+from elsewhere and leaves out its item if the collection has it. Draws name photos by their ids, so they hold in copies.
 Shapes: n draws, m probes, d = embedding size.
 """
 
@@ -36,21 +36,21 @@ Texts = NDArray[np.str_]
 
 @dataclass(frozen=True)
 class Draws:
-    """A sample of searches for items that are left out, and of searches for the same items as they are."""
+    """A sample of n searches without the query's item, and of the same searches with it."""
 
     ids: Texts  # (n,) photo ids of the queries
     items: Texts  # (n,) item ids of the queries
-    groups: Texts  # (n,) keys of the groups of these items, or the items
-    distances: Floats  # (n,) item distance of the first item without the own one, inf if there is none
-    nearest: Texts  # (n,) photo id of the nearest photo of that item, "" if there is none
-    nearest_items: Texts  # (n,) its item id, "" if there is none
+    groups: Texts  # (n,) keys of the groups of these items (`groups_of`)
+    distances: Floats  # (n,) item distance of the first item if the own item is left out, inf if there is none
+    nearest: Texts  # (n,) photo id of the nearest photo of the first item, "" if there is none
+    nearest_items: Texts  # (n,) item id of the first item, "" if there is none
     rivals: Rows  # (n, 5) numbers of the groups of the first item's rivals, or NONE
-    without: Floats  # (n, 6) `distances` without the first item or a rival, or inf
+    without: Floats  # (n, 6) `distances` if the first item or a rival were missing too, inf if no item is left
     plain: Floats  # (n,) plain distance to the nearest photo of another item
     duplicates: Texts  # (n,) photo id of a copy of the query in another item, "" if there is none
     own: Floats  # (n,) item distance of the own item without the query's photo, inf if it has no other photo
-    own_plain: Floats  # (n,) plain distance to the nearest photo of the own item, inf without another
-    wrong: Floats  # (n,) item distance of another item that comes first although the own one is there, else inf
+    own_plain: Floats  # (n,) plain distance to the nearest other photo of the own item, inf if there is none
+    wrong: Floats  # (n,) item distance of another item that comes before the own item, inf if there is none
 
     @classmethod
     def none(cls) -> Draws:
@@ -95,9 +95,9 @@ class Draws:
         return np.where(np.isinf(self.wrong), self.own, np.inf)
 
     def closest(self, of: Rows, count: int) -> Draws:
-        """Return one draw for each of `count` photos: the closest of its windows, given the photo of each (n,).
+        """Return one draw for each of `count` photos: that of its closest window. `of` (n,) is the photo of each draw.
 
-        The search for items that are not there and the one with the own item may take different windows.
+        The search without the own item and the search with it may take different windows.
         """
         first = np.minimum(self.right, self.wrong)
         without, having = (np.lexsort((distances, of)) for distances in (self.distances, first))
@@ -123,22 +123,22 @@ class Draws:
 
 @dataclass(frozen=True)
 class Probes:
-    """Photos from elsewhere, m of them, to search the collection with."""
+    """m photos from elsewhere to search the collection with."""
 
     vectors: NDArray[np.float32]  # (m, d) of length 1
     ids: Sequence[str]
     items: Sequence[str]
-    features: Sequence[bytes] = ()  # of each probe, where local features are compared
-    groups: Sequence[str] = ()  # of each probe's item, "" for an item without one; () if no item has one
+    features: Sequence[bytes] = ()  # local features of each probe, if they are compared
+    groups: Sequence[str] = ()  # group of each probe's item, "" for none; () if no item has a group
     are_here: bool = False  # whether a photo of the collection with the id of a probe is the probe itself
 
     @property
     def keys(self) -> list[str]:
-        """What identifies the group of each probe's item, or the item if it has none (m,)."""
+        """The key of the group of each probe's item (m,). An item without a group has a key of its own."""
         return [group_key(*pair) for pair in zip(self.items, self.groups or [""] * len(self.items), strict=True)]
 
     def where(self, rows: Sequence[int]) -> Probes:
-        """Return the probes in some rows."""
+        """Return the probes at the given rows."""
 
         def taken(values: Sequence[T]) -> list[T]:
             return [values[row] for row in rows] if values else []
@@ -149,14 +149,14 @@ class Probes:
 
 @dataclass(frozen=True)
 class AllDraws:
-    """The draws of one version of photos by source, for one model and item distance."""
+    """The draws by source of one version of the photos, for one model and one item distance."""
 
     model: str  # identifies what else the draws depend on: model, item distance and fitted items
     sources: Mapping[str, Draws]
-    fitted: frozenset[str]  # items here that the model was fitted on, or others of their group: not drawn
+    fitted: frozenset[str]  # items of the collection that are not drawn: the model was fitted on them or their group
     version: int = -1  # of the gallery
     mark: tuple[int, ...] = (0,)  # of the photos that were searched (`Photos.mark`)
-    has_rivals: bool = True  # bounds need the rivals, which draws by the first program called 0.2.0 lack
+    has_rivals: bool = True  # bounds need the rivals; draws of the first program called 0.2.0 have none
 
     @property
     def photos(self) -> int:
@@ -164,5 +164,5 @@ class AllDraws:
         return self.mark[0]
 
     def get(self, source: str) -> Draws:
-        """Return the draws of a source, which may be none."""
+        """Return the draws of a source, empty if there are none."""
         return self.sources.get(source, Draws.none())

@@ -1,9 +1,8 @@
 """Cross-fitting: draws of items that the model was fitted on, by models that were fitted without them.
 
 A model that was fitted on a whole catalogue (`train --all-items`) comes with K fold models, each fitted without the
-items of one fold. For each fold, the photos are searched by its model for the items that it was fitted without. These
-draws stand for the draws of the served model: they are made among the same photos, by the same function and the same
-item distance.
+items of one fold. The model of each fold makes draws of the items that it was fitted without. These draws stand for
+draws of the served model: they search the same photos with the same function and the same item distance.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from .draws import OWN, PHOTOS, Draws, Rows, Texts
 
 @dataclass(frozen=True)
 class FoldVectors:
-    """Vectors of photos by K fold models. Fitted items are drawn with them."""
+    """Vectors of n photos by K fold models, with which fitted items are drawn."""
 
-    key: str  # of the fold models
+    key: str  # identifies the fold models
     ids: Texts  # (n,) photo ids
     vectors: NDArray[np.float16]  # (n, K, d)
 
@@ -60,14 +59,14 @@ class FoldPhotos(ArrayPhotos):
 def fold_draws(
     photos: Photos, folds: FoldVectors, fold_of: Mapping[str, int], distance: ItemDistance
 ) -> Mapping[str, Draws]:
-    """Return the draws of some items, by kind of query: of one photo and of several.
+    """Return the draws of fitted items by source: own draws, and draws with several photos per query.
 
     Local features are not compared.
 
     Parameters
     ----------
     folds:
-        Vectors of the photos. Photos without any take no part.
+        Vectors of the photos. Photos without vectors take no part.
     fold_of:
         The fold of each item to draw, whose model was fitted without it.
     """

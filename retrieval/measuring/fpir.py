@@ -16,10 +16,10 @@ from .draws import LABELLED, OWN, PROBE, SETTING, Draws
 from .point import Shift
 
 LEAST_ITEMS = 20  # fewer items set no threshold
-LEAST_HALVED, HALVES = 4, 200  # items, and random divisions of these into halves
+LEAST_HALVED, HALVES = 4, 200  # minimum number of items, and number of random divisions of the items into halves
 STEPS = 257  # numbers of accepted draws that are tried for an estimated threshold
 TOLERANCE = 1e-12  # of sums of weights
-REFERENCE_SHARE, REFERENCE_ITEMS = 0.05, 20  # least accepted share and items to measure a design effect
+REFERENCE_SHARE, REFERENCE_ITEMS = 0.05, 20  # minimum share of draws and items accepted to measure a design effect
 CRITICAL = 1.645  # standard errors that 95 % of normal errors do not exceed
 LEAST_EFFECT = 1.0  # lower limit of design effects: there are at most as many independent items as items
 
@@ -37,10 +37,10 @@ class DrawnDistances:
     weights: Floats  # (n,) sum to 1, with an equal sum for each item
     codes: NDArray[np.int64]  # (n,) number of the item of each draw, from 0
     others: NDArray[np.int64]  # (n, k) numbers of the nearest other item and of its rivals, -1 if not among the items
-    without: Floats  # (n, k) item distances if one of these were missing
+    without: Floats  # (n, k) item distances if one of `others` were missing
     items: int
-    margin: float = 0.0  # by how much the distances may be too great, which bounds allow for
-    cross_fitted: int = 0  # number of items drawn by fold models, with which nothing is certified
+    margin: float = 0.0  # how much too great the distances may be; bounds allow for it
+    cross_fitted: int = 0  # number of items drawn by fold models; if there are any, nothing can be certified
 
     @classmethod
     def of(
@@ -50,8 +50,8 @@ class DrawnDistances:
 
         Draws that found no other item, as in a gallery of one item, are left out. So are draws with a copy of the photo
         in another item: the nearest other item is probably the same item under a second id. Labelled queries and
-        calibration photos of the items `without`, which the model was fitted on, are left out too: they are too far
-        from other items. `setting_draws` says which calibration photos count.
+        calibration photos of the items `without` are left out too: the model was fitted on these items, so they are too
+        far from other items. `setting_draws` chooses the calibration photos that count.
         """
         shift, shifts, used = shift or Shift(), [np.zeros(0)], [Draws.none()]
         for name, draws in setting_draws(sources, fitted=without).items():
@@ -105,8 +105,8 @@ class DrawnDistances:
     def shift_errors(self, error: float) -> float:
         """Return how many standard errors of a query shift the bound allows for, given the standard error.
 
-        The FPIR near REFERENCE_SHARE has a standard error from the number of items and another from the shift, which
-        are independent. The bound allows for that of the items alone: the margin adds what is missing to their sum.
+        Near REFERENCE_SHARE, the FPIR has two independent standard errors: one from the number of items, and one from
+        the shift. The bound allows for the first alone. The margin adds what is missing to the standard error of both.
         """
         limit = self.at_share(REFERENCE_SHARE)
         moved = (self.fpir(limit + error) - self.fpir(limit - error)) / 2
@@ -120,14 +120,14 @@ class DrawnDistances:
 
         Items are not independent where each decides whether the other is accepted: as its nearest item, or as the rival
         that makes it ambiguous. With u(i) the share of draws of item i that are accepted, and u(i, j) the same if item
-        j were missing, the sum of (u(i) - u(i, j)) (u(j) - u(j, i)) over all pairs adds to that of u(i)². Several draws
-        of one item that differ from each other reduce the variance, but the effect is LEAST_EFFECT at least. The bound
-        counts `items / design_effect` independent items. At a low threshold, the effect is measured at a higher one,
-        which accepts a share REFERENCE_SHARE of the draws and REFERENCE_ITEMS items.
+        j were missing, the sum of (u(i) - u(i, j)) (u(j) - u(j, i)) over all pairs adds to the sum of u(i)². Several
+        draws of one item that differ from each other reduce the variance, but the effect is LEAST_EFFECT at least. The
+        bound counts `items / design_effect` independent items. At a low threshold, the effect is measured at a higher
+        threshold, which accepts a share REFERENCE_SHARE of the draws and REFERENCE_ITEMS items.
 
         The sum follows from the second moments of what is accepted with and without two items. In simulated worlds of
-        small families it is the variance that is found; counting only items that are nearest to each other finds half
-        of it, and broke one certificate in ten.
+        small families, it equals the observed variance. Counting only items that are nearest to each other gives half
+        of that variance, and broke one certificate in ten.
         """
         share = max(self.fpir(threshold), REFERENCE_SHARE, REFERENCE_ITEMS / max(self.items, 1))
         accepted = int(np.searchsorted(np.cumsum(self.weights), share + TOLERANCE, side="right"))
@@ -147,7 +147,7 @@ class DrawnDistances:
     def exceeds(self, threshold: float, target: float) -> bool:
         """Return whether the FPIR to expect exceeds a target by more than its one-sided 95 % error.
 
-        An estimated threshold lies on its limit, so that draws made anew often tell a little more than the target.
+        An estimated threshold lies on its limit, so new draws often show an FPIR slightly above the target.
         """
         error = math.sqrt(target * (1 - target) * self.design_effect(threshold) / max(1, self.items))
         return self.expected(threshold) > target + CRITICAL * error + TOLERANCE
@@ -156,7 +156,7 @@ class DrawnDistances:
         """Return the 5 % and 95 % quantiles of the FPIR on held-out halves of the items.
 
         Each threshold meets the target on one half of the items and is evaluated on the other half. The quantiles show
-        how far the FPIR on new items may be from the target. Empty for fewer than four items.
+        how far the FPIR on new items may be from the target. There are none for fewer than four items.
         """
         if self.items < LEAST_HALVED:
             return ()
@@ -207,7 +207,7 @@ class DrawnDistances:
     def smallest_target(self) -> float:
         """The smallest FPIR that these draws support: that of a threshold just below all of them.
 
-        It is at least the smallest p-value. A smaller one would tell of the few searches of a single item.
+        It is at least the smallest p-value: a smaller FPIR would rest on a few searches of a single item.
         """
         return max(float(self.left_out(np.zeros(1))[0]), 1 / (1 + self.items))
 
@@ -289,11 +289,12 @@ class DrawnDistances:
 
 
 def setting_draws(sources: Mapping[str, Draws], *, fitted: Collection[str]) -> dict[str, Draws]:
-    """Return the draws of a gallery by source, with those of calibration items that say something about it.
+    """Return the draws that set a gallery's threshold, by source: not all calibration items count.
 
-    Of the calibration items that the gallery does not have, as many count as it has `fitted` items. They stand for
-    these, which cannot be drawn. More may count where fewer than LEAST_ITEMS own items are drawn, up to that number.
-    The others would outvote own items, and the gallery may be of another kind than the catalogue of the training.
+    Of the calibration items that the gallery lacks, as many count as the gallery has `fitted` items. They stand for
+    the fitted items, which cannot be drawn. If fewer than LEAST_ITEMS own items are drawn, calibration items make up
+    the number. Further calibration items would outvote own items, and the gallery may be of another kind than the
+    training catalogue.
     """
     if not {OWN, PROBE} <= sources.keys():
         return dict(sources)

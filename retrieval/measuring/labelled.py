@@ -1,6 +1,6 @@
 """Labelled queries: users' photos with item ids, on which the threshold of a collection is measured.
 
-The *query shift* is by how much users' photos are farther from other items than catalogue photos of the same items are.
+The *query shift* is how much farther users' photos are from other items than catalogue photos of the same items.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RESAMPLES = 200
 def by_source(queries: Probes) -> dict[str, Probes]:
     """Return labelled queries by source: LABELLED, and UNKNOWN where the item id is empty.
 
-    Each photo of an unknown item counts as an item of its own, or those of one group as one.
+    Each photo of an unknown item counts as an item of its own, except that photos of one group count as one item.
     """
     sources = {}
     for source in (LABELLED, UNKNOWN):
@@ -81,7 +81,7 @@ def _searches(draws: Draws) -> SearchScores:
 
 @dataclass(frozen=True)
 class _Side:
-    """The distances (n,) of the photos of one kind, ascending, with the number of each one's item and its weight."""
+    """The distances (n,) of the photos of one kind, ascending, with the item number and the weight of each photo."""
 
     distances: Floats
     codes: NDArray[np.int64]

@@ -45,14 +45,14 @@ from .rates import Mated, VersionRates, rated
 from .rule import set_threshold
 
 PROBE_SOURCES = (PROBE, REFERENCE, LABELLED, UNKNOWN)
-SAME = 1e-3  # plain distance at which two photos are the same one, embedded twice
+SAME = 1e-3  # plain distance up to which two vectors are of one photo that was embedded twice
 
 Rule = Literal["set", "keep", "tighten"]
 
 
 @dataclass(frozen=True)
 class Material:
-    """Photos and vectors to make draws with, beside the photos that are searched."""
+    """What draws are made with, beside the photos that are searched."""
 
     probes: Mapping[str, Probes] = field(default_factory=dict)  # photos from elsewhere, by source (`PROBE_SOURCES`)
     fitted: frozenset[str] = frozenset()  # items that the model was fitted on, with others of their groups
@@ -122,7 +122,7 @@ def measure(
         The point that serves now. "set" sets a new one for `target_fpir`. "keep" only measures the rates of `before`
         anew. "tighten" replaces `before` by a stricter one if it breaks its promise. Without `before`, a point is set.
     certify:
-        Certify the target even with few items, or set none (`set_threshold`).
+        Certify the target, or set no point if the items cannot certify it (`set_threshold`).
     cap:
         Upper limit of a new threshold.
     origin:
@@ -162,10 +162,10 @@ def draw(photos: Photos, distance: ItemDistance, material: Material) -> AllDraws
 
 
 def _without_copies(sources: Mapping[str, Draws]) -> dict[str, Draws]:
-    """Return draws by source, without those with photos from elsewhere that are among the photos, too.
+    """Return draws by source, without draws whose photo from elsewhere is in the collection, too.
 
-    Labelled photos may have been added since they were labelled. Where a calibration photo is here under another item,
-    the whole item has another id now.
+    Labelled photos may have been added since they were labelled. If the collection has a calibration photo under
+    another item, the whole item has another id here, and all its draws are left out.
     """
     here = {name: draws.plain <= SAME for name, draws in sources.items()}
     renamed = {item for name in (PROBE, REFERENCE) if name in sources for item in sources[name].items[here[name]]}
@@ -200,7 +200,7 @@ def _set(
 
 
 def _by_serving_model(draws: AllDraws) -> dict[str, Draws]:
-    """Return draws by source without the own ones by fold models, which the others cannot be compared with."""
+    """Return draws by source without own draws by fold models, which cannot be compared with the other draws."""
     own = draws.get(OWN)
     return {**draws.sources, OWN: own.where(~np.isin(own.items, list(draws.fitted)))}
 
@@ -208,8 +208,8 @@ def _by_serving_model(draws: AllDraws) -> dict[str, Draws]:
 def _stricter(draws: AllDraws, before: Point, items: int, origin: Origin) -> Point | None:
     """Return a stricter point for one that breaks its promise, None if it is not needed or there is none.
 
-    A certified point becomes an estimated one, maybe of the same threshold, if the items left cannot certify the
-    target. If the draws support no FPIR as low as the target, the new point has the smallest FPIR that they support.
+    If the remaining items cannot certify the target, a certified point becomes an estimated one, maybe with the same
+    threshold. If the draws support no FPIR as low as the target, the new point has the smallest FPIR that they support.
     """
     rates = VersionRates.of(draws, before)
     if rates is None or not rates.broken(before):

@@ -46,25 +46,25 @@ class Shift:
 
 @dataclass(frozen=True)
 class Perhaps:
-    """Up to which distance the first item is worth a question if it is no match, and how often that is so."""
+    """The distance up to which a first item that is no match is worth a question, and how often it is right."""
 
     within: float
     right: float | None = None  # share of the questions whose item is right, with as many known as unknown items
     searches: int = 0  # mated searches that would be answered with a question
     known: float | None = None  # share of mated searches that are answered with a question
-    unknown: float | None = None  # share of searches for unknown items that are
-    measured_on: str | None = None  # what the mated searches are
+    unknown: float | None = None  # share of searches for unknown items that are answered with a question
+    measured_on: str | None = None  # kind of the mated searches
 
 
 @dataclass(frozen=True)
 class Rates:
     """Error rates at a threshold, None where they were not measured. See `retrieval.metrics.identification`."""
 
-    fpir: float | None = None  # share of the draws
-    fpir_expected: float | None = None  # of new items
+    fpir: float | None = None  # share of the draws that return a match
+    fpir_expected: float | None = None  # FPIR to expect of new items
     fpir_upper: float | None = None  # upper 95 % bound
     tpir: float | None = None
-    tpir_of: str | None = None  # what the queries of the TPIR are
+    tpir_of: str | None = None  # kind of the queries of the TPIR
     closest_is_right: float | None = None  # share of mated queries whose own item comes first, at any distance
     misidentification: float | None = None
     fnir_any_rank: float | None = None
@@ -77,11 +77,11 @@ class Rates:
 
 @dataclass(frozen=True)
 class Basis:
-    """The photos and searches that a point was measured with, None where it does not apply."""
+    """The photos and searches that a point was measured with, None where a value does not apply."""
 
     gallery_items: int | None = None
     gallery_version: int | None = None
-    least_items: int | None = None  # in a gallery in which the threshold of a bundle decides
+    least_items: int | None = None  # minimum of a gallery in which the threshold of a bundle decides
     items_drawn: int | None = None
     cross_fitted: int | None = None  # items that were drawn by fold models
     sources: Mapping[str, int] | None = None  # number of groups by source of draws
@@ -90,15 +90,15 @@ class Basis:
     assumptions: tuple[str, ...] | None = None
     confidence: float | None = None  # of the upper bound
     fpir_on_other_half: tuple[float, ...] | None = None  # quantiles over halves of the items
-    fpir_range: tuple[float, ...] | None = None  # that one threshold for all catalogues realised
+    fpir_range: tuple[float, ...] | None = None  # FPIR that one threshold realised in different catalogues
     clusters: int | None = None  # independent groups of items
     clusters_are: str | None = None
-    items_needed: int | None = None  # that certify the target without a single error
+    items_needed: int | None = None  # number that certifies the target if no item has an error
 
 
 @dataclass(frozen=True)
 class Point:
-    """A threshold, its target FPIR and what was measured of it."""
+    """A threshold, its target FPIR, and what was measured at it."""
 
     threshold: float  # NOTHING if the status is UNCALIBRATED
     status: str  # CERTIFIED, ESTIMATED or UNCALIBRATED
@@ -128,7 +128,7 @@ class Point:
 
     @property
     def served_status(self) -> str:
-        """The status that answers tell: UNANCHORED for a threshold that was not set in the gallery."""
+        """The status in answers: UNANCHORED for a threshold that was not set in the gallery."""
         return UNANCHORED if self.decides and self.origin == BUNDLE else self.status
 
     @property
@@ -161,7 +161,7 @@ class Point:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Create a point from the output of `to_dict`, also of version 0.2.0. Raises InvalidParameter for others."""
+        """Create a point from the output of `to_dict`, also of version 0.2.0. Raises InvalidParameter otherwise."""
         threshold, status, target = values["threshold"], str(values["status"]), values["target_fpir"]
         decides = status in (CERTIFIED, ESTIMATED)
         if not decides and (status != UNCALIBRATED or threshold is not None):

@@ -1,4 +1,4 @@
-"""Rates: what draws show of a threshold, of the answers beyond it, and of the collection that was searched.
+"""Rates: error rates of a threshold by its draws, the distances that are worth a question, and the assumptions.
 
 Shapes: n draws.
 """
@@ -28,12 +28,12 @@ UNKNOWN_SHARES = (0.1, 0.5, 0.9)  # shares of queries for unknown items, to repo
 LABELLED_QUERIES, CATALOGUE_PHOTOS = "labelled queries", "catalogue photos"  # kinds of mated queries
 CALIBRATION_PHOTOS = "calibration photos"  # of a bundle
 ASKED = 2  # times the FPIR to expect: the p-value up to which an item is worth a question
-# least share of right questions, by what they were measured on; photos of one session resemble each other
+# least share of questions about the right item, by kind of the queries; photos of one session resemble each other
 RIGHT = {LABELLED_QUERIES: 0.5, CATALOGUE_PHOTOS: 0.6, CALIBRATION_PHOTOS: 0.6}
 
 
 def rated(point: Point, draws: AllDraws, drawn: DrawnDistances, mated: Mated | None, *, items: int) -> Point:
-    """Return a point with its rates, its basis, and the questions that are worth it.
+    """Return a point with its rates, its basis, and the distance up to which a question is worth it.
 
     Parameters
     ----------
@@ -79,12 +79,12 @@ def _has_groups(sources: Mapping[str, Draws]) -> bool:
 
 @dataclass(frozen=True)
 class Mated:
-    """Draws whose item has another photo in the gallery. They tell how many photos find their item."""
+    """Draws whose item has another photo in the gallery. They measure how many photos find their item."""
 
-    photos: str  # what the queries are
+    photos: str  # kind of the queries
     draws: Draws
     scores: SearchScores
-    right: Floats  # distances (n,) of own and labelled draws that find the right item: few labelled ones may find none
+    right: Floats  # distances (n,) of own and labelled draws that find the right item: labelled draws may be few
 
     @classmethod
     def of(cls, sources: Mapping[str, Draws], *, gallery_items: int, least_items: int = LEAST_ITEMS) -> Mated | None:
@@ -102,7 +102,7 @@ class Mated:
         return cls(kind, draws, scores, right)
 
     def rates(self, drawn_rates: Rates, threshold: float, drawn: DrawnDistances, target_fpir: float) -> Rates:
-        """Return rates with the rates of mated queries, unknown where only fold models searched and found nothing."""
+        """Return rates with those of mated queries. The TPIR is None if only fold models searched and found nothing."""
         unknown = drawn.cross_fitted > 0 and not (self.right <= threshold).any()
         fpir = drawn.expected(threshold)
         rates = identification_rates(self.scores, threshold)
@@ -128,7 +128,7 @@ class Mated:
 
 
 def perhaps_of(drawn: DrawnDistances, mated: Mated | None, threshold: float) -> Perhaps | None:
-    """Return up to which distance the first item is worth a question, None if it is right too rarely.
+    """Return the distance up to which the first item is worth a question, None if it is right too rarely.
 
     The p-value there is at most twice the FPIR to expect, so that unknown items are asked about at most as often as
     they match. The item must be right often enough, with as many searches for known items as for unknown ones.
@@ -157,7 +157,7 @@ def precision(tpir: float, misidentification: float, fpir: float, *, unknown: fl
 def assumptions(sources: Collection[str], *, shift_items: int = 0, cross_fitted: bool = False) -> list[str]:
     """Return what a threshold assumes, in plain sentences.
 
-    `sources` are those of the draws that set it, PROBE alone for the threshold of a bundle. The query shift was
+    `sources` are the sources of the draws that set it, PROBE alone for the threshold of a bundle. The query shift was
     measured on `shift_items` items, 0 if it was not measured. `cross_fitted` draws are by fold models.
     """
     if OWN not in sources:
@@ -180,7 +180,7 @@ def assumptions(sources: Collection[str], *, shift_items: int = 0, cross_fitted:
 
 
 def point_of(drawn: DrawnDistances, target_fpir: float, mated: Mated | None, *, certify: bool) -> Point:
-    """Return the point with the greatest threshold for a target, certified if it can be and `certify` asks for it.
+    """Return the point with the greatest threshold for a target, certified if `certify` is set and it can be.
 
     It does not decide if there are too few draws for the target.
     """
@@ -200,8 +200,8 @@ class VersionRates:
     drawn: DrawnDistances  # of all sources
     mated: Mated | None = None  # searches for items that are there
     twins: frozenset[frozenset[str]] = frozenset()  # pairs of items that look like one item under two ids
-    same_item: float = 0.0  # median plain distance from a photo to the nearest other one of its item, 0 without any
-    kinds: Mapping[str, tuple[VersionRates, Point]] = field(default_factory=dict)  # of other kinds of query
+    same_item: float = 0.0  # median plain distance from a photo to the nearest other photo of its item, or 0
+    kinds: Mapping[str, tuple[VersionRates, Point]] = field(default_factory=dict)  # for other kinds of query
 
     @classmethod
     def of(cls, kept: AllDraws, point: Point) -> VersionRates | None:
@@ -250,7 +250,7 @@ class VersionRates:
         return self.drawn.exceeds(point.threshold, point.target_fpir)
 
     def shared(self, point: Point, queries: int) -> Point:
-        """Return the point of each of several queries that share the target FPIR of a point.
+        """Return the point for each of several queries that share the target FPIR of a point.
 
         The target is divided by their number, and the threshold is the greatest that the same draws allow for it, at
         most that of the point. The new point does not decide if the draws do not support so low a target.

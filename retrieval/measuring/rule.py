@@ -4,12 +4,12 @@ All sources of draws are one sample: own draws, moved by the query shift where l
 photos, and calibration photos (`setting_draws`). The share of draws within a threshold, with items weighted equally,
 estimates its FPIR; items of one group count as one. The estimate assumes that unknown items resemble the drawn items,
 so that their distances are exchangeable. A threshold that accepts a share of a small number of draws accepts a larger
-share of new items on average, so the threshold is the one that accepts items that are left out in at most the target
-share of searches (`DrawnDistances.limit`).
+share of new items on average, so the rule takes the greatest threshold that accepts items that are left out in at most
+the target share of searches (`DrawnDistances.limit`).
 
 Such a threshold is *estimated*: it keeps the target on average. On request the target is *certified*: the upper 95 %
-Clopper-Pearson bound over the effective number of independent items keeps it (`DrawnDistances.design_effect`). A
-certificate costs much of what is found.
+Clopper-Pearson bound over the effective number of independent items keeps it (`DrawnDistances.design_effect`). With a
+certificate, far fewer photos find their item.
 
 Where mated queries are independent of the gallery's photos, as calibration photos are, thresholds below the limit are
 compared as well: among those within one standard error of the greatest mean utility over items, the one with the
@@ -68,8 +68,8 @@ def set_threshold(
     Raises
     ------
     CalibrationError
-        If there are fewer items, they do not support the target, `certify` asks for more than they can, or nothing
-        would be found.
+        If there are fewer items, if they do not support the target or cannot certify it, or if no photo would find its
+        item.
     """
     if not 0 < target_fpir < 1:
         raise InvalidParameter("target_fpir", "lie between 0 and 1", target_fpir)
@@ -99,7 +99,7 @@ def set_threshold(
 
 
 def _chosen(limit: float, drawn: DrawnDistances, mated: Mated | None, origin: Origin) -> float | None:
-    """Return the threshold, at most the limit, or None if nothing is found.
+    """Return the threshold, at most the limit, or None if no photo finds its item.
 
     Where fold models find nothing, the model that serves may: it was fitted on the items that it finds.
     """
@@ -115,8 +115,8 @@ def _limit(drawn: DrawnDistances, target: float, *, certify: bool) -> float:
         return limit
     if certify and drawn.cross_fitted:
         raise CalibrationError(
-            f"{drawn.cross_fitted} items are drawn by models that were fitted without them, which estimates a "
-            "threshold and certifies none",
+            f"{drawn.cross_fitted} items are drawn by models that were fitted without them, which can "
+            "estimate a threshold, but not certify it",
             remedy="Leave --certify out, or use a model that was not fitted on these items",
         )
     if certify:

@@ -18,9 +18,9 @@ from .fpir import LEAST_ITEMS, DrawnDistances
 from .point import CERTIFIED, Point
 from .rates import LABELLED_QUERIES, VersionRates
 
-FEW_TWINS = 5  # pairs of items that are named
+FEW_TWINS = 5  # maximum number of pairs of items in a sentence
 LOW_FPIR = 0.5  # share of the target below which a laxer threshold is worth a try
-FEW_FOUND = 0.5  # share of photos that find their item, below which it is said what to do
+FEW_FOUND = 0.5  # share of photos that find their item, below which the output suggests what to do
 RATES = {
     "fpir": "Searches for unknown items that return a match",
     "unknown": "Labelled photos of unknown items that return a match",
@@ -85,7 +85,7 @@ def describe_rate(rates: VersionRates, point: Point) -> str:
         f"An unknown item now returns a match in {expected:.1%} of searches (at most {upper:.1%} with 95 % confidence)."
     )
     low = (upper if point.status == CERTIFIED else expected) < LOW_FPIR * point.target_fpir
-    return f"{told} `retrieval calibrate` may set a threshold that finds more." if low else told
+    return f"{told} `retrieval calibrate` may set a threshold that finds more items." if low else told
 
 
 def threshold_change(before: Point, now: Point) -> str:
@@ -101,7 +101,7 @@ def describe_twins(pairs: Sequence[Sequence[str]]) -> str:
     counted = "1 pair of items looks" if len(pairs) == 1 else f"{len(pairs)} pairs of items look"
     return (
         f"{counted} like one item under two ids: {named}{more}. A photo of either is answered with both, not with a "
-        "match. If they are one, merge them on the page /manage, or give them one group in the catalogue."
+        "match. If they are one item, merge them on the page /manage, or give them one group in the catalogue."
     )
 
 
@@ -128,7 +128,7 @@ class Change:
         return [*lines, *([f"Answers that change: {', '.join(counts)}."] if counts else [])]
 
     def rates(self) -> dict[str, dict[str, float | None]]:
-        """Return the rates at the threshold that serves, None without one, and at the new one with its upper bound.
+        """Return rates "before" (None without a threshold) and "after" the change, and the "upper" bound after it.
 
         "fpir" is the rate to expect, and "unknown" the share of labelled photos.
         """
@@ -154,7 +154,7 @@ class Change:
         }
 
     def answers(self) -> list[tuple[str, int, list[str]]]:
-        """Return kind and number of searches that are stored, with a line for each whose answer changes."""
+        """Return the kind and the number of stored searches, with a line for each answer that changes."""
         old, new = self.served.threshold, self.after.threshold
         kinds = []
         for source, kind in KINDS.items() if self.served.decides else ():
@@ -205,7 +205,7 @@ def warning_of(
     if rates is None and point.is_anchored and not point.decides:
         return (
             f"The gallery's threshold is not used, because fewer than {LEAST_ITEMS} items can show how often unknown "
-            "ones match (those of one group count as one): searches only rank items. "
+            "items match (items of one group count as one): searches only rank items. "
             f"{labelled} sets a threshold"
         )
     if rates is None and point.is_anchored:
@@ -223,7 +223,7 @@ def warning_of(
 
 
 def describe_briefly(point: Point) -> str:
-    """Return a line on a point."""
+    """Return one line about a point."""
     if not point.decides:
         return f"it has no threshold; a gallery sets one for FPIR {point.target_fpir:g}."
     size, least, upper = point.basis.gallery_items, point.basis.least_items, point.rates.fpir_upper
@@ -242,11 +242,11 @@ def caveats(point: Point) -> list[str]:
         lines.append(
             f"Set on half of the calibration's {point.basis.clusters} independent groups of items, such a threshold "
             f"realised an FPIR between {halves[0]:.3f} and {halves[1]:.3f} on the other half (nine of ten splits): "
-            "items unlike these may differ as much"
+            "the FPIR on items unlike these may differ as much"
         )
     if tpir is not None and tpir < FEW_FOUND:
         lines.append(
             f"Only {tpir:.0%} of the photos whose item is in the gallery find it at this threshold: more training "
-            "items, sharper photos or a larger backbone are what raises it"
+            "items, sharper photos or a larger backbone raise this share"
         )
     return lines

@@ -11,14 +11,15 @@ from index.search.left_out import CLOSE
 
 from .draws import Draws
 
-FOUND, BEFORE = 0.75, 0.3  # shares of the draws of two items
+FOUND, BEFORE = 0.75, 0.3  # minimum shares of the draws of a pair
 
 
 def suspected_twins(own: Draws) -> list[tuple[str, str]]:
     """Return pairs of items that look like one item under two ids, in alphabetical order.
 
-    Each is the item that the draws of the other find most often. Of the draws of both, three quarters find the other
-    item, and three of ten find it even before their own item. Items with one photo need photos that are nearly copies.
+    The draws of each item find the other item of the pair most often. Of the draws of both items, at least three in
+    four find the other item, and three in ten find it even before their own. If an item has one photo only, three in
+    ten must be near copies instead.
     """
     before = np.where(np.isfinite(own.own), np.isfinite(own.wrong), accepts(own.plain, CLOSE))
     counts, hits = Counter(own.items.tolist()), defaultdict[str, dict[str, list[bool]]](dict)

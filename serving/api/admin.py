@@ -25,26 +25,26 @@ from serving.service import Service
 from .openapi import answers, errors
 
 MOST_PAIRS = 100
-KEPT_S = 600.0  # from the begin of a comparison
+KEPT_S = 600.0  # from the start of a comparison
 MOST_ANSWERS = 200
 
 
 class Comparison:
-    """The comparison of all photos of the gallery: one at a time, on a thread of its own, for all who ask meanwhile."""
+    """Comparison of all photos of the gallery, on a thread of its own. All requests in the meantime share it."""
 
     def __init__(self) -> None:
-        self._running: Future[list[dict[str, str]]] | None = None  # or has ended, and nobody has fetched it
+        self._running: Future[list[dict[str, str]]] | None = None  # or has ended, but no request has fetched its pairs
         self._begun = 0.0
 
     async def pairs(self, retriever: Retriever, seconds: float) -> list[dict[str, str]]:
         """Return the pairs of items that look alike; raise Busy if there are none within some seconds.
 
-        Then the comparison goes on, and who asks within KEPT_S gets its pairs.
+        In that case the comparison goes on, and a request within KEPT_S gets its pairs.
         """
         running, now = self._running, time.monotonic()
         if running is None or (running.done() and now - self._begun > KEPT_S):
             running, self._begun = Future(), now
-            running.set_running_or_notify_cancel()  # who leaves does not end it
+            running.set_running_or_notify_cancel()  # a client that disconnects does not end it
             Thread(target=_compare, args=(retriever, running), name="comparison", daemon=True).start()
         self._running = running
         try:
@@ -78,8 +78,8 @@ def admin_routes(service: Service) -> APIRouter:
     async def look_alikes() -> list[dict[str, str]]:
         """List pairs of items that are hard to tell apart, copies first.
 
-        This searches with every photo. If it takes longer than a search may, the status is 503; the comparison goes on,
-        and a later request gets it.
+        This searches with every photo. If it takes longer than a search may, the status is 503. The comparison goes on,
+        and a later request gets the pairs.
         """
         return await comparison.pairs(service.retriever, service.settings.deadline_s)
 
@@ -87,7 +87,7 @@ def admin_routes(service: Service) -> APIRouter:
     def asked() -> list[dict[str, str]]:
         """List recent answers that were not sure or were judged, newest first.
 
-        Listed are answers to whole photos that are kept (`serve --feedback-photos`) and are not in the gallery yet,
+        The list has answers to whole photos that are kept (`serve --feedback-photos`) and are not yet in the gallery
         under the photo id answer-REQUEST_ID.
         """
         if service.judged is None:
@@ -111,7 +111,8 @@ def admin_routes(service: Service) -> APIRouter:
     def calibrate() -> dict[str, Any]:
         """Make the draws of the gallery anew and set its threshold, as `retrieval calibrate` does.
 
-        Photos can be stored meanwhile. If another threshold is set meanwhile, that one stays, and the status is 409.
+        Photos can be stored during the measurement. If another threshold is set during it, that threshold stays, and
+        the status is 409.
         """
         retriever = service.retriever
         measurement = measure_gallery(retriever.bundle, retriever.gallery, rule="set")  # while others go on writing

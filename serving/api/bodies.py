@@ -22,7 +22,7 @@ from retrieval.search.boxes import MOST_BBOXES, SHAPE
 from retrieval.search.looks import MOST_IMAGES, MOST_MATCHES, MOST_WHERE
 
 MOST_ROWS = 100_000  # of a table
-MOST_ERRORS = 1000  # in a body whose first error is told
+MOST_ERRORS = 1000  # in a body whose first error is reported
 MOST_COMMAS = 100_000  # of a body: every value costs memory, an image has no commas, and metadata is at most 64 KiB
 TABLE_COMMAS = 5 * MOST_ROWS  # of a table
 PLACES = ("query", "path", "body")  # location prefixes of pydantic errors, left out of messages
@@ -72,7 +72,7 @@ class BoxesQuery(Options):
     find: Find = "windows"
     bbox: Annotated[
         list[BoxText] | None,
-        Field(max_length=MOST_BBOXES, description="Boxes to search one by one, instead.", examples=["0,0,200,150"]),
+        Field(max_length=MOST_BBOXES, description="Boxes to search, instead of windows.", examples=["0,0,200,150"]),
     ] = None
 
 
@@ -84,7 +84,7 @@ class SearchRequest(Explained):
 
 
 class Labelled(BaseModel):
-    """What is told about a photo of the gallery."""
+    """The item and the metadata of a photo of the gallery."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -225,7 +225,7 @@ def _identity(retriever: Retriever) -> dict[str, Any]:
 
 
 def _live(retriever: Retriever, drifts: Sequence[Drift]) -> dict[str, Any]:
-    """Return what the report tells of live photos."""
+    """Return the values of the report about live photos."""
     differs = drift_warning(drifts) != ""
     return {
         "told": "Recent photos differ from those that the rates were measured with"

@@ -148,7 +148,7 @@ def test_the_page_keeps_judged_photos_unless_told_not_to(
     assert done.exit_code == 0, done.output
     judged = ["--feedback-photos", str(output / "judged")]
     assert ran[-1] == ["serve", str(output), "--port", "0", *(judged if kept else [])]
-    assert ("Photos that are judged on the page are kept" in done.output) == kept
+    assert ("Photos judged on the page are kept" in done.output) == kept
 
 
 def test_photos_of_another_catalogue_are_refused(output: Path, tmp_path: Path) -> None:
