@@ -141,7 +141,7 @@ class Database:
         self._connection.close()
 
     def copy(self, path: Path) -> None:
-        """Write this version to a new file, that of the transaction if there is one; others may write meanwhile."""
+        """Write this version (in a transaction, its version) to a new file, while other processes may write."""
         with self._explained(path), closing(sqlite3.connect(path)) as connection:
             self._connection.backup(connection)
 

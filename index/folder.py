@@ -25,7 +25,7 @@ INDEX_ENDINGS = (FAISS, SEQS, ASIDE)  # of the files of indexes
 
 
 class GalleryFolder:
-    """An opened gallery on this machine. Whoever changes attributes holds the `guard`."""
+    """An opened gallery on this machine. Code that changes attributes must hold the `guard`."""
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
         self.path = path

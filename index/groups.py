@@ -13,7 +13,7 @@ GROUP = "group"  # metadata key of the group of an item
 
 
 def group_of(item_id: str, metadata: Mapping[str, Any]) -> str:
-    """Return the group of an item, "" without one.
+    """Return the group of an item, "" if it has none.
 
     A folder above the folders of items is a category: its items are rivals.
     """
@@ -23,7 +23,7 @@ def group_of(item_id: str, metadata: Mapping[str, Any]) -> str:
 
 
 def group_key(item_id: str, group: str) -> str:
-    """Return what identifies the group of an item, or the item without one: no group has the key of an item."""
+    """Return the key of the group of an item, or the item id if it has none. No group has the key of an item."""
     return f"group {hashlib.sha256(group.encode(errors='surrogatepass')).hexdigest()[:16]}" if group else item_id
 
 
@@ -33,10 +33,10 @@ def group_number(key: str) -> int:
 
 
 def number_of(item_id: str, metadata: Mapping[str, Any]) -> int:
-    """Return the number of the group of an item, or of the item without one, given the metadata of its first photo."""
+    """Return the number of an item's group, or of the item if it has none, given the metadata of its first photo."""
     return group_number(group_key(item_id, group_of(item_id, metadata)))
 
 
 def groups_by_item(values: Iterable[tuple[str, str, Any]]) -> dict[str, str]:
-    """Return the group of each item, "" without one, given photo_id, item_id and group of all photos in order."""
+    """Return the group of each item, "" if it has none, given photo_id, item_id and group of all photos in order."""
     return {item: group_of(item, {GROUP: value}) for _, item, value in reversed(list(values))}

@@ -23,7 +23,7 @@ def is_address(place: str | Path) -> bool:
 
 
 def is_writable(place: str | Path) -> bool:
-    """Return whether this process may change the gallery at a path; the one at an address, as far as is known."""
+    """Return whether this process may change a gallery at a path; True for an address, whose server decides."""
     return is_address(place) or os.access(place, os.W_OK)
 
 

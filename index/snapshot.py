@@ -39,7 +39,7 @@ MOST_FETCHED = 4096  # upper bound of the first fetch: an item may have very man
 SCANNED = 20_000  # a filter that passes up to this many photos is searched exhaustively
 BLOCK = 4096  # photos per read
 MEANS = 20_000  # items whose mean photos are kept in memory
-FEW = 64  # up to so many candidates of a query are all compared: bounds of their distances would take longer
+FEW = 64  # maximum number of candidates of a query that are all compared: bounding their distances would take longer
 TAIL = 8192  # photos scanned without a base
 GROWTH = 4  # a tail larger than a quarter of the base goes into a base in memory
 CACHED_KEYS = 2  # keys whose values are kept in memory at a time: the current one and its successor
@@ -72,7 +72,7 @@ Facts = tuple[Floats, int]  # mean photo (d,) of an item and the number of its g
 
 
 class Caches:
-    """What a gallery computes from its segments, for all versions."""
+    """Values that a gallery computes from its segments, kept for all versions."""
 
     def __init__(self, path: Path, features_key: str, database: Database) -> None:
         self.path, self.features_key, self.database = path, features_key, database
@@ -211,9 +211,9 @@ class Snapshot:
     def _compared(
         self, vectors: NDArray[np.float32], exact: Floats, fetch: int, k: int, only: Filter | None
     ) -> tuple[Rows, Floats, NDArray[np.bool_]]:
-        """Return the nearest photos (n, k) among the candidates, nearest first, their distances, and whether all count.
+        """Return the nearest photos (n, k) among the candidates, nearest first, their distances, and if they are all.
 
-        Photos as far as another one that is no candidate do not count.
+        A photo is left out if a photo that is no candidate may be as near.
         """
         found = self._candidates(vectors, fetch, only)
         bounds = [sqrt(min(max(2 - 2 * near, 0.0), 4.0)) if near > -np.inf else np.inf for near in found.others]
@@ -284,7 +284,7 @@ class Snapshot:
         return self.photos, int(self.seqs[self.live].sum()), int(self.seqs[-1]) + 1 if len(self.seqs) else 0
 
     def changes_since(self, mark: Sequence[int]) -> int:
-        """Return how many photos were added or removed since another version of the gallery had a mark."""
+        """Return how many photos were added or removed since the version of the gallery that had the given mark."""
         photos, state, until = mark
         if (photos, state) == self.mark[:2]:
             return 0
@@ -308,7 +308,7 @@ class Snapshot:
         return np.where(positions == NONE, NONE, self.items[positions]) if len(self.items) else positions
 
     def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
-        """Return the numbers of those items that the gallery had when they were first asked for."""
+        """Return the number of each item, by id, that the gallery had when the item was first asked for."""
         missing = [item for item in item_ids if item not in self._numbers]
         if missing:
             known = dict(self.caches.database.each(ITEM_NUMBERS, missing))
@@ -317,7 +317,7 @@ class Snapshot:
         return {item: number for item, number in numbers if number is not None}
 
     def positions(self, photo_ids: Sequence[str]) -> Rows:
-        """Return the positions of photos, NONE for those that the newest version does not have."""
+        """Return the positions of photos, NONE for photos that the newest version lacks."""
         known = self.caches.database.seqs_of(photo_ids)
         seqs = np.array([known.get(photo_id, NONE) for photo_id in photo_ids], dtype=np.int64)
         places = np.searchsorted(self.seqs, seqs)

@@ -246,7 +246,7 @@ class RetrievalClient:
     def look_alikes(self) -> list[LookAlikes]:
         """Return pairs of items that are hard to tell apart, copies first.
 
-        While a server compares many photos, the status is 503. Ask again: it goes on.
+        While a server compares many photos, the status is 503. The comparison goes on, so ask again later.
         """
         return self._call(list[LookAlikes], "GET", "/v1/admin/look-alikes")
 

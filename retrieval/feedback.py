@@ -80,7 +80,7 @@ def append_feedback(path: Path, feedback: Feedback) -> None:
 
     A line before it that was cut off is ended first.
 
-    Raises OSError if the line does not fit on the disk; a part of it that was written is taken out again.
+    Raises OSError if the line does not fit on the disk; a part that was written is removed again.
     """
     line = FEEDBACK.dump_json(feedback) + b"\n"
     file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
@@ -168,7 +168,7 @@ def _photo(path: Path, item_id: str, verdicts: Sequence[Feedback]) -> Photo:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a regular file; of a line beyond `MAX_LINE` bytes, its beginning, which is the last."""
+    """Yield the lines of a regular file. It ends with the start of a line of more than `MAX_LINE` bytes, if any."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # opening a pipe would block
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -28,7 +28,7 @@ from .search.boxes import WINDOWS, check_boxes, windows
 from .search.looks import MOST_IMAGES, Look, Options, check_images, distinct, embed_several
 from .search.result import SearchResult
 
-TRIES = 5  # searches until the rates of the version that was searched are read, while others change the gallery
+TRIES = 5  # attempts at a search and the rates of one version, while other processes change the gallery
 
 
 class Retriever:
@@ -107,8 +107,8 @@ class Retriever:
             Add what the distances of the nearest items are made of.
         review:
             Largest p-value of the items beyond the threshold that are returned for review, 0 to 1. By default, items
-            up to the distance at which a question is worth it are (`Perhaps`). There are none if the threshold was not
-            set in this gallery. The list may be incomplete, unlike the matches.
+            up to the distance at which a question is worth it are returned (`Perhaps`). The list is empty if the
+            threshold was not set in this gallery. The list may be incomplete, unlike the matches.
         left_out:
             Ids of photos to search without, such as the photo of the gallery that is searched for; not with `where`.
 
@@ -152,7 +152,7 @@ class Retriever:
 
         A gallery with enough items that have as many photos decides by draws of its own for such queries; else the
         answer is "ranked". Photos that are nearer to each other than most photos of one item count as one. Local
-        features are compared only where a single photo is left. The arguments and errors are those of `search`.
+        features are compared only if a single photo is left. The arguments and errors are those of `search`.
         """
         self._check_open()
         options = Options(top_k, where)
@@ -221,7 +221,7 @@ class Retriever:
     def _answers(
         self, looks: Sequence[Look], options: Options, started: float, *, queries: int = 1, kind: str = ""
     ) -> list[SearchResult]:
-        """Return the answer to each look. Each is one of `queries` that share the target FPIR, or is of a kind."""
+        """Return the answer to each look, which is one of `queries` that share the target FPIR, or is of a `kind`."""
         if not looks:
             return []
         decoded = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Photos of one version of a gallery on Milvus, as searches and draws ask for them."""
+"""Photos of one version of a gallery on Milvus, for searches and draws."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Hit = tuple[dict[str, Any], float]  # fields of a photo, and its distance
 
 
 class MilvusPhotos:
-    """Photos of one version, numbered in the order in which they are first seen: all of them for draws, else hits."""
+    """Photos of one version, numbered in the order in which they are first read: all photos for draws, else hits."""
 
     def __init__(self, collections: Collections, dim: int, mark: tuple[int, int]) -> None:
         self._store, self._dim, self.mark = collections, dim, mark  # number of photos, and the state
@@ -50,7 +50,7 @@ class MilvusPhotos:
         return len(self.numbers)
 
     def changes_since(self, mark: Sequence[int]) -> int:
-        """Return how many photos more or fewer there are, at least 1 if any changed."""
+        """Return the difference in the number of photos, or 1 if it is 0 but photos changed."""
         return 0 if tuple(mark[:2]) == self.mark else max(1, abs(self.size - mark[0]))
 
     def number(self, rows: Sequence[tuple[str, str]]) -> list[int]:

@@ -47,7 +47,7 @@ class VersionNeighbours(NamedTuple):
 
 
 class Version(NamedTuple):
-    """One version of a gallery, as a search asks it."""
+    """One version of a gallery, for one search."""
 
     number: int
     point: bytes | None  # what the version keeps as its operating point
@@ -64,12 +64,12 @@ class StoredPhoto:
     item_id: str
     metadata: dict[str, Any]
     vector: NDArray[np.float32]  # (d,)
-    features: bytes | None = None  # if they were asked for and the gallery keeps them
+    features: bytes | None = None  # local features, if they were asked for and the gallery keeps them
     thumbnail: bytes | None = None  # JPEG, if it was asked for
 
 
 class Searched(ABC):
-    """What is searched for the items nearest to vectors: a local gallery, or one on a cluster."""
+    """Base of the galleries that can be searched: local galleries, and galleries on a cluster."""
 
     dim: int  # of the vectors
 

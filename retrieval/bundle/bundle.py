@@ -225,7 +225,7 @@ def write_bundle(
     Parameters
     ----------
     item_distance:
-        Constants of the item distance. The default ones compare details if `files` has a verifier.
+        Constants of the item distance. The default constants compare details if `files` has a verifier.
     precision, provider:
         Precision and execution provider that the threshold was measured with.
     """

@@ -2,7 +2,7 @@
 
 Items that a model was fitted on do not show how close unknown items come (`retrieval.measuring.rule`), so a bundle
 lists them. fitted.npz holds the first 8 bytes of the SHA-256 of each item id and of each photo's content hash. Among
-the item ids are the keys of the items' groups, because other items of these are variants of fitted ones.
+the item ids are the keys of the items' groups, because other items of these groups are variants of fitted items.
 
 A model that was fitted on a whole catalogue comes with fold models (`train --all-items`), each fitted without the items
 of one fold. For these items the fold model stands for one that has not seen them. With fold models, `items` has the
@@ -45,7 +45,7 @@ class Fitted:
         return cls(_hashes(item_ids), _hashes(contents), np.zeros(0, np.uint8))
 
     def with_folds(self, parts: Sequence[Fitted]) -> Fitted:
-        """Return the same with the folds of all items and photos, if there are any.
+        """Return these items and photos with their folds, if there are any.
 
         `parts` are what the model of each fold was fitted on: all but the items and photos of this fold.
         """
@@ -81,7 +81,7 @@ class Fitted:
         return self._folds.get(_hash(item_or_content))
 
     def seen_by_all(self, content: str) -> bool:
-        """Return whether every fold model was fitted on a photo. Bundles of version 0.2.0 do not tell: False."""
+        """Return whether every fold model was fitted on a photo. Bundles of version 0.2.0 do not record it: False."""
         return self._tells_photos and _hash(content) in self._photos and _hash(content) not in self._folds
 
     def pack(self) -> bytes:

@@ -56,7 +56,7 @@ def make_splits(photos: Sequence[Photo], *, fitted: Collection[str] = ()) -> Spl
     The groups of items have a fixed order, by a hash of their names; an item without a group is one of its own. Test
     items come first, then calibration items, then validation items, until each part has its share; the rest is fitted.
     So a catalogue always has the same splits, whatever the order of its photos. If items are added or removed, only
-    groups next to the end of a part move, to the part beside it; a calibration or test item of before is practically
+    groups next to the end of a part move, to the part beside it; an earlier calibration or test item is practically
     never fitted. Items in `fitted`, on which an earlier model was fitted, are never held out, nor are their groups.
 
     Raises DataError for partitions that are unknown, divide an item or a group, or hold out an item in `fitted`, and
@@ -103,7 +103,7 @@ def _too_few(train: set[str], group_of: Mapping[str, str], *, given: bool) -> Da
 
 
 def _partitions(photos: Sequence[Photo], fitted: Collection[str]) -> dict[str, str]:
-    """Return the partition of each item for which one is named, for it or for its group."""
+    """Return the partition of each item that has one of its own, or whose group has one."""
     of_item: dict[str, set[str]] = defaultdict(set)
     of_group: dict[str, set[str]] = defaultdict(set)
     for photo in photos:

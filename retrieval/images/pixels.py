@@ -24,7 +24,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # MA
 
 
 def decoded(work: Callable[[], Image.Image]) -> Image.Image:
-    """Run a decoder, with its errors as refusals."""
+    """Run a decoder, and raise its errors as refusals."""
     try:
         return work()
     except ImageRefused:
@@ -40,7 +40,7 @@ def decoded(work: Callable[[], Image.Image]) -> Image.Image:
 
 
 def foreign() -> ImageUnreadable:
-    """Return the refusal of a file that is no image of a known format."""
+    """Return the refusal of a file that is not an image of a known format."""
     return ImageUnreadable(f"this is not a {names(FORMATS)} image", remedy="Convert it to JPEG or PNG")
 
 

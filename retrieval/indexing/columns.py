@@ -83,7 +83,7 @@ def conversions(gallery: AnyGallery, columns: Mapping[str, str]) -> list[tuple[s
 
 
 def _converted(value: Any, kind: str) -> Any:
-    """Return a stored value as the kind of its column, or raise ValueError; numbers and booleans become text alone."""
+    """Return a stored value as the kind of its column, or raise ValueError; numbers and booleans only become text."""
     if not isinstance(value, str):
         return str(value) if kind == TEXT and value is not None else value
     return PARSERS[kind](value)

@@ -1,6 +1,6 @@
-"""Vectors of gallery photos that draws are made with: of windows of photos, and of photos by fold models.
+"""Vectors that draws are made with: of windows of gallery photos, and of gallery photos by fold models.
 
-They are kept in the gallery, so that draws can be made anew without the photos.
+The vectors are kept in the gallery, so that draws can be made anew without the photos.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from retrieval.measuring.drawing import WindowVectors
 from retrieval.measuring.folds import FoldVectors
 from retrieval.search.boxes import MOST_WINDOWS, cropped, windows
 
-WINDOW_PHOTOS = 300  # whose windows are embedded, with every item once before any item twice
+WINDOW_PHOTOS = 300  # number of photos whose windows are embedded, with every item once before any item twice
 FOLD_PHOTOS = 20_000  # embedded by fold models; of a larger gallery, whole items up to this number
 BATCH = 16
 
 
 def keep_windows(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *, progress: bool = True) -> None:
-    """Embed the windows of a sample of a gallery's photos, where it has none of these yet, and keep them.
+    """Embed the windows of a sample of a gallery's photos, unless it has their vectors, and keep the vectors.
 
     Raises InvalidParameter for a gallery on Milvus.
     """
@@ -63,7 +63,7 @@ def keep_windows(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *
 
 
 def keep_fold_vectors(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *, progress: bool = True) -> None:
-    """Embed the photos of a gallery that have no fold vectors yet, and keep these. A gallery on Milvus keeps none."""
+    """Embed the photos of a gallery that lack fold vectors, and keep the vectors. A gallery on Milvus keeps none."""
     if not bundle.folds_key or bundle.fitted is None or not isinstance(gallery, Gallery):
         return
     now, before = gallery.snapshot(), _known_folds(bundle, gallery)

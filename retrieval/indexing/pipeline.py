@@ -91,15 +91,12 @@ def index_catalogue(
 
     New and changed photos are embedded; a changed item or metadata is only written. Photos of the gallery that are not
     among `photos` are reported, or removed (`sync`); none is removed if the gallery has or gets none of `photos`. A
-    file of the same size and time counts as unchanged.
-
-    Columns for filters are declared automatically (`columns_of`). The index is rebuilt if that is due, or for a new
-    `kind` or `max_memory`. The `engine` is "local" (this machine's cores) or "ray" (a Ray cluster). A new gallery is
-    removed again if every photo was refused.
-
-    A gallery without an operating point for this bundle gets one; another is measured and left as it is. Raises
-    BundleMismatch if another model made the gallery or features, GalleryLocked if another process writes, and
-    PruneRefused, before it writes, if too many photos would be removed.
+    file of the same size and time counts as unchanged. Columns for filters are declared automatically (`columns_of`).
+    The index is rebuilt if that is due, or for a new `kind` or `max_memory`. The `engine` is "local" (this machine's
+    cores) or "ray" (a Ray cluster). A gallery without an operating point for this bundle gets one; an existing one is
+    measured and stays. A new gallery is removed again if every photo was refused. Raises BundleMismatch if another
+    model made the gallery or features, GalleryLocked if another process writes, and PruneRefused, before it writes, if
+    too many photos would be removed.
     """
     _check(engine, batch_size)
     sync = sync or SyncSettings()
@@ -134,7 +131,7 @@ def index_catalogue(
         return report
     with open_gallery(gallery_place) as gallery:
         _keep_vectors(bundle, gallery, photos, windows=sync.windows, progress=progress)
-    with open_gallery(gallery_place) as gallery:  # afresh, so that others may write while it is measured
+    with open_gallery(gallery_place) as gallery:  # opened again, so that others may write during the measurement
         _measure(bundle, gallery, report)
     return report
 

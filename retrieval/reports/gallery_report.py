@@ -78,7 +78,7 @@ class GalleryReport:
 
 
 def render_gallery_report(report: GalleryReport, *, live: Mapping[str, Any] | None = None) -> str:
-    """Render a report as one HTML page. `live` is what a server knows of recent photos (`templates/gallery.html`)."""
+    """Render a report as one HTML page. `live` is about a server's recent photos (`templates/gallery.html`)."""
     point, evidence = report.point, report.point.evidence
     drawn = None
     if report.rates is not None and report.draws is not None and report.snapshot is not None:
@@ -143,7 +143,7 @@ def _most(numbers: NDArray[np.int64]) -> list[tuple[int, float]]:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """What draws show of the point of a report."""
+    """The parts of a report that come from its draws."""
 
     report: GalleryReport
     rates: VersionRates

@@ -1,4 +1,4 @@
-"""Turn the neighbours of a query into an answer: where a match is decided, its reason and its evidence."""
+"""Answers from the neighbours of a query: the decision on a match, its reason and its evidence."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ class Ranking:
         return any(self.near[:1])
 
     def divided(self, review: float | None) -> tuple[tuple[Match, ...], tuple[Match, ...]]:
-        """Return the matches, which are within the threshold, and the others whose p-value is at most `review`.
+        """Return the matches, which are within the threshold, and the items for review: p-values of at most `review`.
 
-        Without `review`, the others are those up to the distance at which a question is worth it. Of two items that
-        look like one under two ids none is a match, but both are for review.
+        Without `review`, items for review lie up to the distance at which a question is worth it. Of two items that
+        look like one under two ids, neither is a match, but both are for review.
         """
         pairs = list(zip(self.matches, self.within, strict=True))
         near = self.near

@@ -1,4 +1,4 @@
-"""Boxes in a photo: left, upper, right, lower in pixels of the upright photo; those of a caller, and windows.
+"""Boxes in a photo: left, upper, right, lower in pixels of the upright photo; given boxes, and windows.
 
 A box that is given is a query of its own. Windows decide in a gallery that was indexed with them; in other galleries
 they only rank.

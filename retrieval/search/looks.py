@@ -29,7 +29,7 @@ MOST_IMAGES, MOST_WHERE = 64, 2000  # photos per batch, characters in a filter
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a search (`Retriever.search`). Raises InvalidParameter for invalid ones."""
+    """Options of a search (`Retriever.search`). Raises InvalidParameter for invalid options."""
 
     top_k: int = 10
     where: str | None = None
@@ -122,7 +122,7 @@ def embed_several(embedder: PhotoEmbedder, images: Sequence[Source]) -> Embeddin
 
 
 def distinct(vectors: NDArray[np.float32], least: float) -> NDArray[np.float32]:
-    """Return the vectors (m, d) of photos that are no repetitions: nearer to an earlier one than `least`."""
+    """Return the vectors (m, d) of photos without repetitions: photos nearer than `least` to an earlier photo."""
     kept: list[NDArray[np.float32]] = []
     for vector in vectors:
         if not kept or plain_distance(vector[None], np.stack(kept)).min() >= least:

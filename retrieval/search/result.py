@@ -49,7 +49,7 @@ class Match:
 
     item_id: str
     photo_id: str
-    distance: Annotated[float, Field(description="The item distance: smaller is closer; at most the threshold: match.")]
+    distance: Annotated[float, Field(description="The item distance; a match is at most the threshold away.")]
     metadata: dict[str, Any] = field(default_factory=dict)
     p_value: Annotated[
         float | None,
@@ -104,7 +104,7 @@ class SearchResult:
         Field(description="Why there is no match; empty for a match. twins: two items look like one under two ids."),
     ]
     threshold: Annotated[
-        float | None, Field(description="The gallery's, or the bundle's; null if neither has one for this query.")
+        float | None, Field(description="The gallery's, or else the bundle's; null if there is none for this query.")
     ]
     nearest_distance: Annotated[float | None, Field(description="Null if no photo was compared.")]
     nearest: Annotated[Match | None, Field(description="The closest item, match or not.")]
@@ -137,7 +137,7 @@ class SearchResult:
         Field(description="queue, decode, embed, search."),
     ] = field(default_factory=dict, compare=False)
     explanation: Explanation | None = field(default=None, compare=False)
-    request_id: Annotated[str, Field(description="Of an answer by HTTP, for feedback.")] = field(
+    request_id: Annotated[str, Field(description="Id of an answer over HTTP, for feedback.")] = field(
         default="", compare=False
     )
     embedding_norm: Annotated[SkipJsonSchema[SkipValidation[float | None]], Field(exclude=True)] = field(
@@ -163,7 +163,7 @@ class SearchResult:
         return self.threshold - self.nearest_distance
 
     def found(self) -> tuple[Match, ...]:
-        """Return the matches, or the nearest items where nothing decides."""
+        """Return the matches, or the nearest items if there is no threshold."""
         return self.matches or self.ranked
 
     def to_dict(self) -> dict[str, Any]:

@@ -48,7 +48,7 @@ DISTANCES = tuple(i / 20 for i in range(1, 41))  # up to 2
 
 
 class Serving(Protocol):
-    """What gauges are read from."""
+    """The service that gauges read."""
 
     retriever: Retriever
     pool: SearchPool

@@ -19,7 +19,7 @@ DAMAGED = f"The gallery's files are damaged; `{command('gallery', 'verify', 'GAL
 
 
 class Serving(Protocol):
-    """What is checked of a service."""
+    """The part of a service that is checked."""
 
     ready: bool
     retriever: Retriever
@@ -28,7 +28,7 @@ class Serving(Protocol):
 
 
 class Readiness:
-    """Readiness check of the search threads and, on a thread of its own, the gallery; its time is bounded."""
+    """Readiness check of the search threads and, on a thread of its own, the gallery, in bounded time."""
 
     def __init__(self, service: Serving) -> None:
         self._service = service

@@ -1,4 +1,4 @@
-"""Photos of a run that continues earlier ones: those of all catalogues, each photo once; and their contents."""
+"""Photos of a run that continues earlier runs: the photos of all catalogues, each once, and their contents."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates of one threshold over the queries, of which each unknown item and each known item has one."""
+    """Rates of one threshold over the queries. Each unknown item and each known item has one query."""
 
     threshold: float
     fpir: float

@@ -33,7 +33,7 @@ KindRates = dict[str, tuple[int, float, float | None]]
 def best_f1_threshold(vectors: np.ndarray, items: np.ndarray) -> float:
     """Return the plain distance with the best F1 over all pairs of photos, as people choose a threshold by hand.
 
-    `vectors` (m, d) are of length one, `items` (m,) are those that the photos show.
+    `vectors` (m, d) are of length one, `items` (m,) are the items that the photos show.
     """
     first, second = np.triu_indices(len(items), 1)
     distances = distances_between(vectors, first, second)

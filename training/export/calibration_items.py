@@ -41,7 +41,7 @@ from .verification import detect_features
 
 FAR_RANGES = (FAR_RANGE, (1e-4, 1e-3), (1e-3, 1e-2), (1e-2, 5e-2), (1e-1, 3e-1))  # of pairs, in the report
 PICTURES = 4  # photos per item in the report
-LEAST_SERVED = 50  # items of a gallery in which the threshold of a bundle decides
+LEAST_SERVED = 50  # minimum number of items of a gallery in which the threshold of a bundle decides
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ class CalibrationItems:
     def point(self, target_fpir: float, *, certify: bool) -> Point:
         """Return the operating point that follows from the searches among these items.
 
-        It has no threshold if there are too few items for the target: galleries set one. Raises CalibrationError for
-        too few items with `certify`, and if nothing is found.
+        With too few items for the target, the point has no threshold: galleries set one. Raises CalibrationError for
+        too few items with `certify`, and if no photo finds its item.
         """
         if not np.isfinite(self.searches.impostor).any():
             raise CalibrationError(ONE_GROUP, remedy=MORE_GROUPS)
@@ -126,7 +126,7 @@ class CalibrationItems:
         )
 
     def _draws(self) -> Draws:
-        """Return the searches for the query photos, each without itself and without its item."""
+        """Return the searches for the query photos, each without the photo itself and without its item."""
         groups, ids = item_groups(self.photos), [photo.photo_id for photo in self.photos]
 
         def probes(rows: np.ndarray) -> Probes:

@@ -75,7 +75,7 @@ class ExportCommand(GroupedCommand):
 @click.option(
     "--certify",
     is_flag=True,
-    help="Certify the target FPIR with 95 % confidence, or fail. A certified threshold finds much less.",
+    help="Certify the target FPIR with 95 % confidence, or fail. A certified threshold finds far fewer items.",
 )
 @click.option(
     "--precision",

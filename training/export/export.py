@@ -50,7 +50,7 @@ def export(
     target_fpir:
         Promise of the threshold.
     certify:
-        Certify the target FPIR, or raise. A certified threshold finds less than an estimated one.
+        Certify the target FPIR, or raise. A certified threshold finds fewer items than an estimated one.
     variant:
         Precision and execution provider.
     item_distance:
@@ -94,7 +94,7 @@ def _check(run: Run, path: Path, *, target_fpir: float, certify: bool, even_if_w
             remedy=f"Export that model (`{run.export_command}`), train in another way, or pass --even-if-worse",
         )
     if run.folds and certify:
-        remedy = "Leave it out: fold models estimate a threshold and certify none"
+        remedy = "Leave it out: fold models can estimate a threshold, but not certify it"
         raise InvalidParameter("--certify", "be left out for a run on all items", certify, remedy=remedy)
     if run.folds:
         return

@@ -1,4 +1,4 @@
-"""Begin a run: check the settings and the photos, divide the items, write the run directory."""
+"""The start of a run: checks of settings and photos, the division of items, and the run directory."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def begin_run(
 def to_hold_out(
     photos: Sequence[Photo], fit: Sequence[str], protocol: EvaluationProtocol, *, seen: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return the content hashes of photos to hold out by id, without those that have a copy in their item."""
+    """Return the content hashes of photos to hold out by id, without photos that have a copy in their item."""
     chosen = photos_to_hold_out(photos, fit, protocol, seen=seen)
     new, items = set(chosen), set(fit)
     shown = {photo.item_id for photo in photos if photo.photo_id in new}

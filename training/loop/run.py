@@ -10,7 +10,7 @@ run/
   warm_start.json   if the run continues another one: its path, and the catalogues of both
   fitted.npz        hashes of the items and photos that the run, and those that it continues, were fitted on
   tensorboard/      the same for TensorBoard
-  folds/            of a run on all items: runs that leave out a fold of the items each (training.loop.train)
+  folds/            of a run on all items: runs that each leave out a fold of the items (training.loop.train)
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ def fitted_on(items: Collection[str], photos: Iterable[Photo]) -> Fitted:
 
 
 def started_from(run: Run) -> str:
-    """Return the name of the model that training started from: an earlier run, a pretrained one or random weights."""
+    """Return the name of the model that training started from: an earlier run, a pretrained model or random weights."""
     backbone = run.settings.backbone
     return str(run.warm_start.get("run", "random weights" if backbone == SMALL else backbone))
 

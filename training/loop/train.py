@@ -1,10 +1,10 @@
-"""Train a run, or one on every item of a catalogue with its fold runs, which leave out a fold of the items each.
+"""Training of a run, or of a run on all items with its fold runs, each of which leaves out a fold of the items.
 
 Items that a model was fitted on do not show how far unknown items come. A run on all items therefore has fold runs,
 RUN/folds/0 … 4, each trained without the items of one fold, with the same settings. Their models make the draws of
 these items in a gallery (cross-fitting, `retrieval.measuring.folds`). The first fold run also judges: it is
-compared with the model that training started from, for new photos of items that it was fitted on and of those that it
-was not.
+compared with the model that training started from, for new photos of items that it was fitted on and of items
+that it was not fitted on.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def train_on_all_items(
     start: Run | None = None,
     on_epoch: EpochCallback | None = None,
 ) -> Run:
-    """Train or resume a run on every item of a catalogue, and its fold runs. An interrupted one continues where it was.
+    """Train or resume a run on every item of a catalogue, and its fold runs. An interrupted run goes on where it was.
 
     Raises what `train` does, DataError for too few items or groups to fill the folds, and RunError for a run to start
     from, since its weights know the items that a fold leaves out.
@@ -195,7 +195,7 @@ def train_on_all_items(
 
 
 def _check_catalogue(whole: Run, items: Sequence[str], folds: Sequence[Fold]) -> None:
-    """Raise RunError if a begun run has other items than the catalogue, or a begun fold run those of another fold."""
+    """Raise RunError if a begun run has other items than the catalogue, or a begun fold run is of another fold."""
     begun = [(Run(whole.path / FOLDS / str(number)), fit) for number, (fit, _) in enumerate(folds)]
     changed = [fold for fold, fit in begun if (fold.path / "settings.json").exists() and fold.splits.fit != fit]
     if changed or whole.splits.fit != items:
@@ -233,7 +233,7 @@ def _train_fold(whole: Run, photos: Sequence[Photo], number: int, fold: Fold) ->
 
 
 def _share_features(whole: Run, photos: Sequence[Photo], path: Path, splits: Splits) -> None:
-    """Write the features of a fold's photos, taken from those of all photos."""
+    """Write the features of a fold's photos, taken from the features of all photos."""
     protocol, views = whole.protocol, load_file(whole.path / FEATURES)["fit"]
     every = photos_in_protocol(photos, whole.splits.fit, protocol)
     rows = {photo.photo_id: row for row, photo in enumerate(every)}

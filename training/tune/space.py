@@ -84,7 +84,7 @@ def check_space(settings: Settings, space: Space) -> None:
 
 
 def _draw(trial: BaseTrial, name: str, space: Space, default: object) -> Any:
-    """Return the value of a trial for a name: one of a list, or of a range, of integers if the default is one."""
+    """Return the value of a trial for a name, from a list or a range; it is an integer if the default is one."""
     values = space[name]
     if isinstance(values, list):
         return trial.suggest_categorical(name, values)
@@ -94,6 +94,6 @@ def _draw(trial: BaseTrial, name: str, space: Space, default: object) -> Any:
 
 
 def _arguments(part: str, loss: str) -> dict[str, Any]:
-    """Return the arguments of a loss with their defaults, none for ""; a regularizer has its weight besides."""
+    """Return the arguments of a loss with their defaults, none for ""; a regularizer also has a weight."""
     own = loss_arguments(loss) if loss else {}
     return own | {"weight": 1.0} if loss and part == "regularizer" else own

@@ -51,7 +51,7 @@ OBJECTIVES: Mapping[str, tuple[str, Literal["minimize", "maximize"]]] = {  # nam
     "opis": ("unfitted OPIS", "minimize"),
 }
 PREFIX = "validation "  # of these metrics in a run
-HEAD = {  # settings on which the features of a frozen backbone do not depend; nor do they on arguments of losses
+HEAD = {  # settings on which the features of a frozen backbone do not depend, as on arguments of losses
     *("dim", "loss", "regularizer", "epochs", "items_per_batch", "photos_per_item", "sampler", "weight_decay"),
     *("learning_rate", "head_learning_rate", "proxy_learning_rate"),
 }
@@ -117,10 +117,10 @@ def make_plan(settings: Settings, space: Space | None = None, *, objective: str 
 def run_study(path: Path, plan: Plan | None = None, *, trials: int | None = None) -> Outcome:
     """Start a study by its plan, or continue the one at `path`, until `trials` trials have ended.
 
-    The first trial has the plan's own settings. Without a number of trials, the earlier one counts, or else 50. Other
+    The first trial has the plan's own settings. Without `trials`, the earlier number counts, or else 50. Other
     processes may continue the study at the same time.
 
-    Raises RunError if `path` contains a study and a plan is given, or none to continue.
+    Raises RunError if a plan is given and `path` contains a study, or if no plan is given and it contains none.
     """
     if trials is not None and trials < 1:
         raise InvalidParameter("trials", "be at least 1", trials)
@@ -210,7 +210,7 @@ class Outcome:
         return draw_settings(optuna.trial.FixedTrial(self.complete[0].params), self.plan.settings, self.plan.space)
 
     def summary(self) -> str:
-        """Return what came of the trials, and the best one, in words."""
+        """Return the outcome of the trials, and the best trial, in words."""
         done = self.complete
         early = len(self.trials) - len(done)
         text = f"{counted(len(self.trials), 'trial')}: {len(done)} complete, {early} stopped early."
@@ -249,7 +249,7 @@ def _show(study: optuna.Study, trial: FrozenTrial, *, metric: str) -> None:  # n
 
 
 def _open(path: Path, plan: Plan | None) -> optuna.Study:
-    """Return the study at `path`, which is new if there is a plan."""
+    """Return the study at `path`, a new one if there is a plan."""
     exists = (path / "study.db").exists()
     if plan is not None and exists:
         raise RunError(f"{path} already contains a study", remedy="Continue it with --resume, or choose another place")

@@ -28,7 +28,7 @@ CATALOGUE, QUERIES = "catalogue.csv", "queries.csv"  # in the directory
 KINDS = KNOWN, UNKNOWN, VARIANT, PLACE = "known", "unknown", "variant", "place"  # of queries
 QUALITY = 88
 THREES = 0.15  # share of the designs that come as three of a kind
-TRAINED, CALIBRATED = 0.4, 0.3  # shares of the items for training and for calibration; the others are for tests
+TRAINED, CALIBRATED = 0.4, 0.3  # shares of the items for training and for calibration; the rest is for tests
 UNKNOWNS, PLACES = 1.0, 0.05  # numbers of unknown items and of empty places, relative to the items
 
 Row = dict[str, str]
@@ -105,10 +105,10 @@ def make_catalogue(
 
 
 def _draw_subjects(items: int, generator: np.random.Generator) -> list[Subject]:
-    """Draw the items of a catalogue, those that it lacks, and empty places.
+    """Draw the items of a catalogue, unknown items, and empty places.
 
-    Unknown items are drawn like those of the catalogue: once the items of its own kind are left out, a catalogue item
-    that the model was not fitted on is exchangeable with them.
+    Unknown items are drawn like catalogue items: once the items of its own kind are left out, a catalogue item that the
+    model was not fitted on is exchangeable with an unknown item.
     """
     kinds = _draw_kinds(generator)
     known: list[Subject] = []
@@ -144,7 +144,7 @@ def _photograph(
 ) -> tuple[list[Row], Row]:
     """Write the photos of a subject; return their rows of the catalogue, and the row of its query.
 
-    `seed` and `number` decide the photos; `place` is that of the query.
+    `seed` and `number` decide the photos; `place` is the place of the query.
     """
     generator, query = np.random.default_rng((seed, number)), f"queries/{place + 1:04d}.jpg"
     thing = None if subject.design is None else draw_thing(subject.family, subject.design)

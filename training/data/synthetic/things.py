@@ -19,7 +19,7 @@ Colour = tuple[int, int, int]
 
 SPRITE = 176  # pixels
 FINE = 2 * SPRITE  # drawn at twice the size, then reduced
-APART = 150  # least sum of differences of red, green and blue between colours of a design
+APART = 150  # minimum sum of differences of red, green and blue between colours of a design
 BRANDS = (
     "Nova", "Lumo", "Tavi", "Orka", "Bruno", "Mira", "Zest", "Alba", "Fjord", "Kiko", "Pax", "Vela", "Juno",
     "Rondo", "Silo", "Tango", "Umbra", "Wilma", "Yuzu", "Echo", "Dune", "Helio", "Iris", "Opal",
