@@ -1,4 +1,4 @@
-"""The faults of `make mutants` fit the code, and the tool tells those that a test finds from the others."""
+"""The faults of `make mutants` fit the code, and the tool distinguishes faults that a test finds from other faults."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def drawn(gallery: ArrayPhotos, probes: Mapping[str, Probes]) -> AllDraws:
 
 
 def drawn_point(gallery: ArrayPhotos, draws: AllDraws, *, certify: bool = False) -> Point | None:
-    """Return the operating point that a gallery gets from its draws, if any; a certified one first with `certify`."""
+    """Return the operating point that draws set, None if they set none; with `certify`, a certified one if possible."""
     for certified in (True, False) if certify else (False,):
         try:
             shift = query_shift(draws.sources)

@@ -24,7 +24,7 @@ HEAD = """# The papers' tables and figures
   `train --loss contextual` and `contextual_sum`, and the sampler `groups:COLUMN`.
 - *A Non-isotropic Probabilistic Take on Proxy-based Metric Learning* gives EL-nivMF, in which each item has a direction
   and a spread of its own: `train --loss proxy_anchor --regularizer vmf_nca`. It also gives the `norm` of a photo,
-  which is in the answers of models trained with it, and which the server watches for drift.
+  which is in the answers of models trained with this loss, and which the server watches for drift.
 
 ## How to run them
 

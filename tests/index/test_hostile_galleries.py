@@ -71,7 +71,7 @@ def test_odd_metadata_are_refused_or_come_back_as_they_were(tmp_path: Path, name
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 250, 900, 100_000])
 def test_metadata_nested_too_deeply_is_refused_by_add(tmp_path: Path, depth: int) -> None:
-    """Deeper metadata was stored, and no answer over HTTP could hold it."""
+    """No answer over HTTP could hold deeper metadata."""
     nested: list[object] = []
     for _ in range(depth - 2):
         nested = [nested]

@@ -1,4 +1,4 @@
-"""What no command and no answer tells: kept draws, tightening, and files of a bundle that trainings write.
+"""Values that no command and no answer shows: kept draws, tightening, and files of a bundle that trainings write.
 
 This module alone knows the inside of `index` and `retrieval`. It is carried along when the inside changes; the records
 stay. Shapes: n draws, k rivals, m photos, d = embedding size.

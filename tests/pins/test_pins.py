@@ -24,7 +24,7 @@ def test_a_gallery_is_as_it_was(gallery: str, tmp_path: Path, test_data: Path) -
     assert not told, "\n".join([gallery, *told])
 
 
-def test_a_difference_in_the_last_digit_is_told() -> None:
+def test_a_difference_in_the_last_digit_is_reported() -> None:
     recorded = {"first": {"evidence": {"fpir": 0.1}, "found": [1, math.inf]}, "gone": 1}
     now = {"first": {"evidence": {"fpir": 0.1, "new": 2}, "found": [1.0, math.inf]}, "more": 2}
     assert list(differences(recorded, now)) == [

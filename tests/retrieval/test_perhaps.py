@@ -86,7 +86,7 @@ def test_perhaps_is_asked_up_to_a_p_value_of_twice_the_expected_fpir_of_the_poin
         assert 0 < point.perhaps.unknown <= matched + 2 / 200  # asked about at most about as often as they match
 
 
-def test_the_point_tells_both_rates_and_what_they_were_measured_on_also_as_json() -> None:
+def test_the_point_has_both_rates_and_what_they_were_measured_on_also_as_json() -> None:
     point = set_threshold(own_first(200, 100, band=np.linspace(0.5, 0.7, 100)), 0.1, items=200)
     told, draws = point.perhaps, own_first(200, 100, band=np.linspace(0.5, 0.7, 100)).get(OWN)
     assert told is not None

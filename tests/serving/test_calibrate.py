@@ -1,4 +1,4 @@
-"""`POST /v1/admin/calibrate` beside writes: photos are stored meanwhile, and another threshold that is set stays."""
+"""`POST /v1/admin/calibrate` beside writes: photos are stored, and a threshold that is set meanwhile stays."""
 
 from __future__ import annotations
 

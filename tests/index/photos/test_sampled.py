@@ -20,7 +20,7 @@ def keys(*values: int) -> np.ndarray:
 
 
 def test_the_hash_of_an_id_is_the_same_on_every_machine() -> None:
-    """Galleries keep vectors of photos that were chosen by it."""
+    """Galleries keep vectors of photos that were chosen by this hash."""
     expected = [int.from_bytes(blake2b(text, digest_size=8).digest(), "little") for text in (b"a", "ä".encode(), b"")]
     assert hashed(["a", "ä", ""]).tolist() == expected
     assert len(hashed(["\ud800", "b"])) == 2  # a name of a file that is no text
@@ -50,7 +50,7 @@ def test_every_item_comes_once_before_any_comes_twice(seed: int) -> None:
 
 
 def test_a_sample_depends_on_the_photos_only(tmp_path: Path) -> None:
-    """Not on their order, on the segments, or on photos that are gone."""
+    """The order of the photos, segments and removed photos make no difference."""
     with filled(tmp_path / "g") as gallery, Gallery.create(tmp_path / "h", dim=DIM, embedding_id="e") as other:
         gallery.remove(photo_ids=["p3"])
         stored = [photo for photo in gallery.photos() if photo[0] != "p5"]

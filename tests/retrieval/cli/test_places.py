@@ -57,7 +57,7 @@ def refusal(words: str) -> str:
         ("gallery import g b", "b is a bundle, not a gallery. Name a gallery"),
     ],
 )
-def test_what_lies_at_a_place_is_told_with_what_is_expected(here: Path, typed: str, told: str) -> None:
+def test_the_error_names_what_lies_at_a_place_and_what_is_expected(here: Path, typed: str, told: str) -> None:
     before = sorted(here.rglob("*"))
     assert refusal(typed) == told
     assert sorted(here.rglob("*")) == before

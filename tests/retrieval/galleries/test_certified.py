@@ -82,7 +82,7 @@ def calibrate(bundle: Bundle, place: Path, *options: str) -> Result:
     return CliRunner().invoke(group, ["calibrate", str(bundle.path), str(place), *options])
 
 
-def test_the_command_tells_the_cost_of_a_certificate_before_it_writes(
+def test_the_command_prints_the_cost_of_a_certificate_before_it_writes(
     shops: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle, place = shop(shops, tmp_path, 100)

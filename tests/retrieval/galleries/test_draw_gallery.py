@@ -46,7 +46,7 @@ def drawn(gallery: Gallery, fitted: Collection[str] = (), contents: Collection[s
 
 
 def test_items_of_the_group_of_a_fitted_one_are_not_drawn_but_found(tmp_path: Path) -> None:
-    """A new colour of a product that the model was fitted on is as far from other products as that one."""
+    """A new colour of a product that the model was fitted on is as far from other products as the old colour."""
     groups = {"a": "mug", "c": "mug", "d": "cup", "e": "cup"}
     items = ["c", "a", "b", "e", "d", "c", "b", "a", "f"]
     with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e") as gallery:

@@ -456,7 +456,7 @@ def test_index_after_another_export_of_the_same_model_keeps_a_threshold_that_kee
     assert f"Threshold before: 9.0000, now: {before.threshold:.4f}." in run.output
 
 
-def test_rates_told_after_a_rollback_to_another_bundle_are_of_the_gallery_as_it_is(tmp_path: Path, fill: Fill) -> None:
+def test_rates_after_a_rollback_to_another_bundle_are_of_the_current_gallery(tmp_path: Path, fill: Fill) -> None:
     first, laxer = bundle_of(tmp_path), bundle_of(tmp_path, name="laxer", point=replace(TARGET, target_fpir=0.5))
     before = fill(first, tmp_path, range(25)).point
     fill(laxer, tmp_path, range(25, 60))
@@ -469,7 +469,7 @@ def test_rates_told_after_a_rollback_to_another_bundle_are_of_the_gallery_as_it_
     assert (report.point.basis.gallery_items, report.point.rates.fpir_expected) == (60, expected)
 
 
-def test_index_that_keeps_a_threshold_tells_its_rate_in_the_gallery_as_it_is_now(tmp_path: Path, fill: Fill) -> None:
+def test_index_that_keeps_a_threshold_prints_its_rate_in_the_current_gallery(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     run = partial(CliRunner().invoke, group, catch_exceptions=False)
     set_then = fill(bundle, tmp_path, range(30)).point
@@ -648,7 +648,7 @@ def test_a_removal_without_the_bundle_leaves_the_rates_unknown(tmp_path: Path, f
         assert retriever.gallery_point.rates() is not None
 
 
-def test_draws_of_another_bundle_tell_nothing(tmp_path: Path, fill: Fill) -> None:
+def test_draws_of_another_bundle_are_ignored(tmp_path: Path, fill: Fill) -> None:
     bundle, other = bundle_of(tmp_path), bundle_of(tmp_path, "item-01", name="other")
     fill(bundle, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
@@ -693,7 +693,7 @@ def test_labelled_queries_of_fitted_items_set_no_threshold(tmp_path: Path, fill:
         assert "0 items" in anchored.measured.why
 
 
-def test_gallery_info_tells_what_the_threshold_does_now(tmp_path: Path, fill: Fill) -> None:
+def test_gallery_info_shows_what_the_threshold_does_now(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     words = ["gallery", "info", str(tmp_path / "g")]
     fill(bundle, tmp_path, range(15))
@@ -741,9 +741,7 @@ def test_added_photos_that_keep_the_promise_leave_the_threshold(tmp_path: Path, 
         assert measure_gallery(bundle, gallery, rule="tighten").is_new
 
 
-def test_a_broken_promise_is_told_by_index_and_tightened_by_measuring_and_never_loosened(
-    tmp_path: Path, fill: Fill
-) -> None:
+def test_index_reports_a_broken_promise_and_measuring_tightens_but_never_loosens(tmp_path: Path, fill: Fill) -> None:
     bundle = bundle_of(tmp_path)
     first = fill(bundle, tmp_path, range(24), photos=range(1)).point  # the greatest threshold serves
     report = fill(bundle, tmp_path, range(24, 90), photos=range(1))

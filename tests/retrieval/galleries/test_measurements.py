@@ -1,4 +1,4 @@
-"""Measurements: what is said of them, and how they are written."""
+"""Measurements of a gallery: their summaries, and how they are written."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_a_gallery_of_another_model_is_neither_indexed_nor_planned_nor_searched(
 
 
 def test_rows_that_name_pipes_devices_and_sockets_are_refused_at_once(tmp_path: Path) -> None:
-    """A pipe hung, and /dev/zero was read on. Nothing is waited for: the pipe has no writer."""
+    """A read of the pipe would wait, because it has no writer; a read of /dev/zero would never end."""
     photos = tmp_path / "photos"
     photos.mkdir()
     (photos / "good.png").write_bytes(encode(draw(3, 0), "PNG"))

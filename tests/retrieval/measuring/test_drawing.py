@@ -85,7 +85,7 @@ def test_a_draw_is_the_nearest_photo_of_another_item(tmp_path: Path) -> None:
 
 
 def test_a_draw_knows_its_distance_without_the_first_item_and_without_each_of_its_rivals(tmp_path: Path) -> None:
-    """Each is that of a gallery from which the item was removed, with the other items of its group."""
+    """Each distance is that in a gallery from which the item and the other items of its group were removed."""
     item_distance, groups = ItemDistance.default(), {4: "mugs", 7: "mugs", 2: "cups", 9: "cups", 1: "cups"}
     items = np.random.default_rng(5).permutation(np.arange(36) % 12)
     abouts = [{GROUP: groups[item]} if item in groups else {} for item in items.tolist()]

@@ -203,7 +203,7 @@ def test_a_share_gives_the_greatest_threshold_within_it(share: float) -> None:
 def test_an_estimated_limit_of_items_with_one_photo_lies_between_the_draws_that_expect_the_target(
     items: int, hits: int
 ) -> None:
-    """With one draw per item, the k-th smallest of N distances is undercut by a new item with k / (N + 1)."""
+    """With one draw per item, a new item undercuts the k-th smallest of N distances with probability k / (N + 1)."""
     ordered = np.sort(np.random.default_rng(items).random(items))
     drawn = drawn_from(draws(ordered, np.arange(items)))
     limit = drawn.limit(0.05, certified=False)
@@ -306,7 +306,7 @@ def test_calibration_items_that_a_gallery_has_count_whether_their_own_photos_are
 
 
 def test_the_spread_over_halves_by_hand() -> None:
-    """One item of four is near in all of its draws. Seen, it forbids every answer; unseen, it is half of the others."""
+    """One item of four is near in all its draws: thresholds of its half reject it, and of the other half accept it."""
     near = np.r_[np.full(10, 0.1), np.tile(np.linspace(1.0, 1.5, 10), 3)]
     items = np.repeat(np.arange(4), 10)
     assert DrawnDistances.of_items(near, items).on_other_half(0.05) == (0.0, 0.5)

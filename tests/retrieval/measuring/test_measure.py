@@ -28,7 +28,7 @@ def tightened(before: Point, drawn: Draws) -> Point | None:
 
 
 def test_a_point_that_misses_its_target_is_replaced_by_one_of_its_status_that_keeps_it() -> None:
-    """With 100 items, a target of 10 % is certified where it was before, and else it is not."""
+    """With 100 items, a target of 10 % is certified if it was certified before, and not otherwise."""
     generator = np.random.default_rng(3)
     source = draws(generator.permutation(np.linspace(0.3, 0.9, 100)), np.arange(100), own=np.full(100, 0.1))
     rates = VersionRates(drawn_from(source))
@@ -55,7 +55,7 @@ def test_a_point_that_misses_its_target_is_replaced_by_one_of_its_status_that_ke
     assert tightened(lowest, source) is None  # there is no stricter one
 
 
-def test_a_point_stays_if_no_stricter_one_finds_anything_or_too_few_items_tell_its_rate() -> None:
+def test_a_point_stays_if_no_stricter_one_finds_anything_or_too_few_items_show_its_rate() -> None:
     lost = draws(np.linspace(0.1, 0.5, 40), np.arange(40), own=np.full(40, 1.0))
     few = draws(np.linspace(0.1, 0.5, 5), np.arange(5))  # too few items for rates
     for source in (lost, few):

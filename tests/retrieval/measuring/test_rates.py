@@ -1,4 +1,4 @@
-"""Rates of draws: what a version shows of a point, of other kinds of query, and what is said of it."""
+"""Rates of draws, for a point and for other kinds of query, and the sentences about them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_threshold_that_finds_nothing_any_more_has_a_tpir_of_zero_which_is_not
 
 
 @pytest.mark.parametrize(("items", "photos"), [(19, "catalogue photos"), (20, "labelled queries")])
-def test_labelled_queries_of_20_items_or_more_tell_the_tpir(items: int, photos: str) -> None:
+def test_labelled_queries_of_20_items_or_more_measure_the_tpir(items: int, photos: str) -> None:
     own = draws(np.linspace(0.5, 1, 40), np.arange(40), own=np.full(40, 0.1))
     labelled = draws(np.linspace(0.5, 1, items), np.arange(items), own=np.full(items, 0.1))
     assert set_point({OWN: own, LABELLED: labelled}, 0.1, items=40).rates.tpir_of == photos

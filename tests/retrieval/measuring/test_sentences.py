@@ -8,7 +8,7 @@ from retrieval.measuring.sentences import caveats, describe_briefly
 from .test_rule import calibrate, searches
 
 
-def test_a_point_is_told_in_a_line() -> None:
+def test_a_point_is_described_in_one_line() -> None:
     point = calibrate(searches(25))
     assert describe_briefly(point) == (
         f"a match is a distance of at most {point.threshold:.4f}; FPIR 0.05 is estimated for 25 items, at most "
@@ -24,14 +24,14 @@ def test_half_of_the_answers_is_not_few() -> None:
         assert len(caveats(Point(0.5, "certified", 0.1, rates=Rates(tpir=tpir)))) == count
 
 
-def test_the_scatter_between_items_is_told() -> None:
+def test_the_scatter_between_items_is_described() -> None:
     alike, unlike = (calibrate(searches(200, hard=hard)) for hard in (0.0, 0.2))
     (low, high), (lowest, highest) = (point.basis.fpir_on_other_half or () for point in (alike, unlike))
     assert lowest < low < 0.05 < high < highest
     assert f"between {lowest:.3f} and {highest:.3f}" in caveats(unlike)[0]
 
 
-def test_few_answers_are_told() -> None:
+def test_few_answers_are_described() -> None:
     found, lost = calibrate(searches(100)), calibrate(searches(100, farther=0.4))
     assert len(caveats(found)) == 1
     assert f"Only {lost.rates.tpir:.0%}" in caveats(lost)[1]

@@ -115,7 +115,7 @@ def test_one_item_that_a_fold_model_drew_is_an_assumption() -> None:
     assert CROSS_FITTED not in none.basis.assumptions
 
 
-def test_fold_models_that_find_some_items_tell_the_tpir() -> None:
+def test_fold_models_that_find_some_items_measure_the_tpir() -> None:
     others = np.linspace(0.5, 1, 40)
     own = draws(others, np.arange(40), own=np.where(np.arange(40) < 10, 0.1, others - 0.01))  # the last are too far
     point = set_point({OWN: own}, 0.1, items=40, fitted=["i0"])
@@ -159,7 +159,7 @@ def test_calibration_items_that_a_gallery_lacks_count_up_to_the_number_of_its_fi
 
 
 def test_a_target_below_the_smallest_p_value_is_refused_however_few_photos_of_an_item_come_close() -> None:
-    """The share that would be accepted hangs on the photos of one item, and is small only where a threshold is set."""
+    """The share that would be accepted depends on the photos of one item, and is small only if a threshold is set."""
     generator = np.random.default_rng(0)
     items = generator.permutation(np.repeat(np.arange(25), 4))
     distances = generator.uniform(0.8, 1, 100)
@@ -249,7 +249,7 @@ def test_a_threshold_stays_if_the_few_labelled_photos_find_nothing_but_own_draws
     assert (point.rates.tpir_of, point.rates.tpir) == ("labelled queries", 0)
 
 
-def test_labelled_queries_for_fitted_items_tell_the_tpir_and_set_no_threshold() -> None:
+def test_labelled_queries_for_fitted_items_measure_the_tpir_and_set_no_threshold() -> None:
     labelled = draws(np.linspace(0.5, 1, 40), np.arange(40), own=np.full(40, 0.1))
     own = draws(np.linspace(0.7, 1, 30), 100 + np.arange(30), own=np.full(30, 0.2))
     sources = {OWN: own, LABELLED: labelled}

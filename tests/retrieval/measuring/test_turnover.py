@@ -73,7 +73,7 @@ def near_limit(items: int, share: float) -> tuple[np.ndarray, Point]:
 
 
 @pytest.mark.parametrize(("items", "share"), [(60, 0.08), (400, 0.065)])
-def test_a_point_that_is_merely_above_its_target_is_told_and_stays(items: int, share: float) -> None:
+def test_a_point_that_is_merely_above_its_target_is_reported_and_stays(items: int, share: float) -> None:
     distances, before = near_limit(items, share)
     measured = measured_anew(distances, before)
     assert measured.point is not None
@@ -91,7 +91,7 @@ def test_a_point_that_is_merely_above_its_target_is_told_and_stays(items: int, s
 
 @pytest.mark.parametrize("items", [60, 400])
 def test_an_estimated_point_is_broken_beyond_its_one_sided_error(items: int) -> None:
-    """Of independent items, the error is that of a share of so many."""
+    """If items are independent, the error is the error of a share of that many items."""
     distances, point = near_limit(items, 0.05)
     drawn = drawn_from(draws(distances, np.arange(items)))
     limit = TARGET + 1.645 * (TARGET * (1 - TARGET) / items) ** 0.5

@@ -69,7 +69,7 @@ def test_items_with_one_photo_are_suspected_only_if_it_is_a_copy(tmp_path: Path)
 def test_two_items_are_suspected_by_three_quarters_and_three_tenths_of_their_draws(
     count: int, found: int, before: int, suspected: bool
 ) -> None:
-    """Of the draws of `b` and as many of `a`, some find the other item, and some of these before their own one."""
+    """Of the draws of `b` and as many of `a`, some find the other item, and some of these find it before their own."""
     order = np.random.default_rng(found).permutation(count)
     items = np.array(["b", "a"] * (count // 2))
     other = np.where(np.arange(count) < found, np.array(["a", "b"] * (count // 2)), [f"x{i}" for i in range(count)])

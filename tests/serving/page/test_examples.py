@@ -21,6 +21,6 @@ def test_photos_that_are_evenly_spaced_lie_in_the_middles_of_equal_parts(tmp_pat
     assert _evenly_spaced(now, count).tolist() == [int(live[int((part + 0.5) * 37 / parts)]) for part in range(parts)]
 
 
-def test_no_photos_of_an_empty_gallery_are__evenly_spaced(tmp_path: Path) -> None:
+def test_an_empty_gallery_has_no_evenly_spaced_photos(tmp_path: Path) -> None:
     with Gallery.create(tmp_path / "g", dim=2, embedding_id="e") as gallery:
         assert _evenly_spaced(gallery.snapshot(), 3).tolist() == []

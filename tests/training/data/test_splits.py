@@ -43,7 +43,7 @@ def test_parts_have_their_shares_and_do_not_depend_on_the_order_of_photos() -> N
 
 
 def test_items_that_come_or_go_move_only_groups_at_the_ends_of_parts() -> None:
-    """Each to the part beside it: never a calibration or test item to the fitted ones."""
+    """Each group moves to the part beside its own: calibration and test items are never fitted."""
     order = ("test", "calibration", "validation", "fit")
     old = [photo(f"i{n}", group=f"g{n // 2}") for n in range(400)]
     before = part_of(make_splits(old))

@@ -31,7 +31,7 @@ def bundle(run: Run, onnx_written_once: None, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="module")
 def deciding(calibrated: Run, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """Return the bundle of that run."""
+    """Return the bundle of a run with enough calibration items for a threshold."""
     return export(calibrated, tmp_path_factory.mktemp("bundles") / "deciding", target_fpir=0.2)
 
 
