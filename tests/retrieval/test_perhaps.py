@@ -20,7 +20,6 @@ from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.cli.main import group
 from retrieval.cli.search import lines
-from retrieval.galleries.measured import remeasure
 from retrieval.measuring.draws import LABELLED, OWN, PROBE, AllDraws, Draws
 from retrieval.measuring.fpir import DrawnDistances
 from retrieval.measuring.point import ESTIMATED, GALLERY, Perhaps, Point
@@ -32,6 +31,7 @@ from retrieval.search.answers import Ranking
 from retrieval.search.result import Match, SearchResult
 from retrieval.search.true_rates import Known, TrueRates
 from serving.app import create_app
+from tests.retrieval.galleries.writing import remeasure
 
 from ..world import draw, encode, make_bundle
 
