@@ -196,7 +196,7 @@ def _check(vectors: NDArray[np.float32], each: Mapping[str, Collection[Any]]) ->
     """Raise InvalidParameter unless vectors are of length one, with one value of each kind for every vector."""
     if vectors.ndim != 2 or vectors.dtype != np.float32:
         raise InvalidParameter("vectors", "be float32 (n, d)", f"{vectors.dtype} {vectors.shape}")
-    is_unit = np.abs(np.linalg.norm(vectors, axis=1) - 1) <= LENGTH  # False for NaN
+    is_unit = np.abs(np.sqrt(np.vecdot(vectors, vectors)) - 1) <= LENGTH  # False for NaN
     if not is_unit.all():
         remedy = "Divide each vector by its length"
         raise InvalidParameter("vectors", "be of length one", f"row {np.argmin(is_unit)}", remedy=remedy)

@@ -20,13 +20,14 @@ from index.photos import NONE
 from .details import Verifier
 from .distance import Floats, Rows, exact_unit
 from .exact import pair_squares
-from .item_distance import CANDIDATES, RIVALS, mean_photo
+from .item_distance import CANDIDATES, RIVALS, ItemDistance, mean_photo
 from .item_search import ItemSearch
 from .shortlist import Listed, Shortlist
 from .tables import Candidates, KnownItems, Table, measured
 
 TOGETHER = 256  # queries that are searched at a time
 PHOTOS = 4096  # photos of own items that are read at a time
+_OwnItems = tuple[Rows, Rows, Floats, Floats]
 CLOSE = 0.2  # largest plain distance at which two photos may be copies of each other
 
 
@@ -81,38 +82,51 @@ class _Others:
 
 def search_without(search: ItemSearch, queries: Queries) -> LeftOut:
     """Search with each query without its item, and without its own photos only."""
+    return searches_without(search, queries, [search.distance])[0]
+
+
+def searches_without(search: ItemSearch, queries: Queries, distances: Sequence[ItemDistance]) -> list[LeftOut]:
+    """Search as `search_without` does, by each of several item distances. The photos are read once."""
     blocks = (np.arange(start, min(start + TOGETHER, len(queries.vectors))) for start in _starts(len(queries.vectors)))
-    parts = [_searched(search, queries.where(rows)) for rows in blocks]
-    return LeftOut(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(LeftOut)))
+    parts = [_searched(search, queries.where(rows), distances) for rows in blocks]
+    return [
+        LeftOut(*(np.concatenate([getattr(part, each.name) for part in of_one]) for each in fields(LeftOut)))
+        for of_one in zip(*parts, strict=True)
+    ]
 
 
 def _starts(count: int) -> range:
     return range(0, max(1, count), TOGETHER)
 
 
-def _searched(search: ItemSearch, queries: Queries) -> LeftOut:
-    """Return what the searches of up to TOGETHER queries find."""
+def _searched(search: ItemSearch, queries: Queries, distances: Sequence[ItemDistance]) -> list[LeftOut]:
+    """Return what the searches of up to TOGETHER queries find, by each item distance."""
     exact = exact_unit(queries.vectors) if len(queries.vectors) else queries.vectors.astype(np.float64)
     others = _others(search, queries)
     if search.verifier is not None:
         others = _with_details(search, search.verifier, exact, queries, others)
     known = KnownItems.of(search.photos, others.candidates.items, queries.numbers)
-    table = measured(exact, others.candidates, search.distance, known)
-    first, row = table.own.argmin(axis=1), np.arange(len(exact))
-    rivals, without = _with_rivals(search, table)
-    own, own_nearest, own_plain, wrong = _with_own(search, exact, queries, others, table)
-    return LeftOut(
-        distances=table.distances[row, first],
-        nearest=table.positions[row, first],
-        plain=table.nearest.min(axis=1),
-        rivals=rivals,
-        without=without,
-        duplicates=others.duplicates,
-        own=own,
-        own_nearest=own_nearest,
-        own_plain=own_plain,
-        wrong=wrong,
-    )
+    own_items, results = _own_items(search, exact, queries), []
+    for distance in distances:
+        by_distance = replace(search, distance=distance)
+        table = measured(exact, others.candidates, distance, known)
+        first, row = table.own.argmin(axis=1), np.arange(len(exact))
+        rivals, without = _with_rivals(by_distance, table)
+        own, own_nearest, own_plain, wrong = _with_own(by_distance, exact, queries, others, table, own_items)
+        left_out = LeftOut(
+            distances=table.distances[row, first],
+            nearest=table.positions[row, first],
+            plain=table.nearest.min(axis=1),
+            rivals=rivals,
+            without=without,
+            duplicates=others.duplicates,
+            own=own,
+            own_nearest=own_nearest,
+            own_plain=own_plain,
+            wrong=wrong,
+        )
+        results.append(left_out)
+    return results
 
 
 def _others(search: ItemSearch, queries: Queries) -> _Others:
@@ -181,12 +195,12 @@ def _with_rivals(search: ItemSearch, table: Table) -> tuple[Rows, Floats]:
 
 
 def _with_own(
-    search: ItemSearch, exact: Floats, queries: Queries, others: _Others, table: Table
+    search: ItemSearch, exact: Floats, queries: Queries, others: _Others, table: Table, own_items: _OwnItems
 ) -> tuple[Floats, Rows, Floats, Floats]:
     """Return the fields of `LeftOut` about the own item (n,)."""
     count = len(exact)
     found = np.full(count, np.inf), np.full(count, NONE), np.full(count, np.inf), np.full(count, np.inf)
-    rows, positions, nearest, mean = _own_items(search, exact, queries)
+    rows, positions, nearest, mean = own_items
     if not len(rows):
         return found
     own = Candidates(
@@ -226,7 +240,7 @@ def _judged(
     return own, own_nearest, own_plain, wrong
 
 
-def _own_items(search: ItemSearch, exact: Floats, queries: Queries) -> tuple[Rows, Rows, Floats, Floats]:
+def _own_items(search: ItemSearch, exact: Floats, queries: Queries) -> _OwnItems:
     """Return the queries (q,) whose item has other photos, the nearest of these, and the distances to it and the mean.
 
     All are (q,): rows, positions, plain distances, and plain distances to the mean of the other photos.

@@ -5,7 +5,7 @@ Shapes: n draws, m probes, k photos of a query, d = embedding size.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from index.photos import NONE, Photos, hashed, sampled
 from index.search.details import Verifier, check_query_features
 from index.search.item_distance import ItemDistance, mean_photo
 from index.search.item_search import ItemSearch
-from index.search.left_out import Queries, search_without
+from index.search.left_out import LeftOut, Queries, searches_without
 
 from .draws import OWN, PHOTOS, WINDOWS, Draws, Probes, Rows, Texts
 
@@ -63,7 +63,12 @@ class Drawing:
     def own(self, *, excluded: Collection[int] = (), most: int | None = None) -> Draws:
         """Return the own draws, without draws of the items with the `excluded` numbers."""
         positions = self.photos.sample(self.most if most is None else most, excluded=excluded)
-        return self._of_photos(self.photos.vectors(positions), positions[:, None])
+        return self._of_photos(self.photos.vectors(positions), positions[:, None])[0]
+
+    def own_by(self, distances: Sequence[ItemDistance], most: int) -> list[Draws]:
+        """Return the own draws by each of several item distances."""
+        positions = self.photos.sample(most)
+        return self._of_photos(self.photos.vectors(positions), positions[:, None], distances)
 
     def several(self, count: int, *, excluded: Collection[int] = (), most: int = MOST_SEVERAL) -> Draws:
         """Return own draws that search with the mean of `count` photos of an item, from different sources if possible.
@@ -72,7 +77,7 @@ class Drawing:
         """
         sets = self._sets(self.photos.sample(most, excluded=excluded), count)
         means = [mean_photo(self.photos.vectors(positions)) for positions in sets]
-        return self._without_details._of_photos(np.array(means, dtype=np.float32), sets)
+        return self._without_details._of_photos(np.array(means, dtype=np.float32), sets)[0]
 
     def windows(self, windows: WindowVectors, *, excluded: Collection[int] = ()) -> Draws:
         """Return own draws that search with windows of photos. For each photo, the window that comes closest counts."""
@@ -81,7 +86,8 @@ class Drawing:
         usable = (positions != NONE) & ~np.isin(self.photos.items_at(positions), list(excluded)) & real.any(axis=1)
         positions, vectors, real = positions[usable], windows.vectors[usable], real[usable]
         of, _ = real.nonzero()
-        return self._without_details._of_photos(vectors[real], positions[of, None]).closest(of, len(positions))
+        (draws,) = self._without_details._of_photos(vectors[real], positions[of, None])
+        return draws.closest(of, len(positions))
 
     def probes(self, probes: Probes) -> Draws:
         """Return the probe draws. A probe whose item is not in the collection finds no items of its own group.
@@ -98,7 +104,7 @@ class Drawing:
         ids = np.array(probes.ids, dtype=str)[chosen]
         here = self.photos.positions(ids.tolist()) if probes.are_here else np.full(len(chosen), NONE)
         queries = Queries(probes.vectors[chosen], numbers, here[:, None], features)
-        return self._draws(ids, labels[chosen], groups, queries, are_grouped=bool(probes.groups))
+        return self._draws(ids, labels[chosen], groups, queries, are_grouped=bool(probes.groups))[0]
 
     @property
     def _without_details(self) -> Drawing:
@@ -129,19 +135,37 @@ class Drawing:
             seen.add(sources[place])
         return first + rest
 
-    def _of_photos(self, vectors: NDArray[np.float32], positions: Rows) -> Draws:
+    def _of_photos(
+        self, vectors: NDArray[np.float32], positions: Rows, distances: Sequence[ItemDistance] = ()
+    ) -> list[Draws]:
         """Return the draws of queries with vectors (n, d), which were made from the photos at positions (n, k)."""
         first = positions[:, 0]
         stored, numbers = self.photos.photos_at(first), self.photos.items_at(first)
         ids, items = (np.array([names[column] for names in stored], dtype=str) for column in (0, 1))
         groups = groups_of(self.photos, numbers, items)
-        return self._draws(
-            ids, items, groups, Queries(vectors, numbers.astype(np.int64), positions, (), self.find_copies)
-        )
+        queries = Queries(vectors, numbers.astype(np.int64), positions, (), self.find_copies)
+        return self._draws(ids, items, groups, queries, distances=distances)
 
-    def _draws(self, ids: Texts, items: Texts, groups: Texts, queries: Queries, *, are_grouped: bool = False) -> Draws:
-        """Return the draws of queries. With `are_grouped`, a query finds no items of its own group."""
-        found = search_without(ItemSearch(self.photos, self.distance, self.verifier), queries)
+    def _draws(
+        self,
+        ids: Texts,
+        items: Texts,
+        groups: Texts,
+        queries: Queries,
+        *,
+        are_grouped: bool = False,
+        distances: Sequence[ItemDistance] = (),
+    ) -> list[Draws]:
+        """Return the draws of queries by each of some item distances, by default the own one.
+
+        With `are_grouped`, a query finds no items of its own group.
+        """
+        search = ItemSearch(self.photos, self.distance, self.verifier)
+        found = searches_without(search, queries, distances or [self.distance])
+        return [self._named(ids, items, groups, left_out, are_grouped=are_grouped) for left_out in found]
+
+    def _named(self, ids: Texts, items: Texts, groups: Texts, found: LeftOut, *, are_grouped: bool) -> Draws:
+        """Return the draws of searches, with the ids of what they found."""
         nearest, nearest_items = self._names(found.nearest)
         if are_grouped:
             found_groups = groups_of(self.photos, self.photos.items_at(found.nearest), nearest_items)

@@ -158,10 +158,10 @@ def draw(photos: Photos, distance: ItemDistance, material: Material) -> AllDraws
         by_folds = fold_draws(photos, material.folds, material.fold_of, distance)
         sources |= {kind: Draws.joined([sources[kind], some]) for kind, some in by_folds.items()}
     here = {*numbers} | (material.fitted & {*probes[LABELLED].items} if LABELLED in probes else set())
-    return AllDraws(material.model, _without_copies(sources), frozenset(here), material.version, photos.mark)
+    return AllDraws(material.model, without_copies(sources), frozenset(here), material.version, photos.mark)
 
 
-def _without_copies(sources: Mapping[str, Draws]) -> dict[str, Draws]:
+def without_copies(sources: Mapping[str, Draws]) -> dict[str, Draws]:
     """Return draws by source, without draws whose photo from elsewhere is in the collection, too.
 
     Labelled photos may have been added since they were labelled. If the collection has a calibration photo under
