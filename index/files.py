@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import io
 import os
@@ -129,6 +128,8 @@ def working_folder(beside: Path | None = None) -> Iterator[Path]:
 @contextmanager
 def holding(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder; raise BlockingIOError if it is taken, FileNotFoundError if the folder was deleted."""
+    import fcntl  # not on Windows, where vectors can be measured all the same
+
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -141,6 +142,8 @@ def holding(folder: Path) -> Iterator[None]:
 
 def take_lock(path: Path) -> int:
     """Return a file descriptor that holds the lock until it is closed; raise GalleryLocked if the lock is taken."""
+    import fcntl  # not on Windows, where vectors can be measured all the same
+
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

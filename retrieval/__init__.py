@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .bundle.bundle import Bundle
     from .bundle.embedder import Embedder
+    from .promise.promise import Promise
     from .retriever import Retriever
     from .search.result import Match, SearchResult
 
-__all__ = ["Bundle", "Embedder", "Match", "Retriever", "SearchResult"]
+__all__ = ["Bundle", "Embedder", "Match", "Promise", "Retriever", "SearchResult"]
 
 _HOMES = {
     "Bundle": "bundle.bundle",
     "Embedder": "bundle.embedder",
     "Match": "search.result",
+    "Promise": "promise.promise",
     "Retriever": "retriever",
     "SearchResult": "search.result",
 }

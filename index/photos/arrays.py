@@ -66,6 +66,13 @@ class ArrayPhotos:
         self._starts = np.searchsorted(self.items[self._order], np.arange(len(self.item_ids)))
         self._facts: dict[int, tuple[Floats, int]] = {}
 
+    def regrouped(self, groups: Mapping[str, str]) -> ArrayPhotos:
+        """Return the same photos with other groups of some items, by item id. The vectors are not copied."""
+        old = self._groups or [""] * self.size
+        items = self.item_ids[self.items]
+        new = [groups.get(item, group) for item, group in zip(items.tolist(), old, strict=True)]
+        return ArrayPhotos(self._vectors, items, photo_ids=self.photo_ids, groups=new, features=self._features)
+
     @property
     def size(self) -> int:
         """The number of photos."""

@@ -23,6 +23,7 @@ from retrieval.measuring.fpir import DrawnDistances, setting_draws
 from retrieval.measuring.point import CERTIFIED, Point
 from retrieval.measuring.rates import LABELLED_QUERIES, VersionRates, assumptions
 from retrieval.measuring.sentences import caveats, describe_twins
+from retrieval.measuring.twins import false_matches
 from retrieval.reports import number, percent, render
 
 from .charts import Chart, Line, histogram
@@ -117,28 +118,6 @@ def _promise(report: GalleryReport) -> dict[str, Any]:
     broken = rates is not None and rates.broken(point)
     certified = point.status == CERTIFIED and not broken
     return {"fpir": expected, "upper": upper, "broken": broken, "certified": certified}
-
-
-def linked(nearest: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the family (n,) of each item, from the number of its nearest other item (n,), -1 if there is none."""
-    count = len(nearest)
-    target = np.where(nearest >= 0, nearest, np.arange(count))
-    families = np.arange(count)
-    while True:
-        lowest = np.minimum(families, families[target])
-        np.minimum.at(lowest, target, lowest.copy())
-        if (lowest == families).all():
-            break
-        families = lowest
-    return np.unique(families, return_inverse=True)[1]
-
-
-def _most(numbers: NDArray[np.int64]) -> list[tuple[int, float]]:
-    """Return the numbers (n,) that occur most often, and their shares."""
-    counts = np.bincount(numbers)
-    return [
-        (n, float(counts[n] / len(numbers))) for n in np.argsort(-counts, kind="stable")[:LISTED].tolist() if counts[n]
-    ]
 
 
 @dataclass(frozen=True)
@@ -280,23 +259,12 @@ class _Drawn:
         draws, shift = self.draws.get(OWN, Draws.none()), self.report.point.shift.applied
         if not len(draws):
             return [], []
-        usable = np.flatnonzero(np.isfinite(draws.distances) & ~draws.is_copied)
-        usable = usable[np.argsort(-draws.distances[usable], kind="stable")]
-        names, codes = np.unique(np.r_[draws.items[usable], draws.nearest_items[usable]], return_inverse=True)
-        asked, other = np.split(codes, 2)
-        nearest = np.full(len(names), -1)
-        nearest[asked] = other  # of several draws of an item, that of the last, which is the closest
-        families = linked(nearest)
-        wrong = accepts(draws.distances[usable] + shift, self.report.point.threshold)
+        families, items = false_matches(draws, self.report.point.threshold - shift, most=LISTED)
         worst = [
-            self.named(names[members[:2]].tolist(), f"{len(members)} similar items: {share:.0%} of all false matches")
-            for family, share in _most(families[asked[wrong]])
-            if len(members := np.flatnonzero(families == family)) > 1
+            self.named(members[:2], f"{len(members)} similar items: {share:.0%} of all false matches")
+            for members, share in families
         ]
-        returned = [
-            self.named([str(names[item])], f"returned in {share:.0%} of all false matches")
-            for item, share in _most(other[wrong])
-        ]
+        returned = [self.named([item], f"returned in {share:.0%} of all false matches") for item, share in items]
         return worst, returned
 
     def named(self, items: Sequence[str], text: str) -> dict[str, Any]:

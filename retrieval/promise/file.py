@@ -1,0 +1,197 @@
+"""The file of a promise: JSON that any language reads, with the mean vectors of the items in a .npz file beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from index.files import load_arrays, pack_arrays, write_file
+from index.search.item_distance import ItemDistance
+from retrieval.errors import DataError, InvalidParameter, check_format
+
+from .contents import Contents, Twins
+from .levels import Level, Limit, PValues
+from .metric import METRICS
+from .neighbours import ItemMeans
+
+FORMAT = 1
+LARGEST = 2**26, 2**34  # bytes of the JSON file and of the .npz file that are read
+KINDS = {"ids": "U", "means": "f", "groups": "i", "cosines": "f"}  # of the arrays in the .npz file
+AGAIN = "Measure the promise again"
+
+
+def means_path(path: Path) -> Path:
+    """Return the path of the mean vectors beside a promise."""
+    return path.with_name(f"{path.name}.npz")
+
+
+def write(promise: Contents, path: Path) -> None:
+    """Write a promise, and its mean vectors first if it has them; without them, older ones beside it are deleted."""
+    means = promise.means
+    digest = ""
+    if means is not None:
+        arrays = {**{name: getattr(means, name) for name in KINDS}, "means": means.means.astype(np.float16)}
+        data = pack_arrays(arrays)
+        digest = hashlib.sha256(data).hexdigest()
+        write_file(means_path(path), data)
+    values = _to_json(promise) | {"means_sha256": digest or None}
+    write_file(path, json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    if means is None:
+        means_path(path).unlink(missing_ok=True)
+
+
+def read(path: Path) -> Contents:
+    """Read a promise; raise DataError if there is none, or it is damaged, or of a later version."""
+    data = _bytes(path, LARGEST[0])
+    try:
+        values = json.loads(data)
+        version = values["format"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{path} is not a promise: {error!r}", remedy="`retrieval promise` makes one") from error
+    check_format(version, FORMAT, path, DataError, remedy=AGAIN)
+    try:
+        return _from_json(values, _means(values, path))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise DataError(f"{path} is damaged: {error!r}", remedy=AGAIN) from error
+
+
+def _bytes(path: Path, most: int) -> bytes:
+    if not path.is_file():
+        raise DataError(f"{path} is not a file", remedy="`retrieval promise` makes one")
+    size = path.stat().st_size
+    if size > most:
+        raise DataError(f"{path} has {size:,} bytes, and at most {most:,} are read", remedy=AGAIN)
+    return path.read_bytes()
+
+
+def _means(values: Mapping[str, Any], path: Path) -> ItemMeans | None:
+    digest = values["means_sha256"]
+    if digest is None:
+        return None
+    beside = means_path(path)
+    if not beside.is_file():
+        raise DataError(
+            f"{beside} is missing: it holds the means of the items, which decisions need",
+            remedy="Copy it along, or measure the promise again without means",
+        )
+    data = _bytes(beside, LARGEST[1])
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise DataError(f"{beside} does not belong to {path}, or was changed", remedy=AGAIN)
+    arrays = load_arrays(data)
+    shape = arrays["means"].shape
+    for name, kind in KINDS.items():
+        if arrays[name].dtype.kind != kind or arrays[name].shape != (shape if name == "means" else shape[:1]):
+            raise ValueError(f"{name}: {arrays[name].dtype} {arrays[name].shape}")
+    if shape != (values["items"], values["dimension"]):
+        raise ValueError(f"means of {shape}")
+    return ItemMeans(
+        arrays["ids"], arrays["means"].astype(np.float32), arrays["groups"].astype(np.int64), arrays["cosines"]
+    )
+
+
+def _to_json(promise: Contents) -> dict[str, Any]:
+    metric, levels = promise.metric, promise.levels
+    by_score, by_distance = promise.p_values_of_scores, promise.p_values_of_distances
+    return {
+        "format": FORMAT,
+        "collection": promise.name,
+        "measured": promise.measured,
+        "vectors": promise.vectors,
+        "items": promise.items,
+        "dimension": promise.dimension,
+        "metric": metric.name,
+        "accept": metric.sign,
+        "target_fpir": promise.target_fpir,
+        "thresholds": [asdict(level) for level in levels],
+        "holds_for_items": promise.holds_for_items,
+        "known": promise.known,
+        "item_distance": promise.distance.to_dict(),
+        "p_values": {
+            "items": [by_score.items, by_distance.items],
+            "scores": metric.scores(by_score.distances).tolist(),
+            "score_shares": by_score.shares.tolist(),
+            "item_distances": by_distance.distances.tolist(),
+            "item_distance_shares": by_distance.shares.tolist(),
+        },
+        "largest_gap": promise.largest_gap,
+        "fingerprint": promise.fingerprint,
+        "assumptions": promise.assumptions,
+        "warnings": promise.warnings,
+        "twins": asdict(promise.twins),
+    }
+
+
+def _from_json(values: Mapping[str, Any], means: ItemMeans | None) -> Contents:
+    metric = METRICS[values["metric"]]
+    p_values = {name: np.array(each, dtype=np.float64) for name, each in values["p_values"].items()}
+    items = p_values["items"].astype(int).tolist()
+    for first, second in (("scores", "score_shares"), ("item_distances", "item_distance_shares")):
+        if p_values[first].ndim != 1 or p_values[first].shape != p_values[second].shape:
+            raise ValueError(f"{first} {p_values[first].shape}, {second} {p_values[second].shape}")
+    promise = Contents(
+        name=_text(values["collection"]),
+        metric=metric,
+        vectors=int(values["vectors"]),
+        items=int(values["items"]),
+        dimension=int(values["dimension"]),
+        target_fpir=_share(values["target_fpir"]),
+        levels=tuple(_level(each) for each in values["thresholds"]),
+        distance=ItemDistance.from_dict(values["item_distance"]),
+        p_values_of_scores=PValues(metric.distances(p_values["scores"]), p_values["score_shares"], items[0]),
+        p_values_of_distances=PValues(p_values["item_distances"], p_values["item_distance_shares"], items[1]),
+        known=_text(values["known"]),
+        largest_gap=_number(values["largest_gap"]),
+        fingerprint={_text(key): f"{int(bits, 16):016x}" for key, bits in values["fingerprint"].items()},
+        assumptions=tuple(map(_text, values["assumptions"])),
+        warnings=tuple(map(_text, values["warnings"])),
+        twins=Twins(
+            tuple((_text(first), _text(second)) for first, second in values["twins"]["pairs"]),
+            _or_none(values["twins"]["cost"]),
+        ),
+        measured=_text(values["measured"]),
+        means=means,
+    )
+    if not any(level.target_fpir == promise.target_fpir for level in promise.levels):
+        raise InvalidParameter("target_fpir", "be one of the targets", promise.target_fpir)
+    return promise
+
+
+def _level(values: Mapping[str, Any]) -> Level:
+    score, distance = _limit(values["score"]), _limit(values["item_distance"])
+    return Level(_share(values["target_fpir"]), score, distance, _text(values["why"]), int(values["items_needed"]))
+
+
+def _limit(values: Mapping[str, Any] | None) -> Limit | None:
+    if values is None:
+        return None
+    fpir, fpir_upper = _number(values["fpir"]), _number(values["fpir_upper"])
+    return Limit(_number(values["threshold"]), fpir, fpir_upper, _or_none(values["tpir"]), _or_none(values["perhaps"]))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(float(value)):
+        raise TypeError(f"{value!r} is not a finite number")
+    return float(value)
+
+
+def _or_none(value: object) -> float | None:
+    return None if value is None else _number(value)
+
+
+def _share(value: object) -> float:
+    number = _number(value)
+    if not 0 < number < 1:
+        raise ValueError(f"{number} does not lie between 0 and 1")
+    return number
