@@ -80,6 +80,9 @@ SECTIONS = {
         "gallery": Entry("retrieval.cli.gallery", "gallery", "Inspect, change, export and import galleries."),
         "calibrate": Entry("retrieval.cli.calibrate", "calibrate", "Set the threshold of a gallery."),
     },
+    "Your own vectors": {
+        "promise": Entry("retrieval.cli.promise", "promise", "Measure which score of your own vectors to use."),
+    },
     "Search": {
         "search": Entry("retrieval.cli.search", "search", "Find the catalogue item that a photo shows, if any."),
         "serve": Entry("serving.cli", "serve", "Answer searches over HTTP and on a web page."),

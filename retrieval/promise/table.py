@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from retrieval.errors import counted, listed
+from retrieval.measuring.labelled import query_shift
+from retrieval.measuring.twins import false_matches
 from retrieval.text import printable, text_table
 
 from .contents import Contents
@@ -34,15 +37,9 @@ def _lines(promise: Contents) -> Iterator[str]:
         f"{promise.vectors:,} vectors of {promise.items:,} items, {promise.metric.formula}. "
         f"Of strangers like your items, in {kind}:"
     )
-    head = (
-        "  are called somebody",
-        f"use {promise.metric.noun} {promise.metric.sign}",
-        "known found",
-        "by decide()",
-        "",
-    )
-    lines = text_table(head, [_row(promise, level) for level in promise.levels])
-    yield from (line for place, line in enumerate(lines) if place != 1)  # without dashes
+    head, rows = table_rows(promise)
+    lines = text_table(head, [row["cells"] for row in rows])
+    yield from (f"  {line}" for place, line in enumerate(lines) if place != 1)  # without dashes
     yield (
         f"The {promise.metric.noun} holds up to about {promise.holds_for_items:,} items (twice as many: about twice "
         "the strangers); decide() holds longer. Measure again after that."
@@ -54,21 +51,51 @@ def _lines(promise: Contents) -> Iterator[str]:
         yield f"{pairs} like one item under two ids{cost}: {named}."
 
 
-def _row(promise: Contents, level: Level) -> tuple[str, ...]:
+def table_rows(promise: Contents) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+    """Return the head and the rows of the table: the cells of each, and whether it is chosen."""
+    metric = promise.metric
+    head = ("are called somebody", f"use {metric.noun} {metric.sign}", "known found", "by decide()", "")
+    rows = [
+        {"cells": _cells(promise, level), "chosen": level.target_fpir == promise.target_fpir}
+        for level in promise.levels
+    ]
+    return head, rows
+
+
+def families_lines(promise: Contents, most: int) -> list[str]:
+    """Return the families of similar items with most false matches of decide(), or of the score without a threshold."""
+    level, drawn = promise.level, promise.drawn
+    if drawn is None or level.item_distance is None:
+        return []
+    shift = query_shift(drawn.by_distance.sources).applied
+    families, _ = false_matches(drawn.own, level.item_distance.threshold - shift, most=most)
+    return [
+        f"{listed(list(map(printable, members[:SHOWN])))}{' and others' if len(members) > SHOWN else ''}: "
+        f"{share:.0%} of the false matches"
+        for members, share in families
+    ]
+
+
+def _cells(promise: Contents, level: Level) -> tuple[str, ...]:
     score, distance = level.score, level.item_distance
     uppers = [limit.fpir_upper for limit in (score, distance) if limit is not None]
-    target = f"  {_percent(level.target_fpir)}"
+    target = target_text(level.target_fpir)
     if not uppers:
         needs = f"needs {level.items_needed:,} items" if level.items_needed else "no threshold finds anything"
         return f"{target}  {needs}", "-", "-", "-", ""
     return (
-        f"{target}  (at most {_percent(max(uppers))})",
+        f"{target}  (at most {percent(max(uppers))})",
         "-" if score is None else threshold_text(score.threshold, promise.metric),
-        *("-" if limit is None or limit.tpir is None else _percent(limit.tpir) for limit in (score, distance)),
+        *("-" if limit is None or limit.tpir is None else percent(limit.tpir) for limit in (score, distance)),
         "<- decide() uses this target" if level.target_fpir == promise.target_fpir else "",
     )
 
 
-def _percent(share: float) -> str:
-    """Return a share in percent, with two digits or more."""
-    return f"{100 * share:.1f} %" if share >= 0.0995 or share * 1000 % 10 else f"{100 * share:g} %"
+def percent(share: float) -> str:
+    """Return a rate in percent."""
+    return f"{100 * share:.1f} %"
+
+
+def target_text(target_fpir: float) -> str:
+    """Return a target in percent, with no more digits than it has."""
+    return f"{100 * target_fpir:.6g} %"
