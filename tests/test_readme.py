@@ -9,8 +9,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from index.gallery import Gallery
@@ -21,7 +23,7 @@ from .serving.conftest import start, stop
 from .world import draw, encode, write_folder
 
 README = (ROOT / "README.md").read_text()
-SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+BESIDE, PYTHON, CLIENT = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 ADDRESS = "http://127.0.0.1:7860"
 MORE = {  # so that training takes seconds, and nothing is served
     "train": ["--backbone", "efficientnet-lite0", "--epochs", "1", "--size", "96", "--items-per-batch", "4"],
@@ -37,9 +39,24 @@ def test_the_walk_through_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for number, name in ((6, "query.jpg"), (7, "other.jpg")):
         draw(3, number).save(tmp_path / name)
     monkeypatch.chdir(tmp_path)
+    centres, generator = np.random.default_rng(0).normal(size=(2, 40, 32)), np.random.default_rng(1)
+    vectors = np.repeat(centres[0], 3, axis=0) + generator.normal(size=(120, 32)) / 4
+    np.savez("photos.npz", vectors=vectors, items=np.repeat(np.arange(40), 3))
     lines = [shlex.split(line, comments=True) for line in README.splitlines() if line.startswith("retrieval ")]
     assert [line[1] for line in lines] == [
-        *("quickstart", "data", "train", "evaluate", "explain", "export", "index", "search", "serve", "doctor"),
+        *(
+            "quickstart",
+            "promise",
+            "data",
+            "train",
+            "evaluate",
+            "explain",
+            "export",
+            "index",
+            "search",
+            "serve",
+            "doctor",
+        ),
         *["gallery"] * 6,
     ]
     for line in lines:
@@ -48,9 +65,14 @@ def test_the_walk_through_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         words = [TINY.get(word, word) for word in line] + MORE.get(line[1], [])
         monkeypatch.setattr(sys, "argv", words)
         main()
-    snippet = SNIPPETS[0]
-    names: dict[str, object] = {}
-    exec(snippet, names)  # noqa: S102 - the README's own lines
+    for vector, decision in ((centres[0, 3], "match"), (centres[1, 3], "no_match")):
+        cosines = vectors @ vector / np.linalg.norm(vectors, axis=1) / np.linalg.norm(vector)
+        payloads = [SimpleNamespace(payload={"sku": row // 3}, score=cosines[row]) for row in np.argsort(-cosines)[:20]]
+        names: dict[str, object] = {"vector": vector, "hits": payloads}
+        exec(BESIDE, names)  # noqa: S102 - the README's own lines
+        assert getattr(names["answer"], "decision", None) == decision
+    names = {}
+    exec(PYTHON, names)  # noqa: S102
     assert getattr(names["result"], "decision", None) in ("match", "no_match")
 
 
@@ -77,7 +99,7 @@ def test_what_clients_type_is_answered(world: Path, tmp_path: Path, monkeypatch:
             assert told[4]["photos"][0]["photo_id"] == "new.jpg"
             assert told[5]["photos"] == 1
         names: dict[str, Any] = {}
-        exec(SNIPPETS[1].replace(ADDRESS, running.address), names)  # noqa: S102 - the README's own lines
+        exec(CLIENT.replace(ADDRESS, running.address), names)  # noqa: S102 - the README's own lines
         assert names["answer"].matches[0].item_id == "item-03"
     finally:
         stop(running)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from retrieval.promise.promise import Promise
 
 BROKEN = 3  # exit status of `check` for a promise that is broken
-FAMILIES, ALIKE = 5, 10  # families and pairs that are printed
+FAMILIES = 5  # with most false matches, that are printed
 
 
 class PromiseGroup(click.Group):
@@ -34,6 +34,11 @@ class PromiseGroup(click.Group):
         """Put the name of the command that measures before its arguments."""
         words = args if args and args[0] in self.commands else ["measure", *args]
         return super().parse_args(ctx, words)
+
+    def get_help(self, ctx: click.Context) -> str:
+        """Return the help of the command that measures."""
+        command = self.commands["measure"]
+        return command.get_help(click.Context(command, parent=ctx))
 
 
 class MeasureCommand(GroupedCommand):
@@ -45,9 +50,10 @@ class MeasureCommand(GroupedCommand):
         "Output": ["output", "no_means", "report"],
     }
 
-    def get_usage(self, ctx: click.Context) -> str:
-        """Return the usage without the name that the group adds."""
-        return super().get_usage(ctx).replace(" measure ", " ", 1)
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the usage without the name that the group adds."""
+        above = "retrieval promise" if ctx.parent is None else ctx.parent.command_path
+        formatter.write_usage(above, " ".join(self.collect_usage_pieces(ctx)))
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,49 @@ SOURCE_OPTIONS = options_as(
 )
 
 
+@dataclass(frozen=True)
+class MeasureOptions:
+    """Options of `retrieval promise SOURCE`."""
+
+    target_fpir: float
+    queries: str | None
+    output: Path | None
+    no_means: bool
+    report: Path | None
+
+
+MEASURE_OPTIONS = options_as(
+    "options",
+    MeasureOptions,
+    (
+        click.option(
+            "--target-fpir",
+            type=float,
+            default=0.05,
+            show_default=True,
+            help="Share of queries for unknown items that may return an item, by which decide() decides.",
+        ),
+        click.option(
+            "--queries",
+            metavar="SOURCE",
+            help="Vectors of users' photos with item ids, in the same columns; an empty id for a photo of no item.",
+        ),
+        click.option(
+            "-o",
+            "--output",
+            type=NEW_FILE,
+            help="File to write the promise to, such as shop.promise; decide() reads it.",
+        ),
+        click.option(
+            "--no-means",
+            is_flag=True,
+            help="Do not write the mean vectors of the items beside it. Then decide() goes by the score alone.",
+        ),
+        click.option("--report", type=NEW_FILE, help="HTML file to write a report to."),
+    ),
+)
+
+
 @click.group(cls=PromiseGroup, options_metavar="")
 def promise() -> None:
     """Measure which score of your own vectors to use as a threshold."""
@@ -88,35 +137,11 @@ def promise() -> None:
 @promise.command(cls=MeasureCommand, name="measure")
 @click.argument("source")
 @SOURCE_OPTIONS
-@click.option(
-    "--target-fpir",
-    type=float,
-    default=0.05,
-    show_default=True,
-    help="Share of queries for unknown items that may return an item, by which decide() decides.",
-)
-@click.option(
-    "--queries",
-    metavar="SOURCE",
-    help="Vectors of users' photos with item ids, in the same columns; an empty id for a photo of no item.",
-)
-@click.option(
-    "-o", "--output", type=NEW_FILE, help="File to write the promise to, such as shop.promise; decide() reads it."
-)
-@click.option(
-    "--no-means",
-    is_flag=True,
-    help="Do not write the mean vectors of the items beside it. Then decide() goes by the score alone.",
-)
-@click.option("--report", type=NEW_FILE, help="HTML file to write a report to.")
+@MEASURE_OPTIONS
 def measure(
     source: str,
     source_options: SourceOptions,
-    target_fpir: float,
-    queries: str | None,
-    output: Path | None,
-    no_means: bool,
-    report: Path | None,
+    options: MeasureOptions,
 ) -> None:
     """Measure which score of your own vectors to use as a threshold, and what it costs.
 
@@ -130,26 +155,25 @@ def measure(
       retrieval promise postgresql://localhost/shop#photos --items sku --vectors embedding -o shop.promise
       retrieval promise check faces.promise faces.npz
     """
-    with measured(source, source_options.columns(), target_fpir=target_fpir, queries=queries) as (
+    with measured(source, source_options.columns(), target_fpir=options.target_fpir, queries=options.queries) as (
         made,
         remarks,
         opened,
     ):
-        if output is not None:
-            made.save(output, means=not no_means)  # before anything is printed, since `| head` ends the command
-        if report is not None:
+        if options.output is not None:
+            made.save(
+                options.output, means=not options.no_means
+            )  # before anything is printed, since `| head` ends the command
+        if options.report is not None:
             from retrieval.reports.promise_report import render_promise_report
 
-            write_file(report, render_promise_report(made, remarks))
-        for remark in remarks:
-            click.echo(remark)
-        click.echo(str(made))
-        show_rest(made)
-        for written in filter(None, (output, report)):
+            write_file(options.report, render_promise_report(made, remarks))
+        show(made, remarks)
+        for written in filter(None, (options.output, options.report)):
             click.echo(f"Wrote {written}.")
-        if output is not None:
-            click.echo(f"Decide by it:\n\n{opened.recipe(str(output))}\n")
-            click.echo(f"Measure again as it grows: {command('promise', 'check', output, opened.name)}")
+        if options.output is not None:
+            click.echo(f"Decide by it:\n\n{opened.recipe(str(options.output))}\n")
+            click.echo(f"Measure again as it grows: {command('promise', 'check', options.output, opened.name)}")
 
 
 @promise.command(name="check")
@@ -238,9 +262,12 @@ def left_out(collected: Collected) -> Iterator[str]:
             yield f"{counted(count, 'row')} without {what} {'was' if count == 1 else 'were'} left out."
 
 
-def show_rest(made: Promise) -> None:
-    """Print the families with most false matches, and all pairs that look like one item."""
+def show(made: Promise, remarks: Sequence[str]) -> None:
+    """Print what is to be known of the rows, the table, and the families with most false matches."""
     from retrieval.promise.table import families_lines
 
+    for remark in remarks:
+        click.echo(remark)
+    click.echo(str(made))
     families = families_lines(made, FAMILIES)
     show_lines("family with most false matches", families, many="families with most false matches")
