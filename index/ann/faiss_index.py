@@ -1,4 +1,4 @@
-"""Candidate search with faiss; no other module imports faiss.
+"""Candidate search with faiss; no other module of the index imports faiss.
 
 A candidate is a row that may be near the query; the decision is made by `index.search.distance`. Searches use
 `search(k)` and never `range_search`: its radius is strict, and its result has no size limit. An index is never modified

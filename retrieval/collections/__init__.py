@@ -29,9 +29,10 @@ class Block:
     """Up to ROWS rows of a collection, as they are stored."""
 
     ids: Sequence[str]  # (b,) of the photos
-    items: Sequence[str]  # (b,)
+    items: Sequence[str]  # (b,), "" for none
     vectors: NDArray[Any]  # (b, d) of any float type, not scaled
     groups: Sequence[str] | None = None  # (b,) of the items, "" for none
+    without_vector: int = 0  # rows without a vector that are not among these
 
 
 class Neighbour(NamedTuple):
@@ -53,8 +54,12 @@ class Collection(Protocol):
     def metric(self) -> str | None:
         """The metric of its scores (`retrieval.promise.metric.METRICS`), None if it does not say."""
 
+    @property
+    def remarks(self) -> Sequence[str]:
+        """Sentences that users must know of the vectors, such as that they are approximate."""
+
     def __len__(self) -> int:
-        """Return the number of rows now."""
+        """Return the number of rows now, or of the snapshot if the rows are read from one."""
 
     def blocks(self) -> Iterator[Block]:
         """Yield every row once."""
