@@ -50,10 +50,10 @@ class OwnSearch:
             for each in neighbours[:PER_QUERY]
             if each.photo_id in known
         ][:SCORED]
-        queries, others, scores = (np.array(column) for column in zip(*pairs, strict=True)) if pairs else ([], [], [])
-        if not len(scores):
+        if not pairs:
             return
-        distances = plain_distance(self.collected.vectors[queries], self.collected.vectors[others])
+        vectors, scores = self.collected.vectors, np.array([score for *_, score in pairs])
+        distances = plain_distance(vectors[[row for row, *_ in pairs]], vectors[[other for _, other, _ in pairs]])
         if np.abs(metric.scores(distances) - scores).max() <= CLOSE * max(1.0, float(np.abs(scores).max())):
             return
         fitting = [each.formula for each in METRICS.values() if np.abs(each.scores(distances) - scores).max() <= CLOSE]

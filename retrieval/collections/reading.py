@@ -37,13 +37,14 @@ class Collected:
     remarks: Sequence[str] = ()
 
 
-def read(collection: Collection, folder: Path) -> Collected:
+def read(collection: Collection, folder: Path, *, unlabelled: bool = False) -> Collected:
     """Read all rows of a collection, and copy the vectors into `folder` unless they are a mapped file of float32.
 
+    With `unlabelled`, rows without an item are kept, with an empty id. Else they are left out and counted.
     Raise DataError if dimensions differ, ids repeat or the collection changes meanwhile, or if no row is left.
     """
     expected = len(collection)
-    rows = _Rows(collection, folder, expected)
+    rows = _Rows(collection, folder, expected, unlabelled)
     for block in collection.blocks():
         rows.add(block)
     after, count = len(collection), len(rows.ids) + rows.without_item + rows.without_vector
@@ -71,8 +72,8 @@ def read(collection: Collection, folder: Path) -> Collected:
 class _Rows:
     """The rows that were read."""
 
-    def __init__(self, collection: Collection, folder: Path, expected: int) -> None:
-        self.name, self.file, self.expected = collection.name, folder / FILE, expected
+    def __init__(self, collection: Collection, folder: Path, expected: int, unlabelled: bool) -> None:
+        self.name, self.file, self.expected, self.unlabelled = collection.name, folder / FILE, expected, unlabelled
         self.ids: list[str] = []
         self.items: list[str] = []
         self.groups: list[str] = []
