@@ -23,11 +23,12 @@ DEFAULT = ("cosine_distance", "<=>")
 OPERATORS = {"cosine": DEFAULT, "l2": ("l2", "<->"), "ip": ("negative_ip", "<#>")}  # by class of operators
 
 FIELDS = """
-SELECT a.attname, format_type(a.atttypid, NULL), coalesce(array_position(i.indkey::int2[], a.attnum), -1), c.relkind
+SELECT a.attname, format_type(a.atttypid, NULL), coalesce(array_position(i.indkey::int2[], a.attnum), -1),
+    c.relkind::text
 FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
 LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
 WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
-ORDER BY 3, a.attnum
+ORDER BY a.attnum
 """
 INDEXES = """
 SELECT o.opcname, pg_get_indexdef(i.indexrelid, 1, true)
@@ -76,8 +77,8 @@ class Postgres:
     def _describe(self, table: str, columns: Columns) -> None:
         """Find the columns, the ids and the index."""
         sql = self._psycopg.sql
-        self._table = sql.Identifier(*table.split("."))
-        quoted = self._text_of(self._table)
+        quoted = self._text_of(sql.Identifier(*table.split(".")))
+        self._table = sql.SQL(_escaped(quoted))
         fields = self._fetch(FIELDS, quoted)
         if not fields:
             tables = [row[0] for row in self._fetch(TABLES)]
@@ -90,17 +91,18 @@ class Postgres:
                 f"the column {names.vectors} of {self.name} has the type {kinds[names.vectors]}, not vector or halfvec",
                 remedy="Name the vectors with --vectors",
             )
-        keys = [name for name, _, place, _ in fields if place >= 0] or [names.ids or ""]
+        keys = [name for _, name in sorted((place, name) for name, _, place, _ in fields if place >= 0)]
+        keys = keys or [names.ids or ""]
         if keys == [""]:
             if fields[0][3] not in ("r", "m"):
                 raise DataError(f"{self.name} has no primary key", remedy="Give it a column id with an id per row")
             keys = ["ctid"]  # where the row lies
-        row = sql.SQL("ROW({})" if len(keys) > 1 else "{}").format(sql.SQL(", ").join(map(sql.Identifier, keys)))
-        group = sql.Identifier(names.groups) if names.groups else sql.NULL
-        self._ids, self._item, self._vector = row, sql.Identifier(names.items), sql.Identifier(names.vectors)
+        row = sql.SQL("ROW({})" if len(keys) > 1 else "{}").format(sql.SQL(", ").join(map(self._column, keys)))
+        group = self._column(names.groups) if names.groups else sql.NULL
+        self._ids, self._item, self._vector = row, self._column(names.items), self._column(names.vectors)
         self._group, self._has_groups = group, names.groups is not None
-        where = (columns.where or "").replace("%", "%%")  # as psycopg wants it beside parameters
-        self._rows = sql.SQL("FROM {}" + (f" WHERE ({where}\n)" if where else "")).format(self._table)
+        where = _escaped(columns.where or "")
+        self._rows = sql.SQL("FROM {}").format(self._table) + sql.SQL(f" WHERE ({where}\n)" if where else "")
         self._choose_index(quoted, names.vectors, kinds[names.vectors])
 
     def _choose_index(self, quoted: str, vector: str, kind: str) -> None:
@@ -114,9 +116,10 @@ class Postgres:
                 f"the index of {self.name} compares by {indexes[0][1]}, which is no metric of vectors of photos",
                 remedy="Index the vectors by cosine, inner product or l2",
             )
-        self._kind, measure, how = usable[0] if usable else (kind, "cosine", self._text_of(self._vector))
+        sql = self._psycopg.sql
+        kind, measure, how = usable[0] if usable else (kind, "cosine", self._text_of(sql.Identifier(vector)))
         self.metric, operator = OPERATORS[measure]
-        self._score = self._psycopg.sql.SQL(f"({how}) {operator} %s::{self._kind}")
+        self._score = sql.SQL(f"({_escaped(how)}) {operator} %s::{kind}")
 
     def __len__(self) -> int:
         if self._count is None:
@@ -129,7 +132,8 @@ class Postgres:
         query = self._psycopg.sql.SQL("SELECT {}::text, {}::text, {}::text, {}::real[] {}").format(
             self._ids, self._item, self._group, self._vector, self._rows
         )
-        if self._connection.info.transaction_status == self._psycopg.pq.TransactionStatus.IDLE:
+        idle = self._connection.info.transaction_status == self._psycopg.pq.TransactionStatus.IDLE
+        if idle or self._count is None:  # the snapshot of the last count has ended, or there was none
             self._count = None
             len(self)
         with self._errors(), self._connection.cursor(name="rows", binary=True) as cursor:
@@ -177,7 +181,12 @@ class Postgres:
 
     def _fetch(self, query: Any, *values: Any) -> list[Any]:
         with self._errors():
-            return list(self._connection.execute(query, values).fetchall())
+            # in binary, Postgres takes one statement, so the condition cannot bring another
+            return list(self._connection.execute(query, values, binary=True).fetchall())
+
+    def _column(self, name: str) -> Any:
+        sql = self._psycopg.sql
+        return sql.SQL(_escaped(self._text_of(sql.Identifier(name))))
 
     def _text_of(self, part: Any) -> str:
         return str(part.as_string(self._connection))
@@ -204,6 +213,11 @@ def _split(address: str) -> tuple[str, str]:
             f"{without_login(address)} names no table", remedy="Add it: postgresql://host/database#schema.table"
         )
     return place, table
+
+
+def _escaped(text_of_sql: str) -> str:
+    """Return SQL as psycopg takes it beside parameters."""
+    return text_of_sql.replace("%", "%%")
 
 
 def _unreadable() -> DataError:

@@ -109,7 +109,7 @@ def write_postgres(
             f'CREATE TABLE {table} (id bigint PRIMARY KEY, item_id text, embedding {kind}({DIM}), "group" text)'
         )
         connection.cursor().executemany(
-            f"INSERT INTO {table} VALUES (%s, %s, %s, %s)",
+            f"INSERT INTO {table} VALUES (%s, %s, %s, %s)",  # noqa: S608
             [
                 (int(number), item, str(vector.tolist()), group)
                 for number, item, vector, group in zip(rows.ids, rows.items, rows.vectors, rows.groups, strict=True)

@@ -18,7 +18,7 @@ from retrieval.collections.reading import read
 from retrieval.promise.metric import metric_named
 
 from .conftest import SOURCES, Place, write_faiss, write_milvus, write_postgres, write_qdrant
-from .postgres_server import PASSWORD, Server
+from .postgres_server import PASSWORD
 from .rows import Rows
 
 METRICS = {
