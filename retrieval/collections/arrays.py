@@ -6,6 +6,7 @@ Shapes: n vectors, d = embedding size.
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -19,6 +20,7 @@ from . import ROWS, Block, Columns, Neighbour
 from .naming import choose, refuse_condition
 
 SAVE = "Save it by np.save or np.savez with a dtype of texts or numbers, not of objects"
+SAVE_AGAIN = "Write it again by np.savez"
 
 
 class Unsearched:
@@ -64,6 +66,7 @@ class Arrays(Unsearched):
         else:
             self.vectors = _load(self._path, mapped=True)
             self._shape = self.vectors.shape
+            _checked(self.vectors.dtype, path)
             if columns.items is None:
                 raise DataError(
                     f"{path} holds vectors alone", remedy="Name a file of items, an id per line: --items FILE"
@@ -121,8 +124,11 @@ class Arrays(Unsearched):
                 return
             for start in range(0, count, ROWS):
                 rows = min(ROWS, count - start)
-                values = np.frombuffer(file.read(rows * size * dtype.itemsize), dtype)
-                yield values.reshape(-1, size)
+                try:
+                    values = np.frombuffer(file.read(rows * size * dtype.itemsize), dtype).reshape(rows, size)
+                except (zipfile.BadZipFile, zlib.error, EOFError, ValueError) as error:
+                    raise DataError(f"{self.name} is damaged: {error}", remedy=SAVE_AGAIN) from error
+                yield values
 
     def recipe(self, promise: str) -> str:
         """Return lines of Python that compare all vectors by their cosine."""
@@ -144,7 +150,7 @@ def read_ids(file: str) -> list[str]:
 def lines_of_ids(file: str) -> str:
     """Return an expression of Python that reads the ids in a file."""
     is_array = Path(file).suffix == ".npy"
-    return f"np.load({file!r}).astype(str)" if is_array else f"open({file!r}, encoding='utf-8').read().split('\\n')"
+    return f"np.load({file!r}).astype(str)" if is_array else f"open({file!r}, encoding='utf-8-sig').read().split('\\n')"
 
 
 def _texts(source: str, name: str, arrays: Any) -> list[str]:
@@ -170,7 +176,7 @@ def _archive(path: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
     except (OSError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read: {error}", remedy="Write it again by np.savez") from error
+        raise DataError(f"{path} cannot be read: {error}", remedy=SAVE_AGAIN) from error
 
 
 def _header(file: IO[bytes], source: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -181,6 +187,11 @@ def _header(file: IO[bytes], source: str) -> tuple[tuple[int, ...], bool, np.dty
         shape, by_column, dtype = read(file)
     except ValueError as error:
         raise DataError(f"{source} cannot be read: {error}", remedy=SAVE) from error
+    return shape, by_column, _checked(dtype, source)
+
+
+def _checked(dtype: np.dtype[Any], source: str) -> np.dtype[Any]:
+    """Return the type of vectors; raise DataError if they are not numbers."""
     if dtype.kind not in "fiu":
         raise DataError(f"the vectors of {source} are of type {dtype}", remedy="Save them as float32")
-    return shape, by_column, dtype
+    return dtype

@@ -75,6 +75,8 @@ class FaissFile:
                 f"{self.name} holds vectors alone, numbered by rows",
                 remedy="Name a file of items, an id per line: --items FILE",
             )
+        if labels and columns.items and not self._numbered:
+            raise DataError(f"the ids of {self.name} are in no order that a file of items could have", remedy=BUILT_OF)
         rows = list(map(str, range(len(self._keys))))
         items = read_ids(columns.items) if columns.items else labels or rows
         groups = read_ids(columns.groups) if columns.groups else None
@@ -126,10 +128,9 @@ class FaissFile:
         item = "str(row)"
         if self._columns.items:
             item = "str(items[row])"
-            lines.append(f"items = {lines_of_ids(self._columns.items)}")
-            if self._labels is not None:
-                ids = "faiss.vector_to_array(index.id_map)" if self._numbered else "sorted(ids)"
-                lines[-1] = f"items = dict(zip({ids}.tolist(), {lines_of_ids(self._columns.items)}))"
+            items = lines_of_ids(self._columns.items)
+            ids = "faiss.vector_to_array(index.id_map).tolist()"
+            lines.append(f"items = {f'dict(zip({ids}, {items}))' if self._numbered else items}")
         return "\n".join(
             (
                 *lines,
