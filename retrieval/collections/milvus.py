@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from index.milvus.collections import SCHEME, STRONG, connect
@@ -36,8 +35,9 @@ class Milvus:
         with driver("pymilvus"):
             import pymilvus
         self.name, self._milvus, self._where = address, pymilvus, columns.where or ""
-        self._server = address.removeprefix(SCHEME).rpartition("/")[0]
-        if "://" not in self._server and not Path(self._server).exists():  # pymilvus would create the file
+        self._server, _, name = address.removeprefix(SCHEME).rpartition("/")
+        is_there = "://" in self._server or Path(self._server).exists()  # pymilvus would create the file
+        if not is_there or not name.isidentifier():
             raise DataError(
                 f"{address} is not there", remedy="Write milvus+http://host:19530/name or milvus+/folder/lite.db/name"
             )
@@ -57,7 +57,7 @@ class Milvus:
                 raise DataError(f"{self.name} is not there: there are the collections {others}")
             facts = self._client.describe_collection(self._collection)
         kinds = {field["name"]: self._milvus.DataType(field["type"]) for field in facts["fields"]}
-        vectors = [name for name, kind in kinds.items() if kind.name in ("FLOAT_VECTOR", "FLOAT16_VECTOR")]
+        vectors = [name for name, kind in kinds.items() if kind.name == "FLOAT_VECTOR"]
         there = list(kinds)
         if facts.get("enable_dynamic_field"):  # fields that the schema does not list
             there += [name for name in (columns.items, columns.groups) if name and name not in kinds]
@@ -65,9 +65,8 @@ class Milvus:
         if names.vectors not in vectors:
             raise DataError(
                 f"the field {names.vectors} of {self.name} has the type {kinds[names.vectors].name}",
-                remedy="Vectors are read from fields of FLOAT_VECTOR or FLOAT16_VECTOR",
+                remedy="Vectors are read from a field of FLOAT_VECTOR",
             )
-        self._half = kinds[names.vectors].name == "FLOAT16_VECTOR"
         self._items, self._vector, self._groups = names.items, names.vectors, names.groups
         self._key = next(field["name"] for field in facts["fields"] if field.get("is_primary"))
         with self._errors():
@@ -101,7 +100,7 @@ class Milvus:
                 yield Block(
                     ids,
                     [text(row.get(self._items)) for row in kept],
-                    stacked(self.name, ids, [self._numbers(row[self._vector]) for row in kept]),
+                    stacked(self.name, ids, [row[self._vector] for row in kept]),
                     [text(row.get(self._groups)) for row in kept] if self._groups else None,
                     without_vector=len(rows) - len(kept),
                 )
@@ -112,15 +111,9 @@ class Milvus:
         with self._errors():
             return pages.next()
 
-    def _numbers(self, stored: Any) -> Any:
-        if not self._half:
-            return stored
-        return np.frombuffer(stored[0] if isinstance(stored, list) else stored, dtype=np.float16)
-
     def search(self, vectors: NDArray[Any], k: int) -> list[list[Neighbour]] | None:
         """Search as the collection is served."""
-        kind = np.float16 if self._half else np.float32
-        queries, answers = list(np.asarray(vectors, dtype=kind)), []
+        queries, answers = vectors.tolist(), []
         for start in range(0, len(queries), TOGETHER):
             with self._errors():
                 answers += self._client.search(
@@ -144,16 +137,14 @@ class Milvus:
         """Return lines of Python that search the collection."""
         token = f", token=os.environ[{TOKEN!r}]" if self._token else ""
         where = f", filter={self._where!r}" if self._where else ""
-        query = "numpy.asarray(vector, 'float16')" if self._half else "list(map(float, vector))"
         return "\n".join(
             (
                 *(["import os"] if token else []),
-                *(["import numpy"] if self._half else []),
                 "from pymilvus import MilvusClient",
                 "from retrieval import Promise",
                 f"client = MilvusClient({self._server!r}{token})",
-                f"hits = client.search({self._collection!r}, [{query}], limit=20, anns_field={self._vector!r},"
-                f" output_fields=[{self._items!r}]{where})[0]",
+                f"hits = client.search({self._collection!r}, [list(map(float, vector))], limit=20,"
+                f" anns_field={self._vector!r}, output_fields=[{self._items!r}]{where})[0]",
                 f"neighbours = [(str(hit['entity'][{self._items!r}]), hit['distance']) for hit in hits]",
                 f"answer = Promise.load({promise!r}).decide(vector, neighbours)",
             )

@@ -34,21 +34,15 @@ def choose(
     `there` lists the columns of the source, `vectors` those whose type is a vector: a single one needs no name.
     """
     return Names(
-        _column(source, "items", columns.items, there, ITEMS, noun),
-        _column(source, "vectors", columns.vectors, there, vectors if len(vectors) == 1 else VECTORS, noun),
-        optional(source, "groups", columns.groups, there, GROUPS, noun),
-        optional(source, "ids", None, there, IDS, noun),
+        column(source, "items", columns.items, there, ITEMS, noun),
+        column(source, "vectors", columns.vectors, there, vectors if len(vectors) == 1 else VECTORS, noun),
+        column_if_any(source, "groups", columns.groups, there, GROUPS, noun),
+        column_if_any(source, "ids", None, there, IDS, noun),
     )
 
 
-def optional(
-    source: str, what: str, asked: str | None, there: Sequence[str], usual: Sequence[str], noun: str = "columns"
-) -> str | None:
-    """Return a column as `choose` does, None if there is none with a usual name and none is named."""
-    return _column(source, what, asked, there, usual, noun) if asked or set(usual) & set(there) else None
-
-
-def _column(source: str, what: str, asked: str | None, there: Sequence[str], usual: Sequence[str], noun: str) -> str:
+def column(source: str, what: str, asked: str | None, there: Sequence[str], usual: Sequence[str], noun: str) -> str:
+    """Return the column that is asked for, or else the first usual one; raise DataError if there is none."""
     chosen = next((name for name in ([asked] if asked else usual) if name in there), None)
     if chosen is None:
         lacks = f", and not {asked}" if asked else ""
@@ -56,6 +50,13 @@ def _column(source: str, what: str, asked: str | None, there: Sequence[str], usu
             f"{source} has the {noun} {listed(there) or '(none)'}{lacks}", remedy=f"Name the {what} with --{what}"
         )
     return chosen
+
+
+def column_if_any(
+    source: str, what: str, asked: str | None, there: Sequence[str], usual: Sequence[str], noun: str
+) -> str | None:
+    """Return the column as `column` does, None if none is asked for and there is no usual one."""
+    return column(source, what, asked, there, usual, noun) if asked or set(usual) & set(there) else None
 
 
 def refuse_condition(source: str, columns: Columns) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from retrieval.errors import DataError, InvalidParameter, listed
 
 from . import Block, Columns, Neighbour
-from .naming import choose, driver, refuse_login, text
+from .naming import GROUPS, ITEMS, VECTORS, column, column_if_any, driver, refuse_login, text
 from .reading import stacked
 
 SCHEME, KEY = "qdrant+", "QDRANT_API_KEY"
@@ -67,20 +67,27 @@ class Qdrant:
             seen = self._client.scroll(self._collection, self._filter, limit=SEEN, with_payload=True)[0]
         keys = list(dict.fromkeys(key for point in seen for key in point.payload or {}))
         self._vector = None
-        if isinstance(vectors, dict):
-            self._vector = choose(
-                self.name, Columns("-", columns.vectors), ["-", *vectors], vectors=list(vectors)
-            ).vectors
+        if isinstance(vectors, dict) and vectors:
+            usual = list(vectors) if len(vectors) == 1 else VECTORS
+            self._vector = column(self.name, "vectors", columns.vectors, list(vectors), usual, "vectors")
             vectors = vectors[self._vector]
         elif columns.vectors:
-            raise DataError(f"{self.name} has one vector per point, without a name", remedy="Leave out --vectors")
-        if vectors is None or vectors.multivector_config is not None or vectors.distance not in METRICS:
-            how = "no dense vectors" if vectors is None else f"the distance {vectors.distance.value}"
-            how = "several vectors per point" if vectors and vectors.multivector_config else how
-            raise DataError(f"{self.name} has {how}", remedy=f"What can be measured: {', '.join(METRICS)}")
-        self.metric = METRICS[vectors.distance]
-        names = choose(self.name, Columns(columns.items, "-", columns.groups), ["-", *keys], noun="keys of its payload")
-        self._items, self._groups = names.items, names.groups
+            raise DataError(f"{self.name} has no names of vectors", remedy="Leave out --vectors")
+        self.metric = self._metric_of(vectors)
+        payload = "keys in the payload"
+        self._items = column(self.name, "items", columns.items, keys, ITEMS, payload)
+        self._groups = column_if_any(self.name, "groups", columns.groups, keys, GROUPS, payload)
+
+    def _metric_of(self, vectors: Any) -> str:
+        if not vectors:
+            how = "no dense vectors"
+        elif vectors.multivector_config is not None:
+            how = "several vectors per point"
+        elif vectors.distance not in METRICS:
+            how = f"the distance {vectors.distance.value}"
+        else:
+            return METRICS[vectors.distance]
+        raise DataError(f"{self.name} has {how}", remedy=f"One vector per point is needed, by {', '.join(METRICS)}")
 
     def __len__(self) -> int:
         with self._errors():
