@@ -68,7 +68,7 @@ class Collection(Protocol):
         """Return what its own search finds for vectors (n, d), nearest first, None if it has no search of its own.
 
         The search has the parameters that serve, so it may be approximate. The vectors are as the collection stores
-        them, not scaled.
+        them, not scaled. Photos without an item are left out of the answers.
         """
 
     def recipe(self, promise: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +169,14 @@ def test_source_that_is_not_understood_is_refused_with_what_is(source: str) -> N
     ) as refused:
         open_collection(source, Columns())
     assert "secret" not in str(refused.value)
+
+
+def test_import_of_the_sources_loads_no_driver() -> None:
+    modules = ("open", "reading", "arrays", "faiss_files", "postgres", "qdrant", "milvus")
+    lines = [f"import retrieval.collections.{module}" for module in modules]
+    lines.append("import sys; print({'faiss', 'psycopg', 'pymilvus', 'qdrant_client', 'pyarrow'} & set(sys.modules))")
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, capture_output=True, text=True)
+    assert done.stdout == "set()\n"
 
 
 def test_missing_file_is_refused_with_its_path(tmp_path: Path) -> None:
