@@ -41,14 +41,15 @@ class Unsearched:
         """Do nothing: vectors that were read stay mapped."""
 
 
-def compare_all(promise: str, *lines: str) -> str:
+def compare_all(promise: str, imports: str, *lines: str) -> str:
     """Return lines of Python that compare `vectors` of `items`, which the given lines read, by their cosine."""
     return "\n".join(
         (
+            imports,
+            "from retrieval import Promise",
             *lines,
             "cosines = vectors @ vector / np.linalg.norm(vectors, axis=1) / np.linalg.norm(vector)",
             "nearest = np.argsort(-cosines)[:20]",
-            "from retrieval import Promise",
             f"answer = Promise.load({promise!r}).decide(vector, [(str(items[i]), cosines[i]) for i in nearest])",
         )
     )

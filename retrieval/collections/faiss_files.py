@@ -135,8 +135,8 @@ class FaissFile:
             (
                 *lines,
                 "scores, rows = index.search(np.array([vector], dtype=np.float32), 20)",
-                f"found = [({item}, score) for row, score in zip(rows[0], scores[0]) if row >= 0]",
-                f"answer = Promise.load({promise!r}).decide(vector, found)",
+                f"neighbours = [({item}, score) for row, score in zip(rows[0], scores[0]) if row >= 0]",
+                f"answer = Promise.load({promise!r}).decide(vector, neighbours)",
             )
         )
 

@@ -66,6 +66,7 @@ class Qdrant:
             self._filter = _filter(self._models, columns.where)
             seen = self._client.scroll(self._collection, self._filter, limit=SEEN, with_payload=True)[0]
         keys = list(dict.fromkeys(key for point in seen for key in point.payload or {}))
+        keys += [key for key in (columns.items, columns.groups) if key and key not in keys and self._has(key)]
         self._vector = None
         if isinstance(vectors, dict) and vectors:
             usual = list(vectors) if len(vectors) == 1 else VECTORS
@@ -77,6 +78,12 @@ class Qdrant:
         payload = "keys in the payload"
         self._items = column(self.name, "items", columns.items, keys, ITEMS, payload)
         self._groups = column_if_any(self.name, "groups", columns.groups, keys, GROUPS, payload)
+
+    def _has(self, key: str) -> bool:
+        """Return whether the payload of any point has a key."""
+        empty = self._models.IsEmptyCondition(is_empty=self._models.PayloadField(key=key))
+        with self._errors():
+            return bool(self._client.count(self._collection, self._models.Filter(must_not=[empty])).count)
 
     def _metric_of(self, vectors: Any) -> str:
         if not vectors:
@@ -153,9 +160,9 @@ class Qdrant:
                 f"from qdrant_client import QdrantClient{', models' if where else ''}",
                 "from retrieval import Promise",
                 f"client = {self._connect})",
-                f"found = client.query_points({self._collection!r}, query=list(map(float, vector)),"
-                f" limit=20{using}{where})",
-                f"neighbours = [(str(hit.payload[{self._items!r}]), hit.score) for hit in found.points]",
+                f"hits = client.query_points({self._collection!r}, query=list(map(float, vector)),"
+                f" limit=20{using}{where}).points",
+                f"neighbours = [(str(hit.payload[{self._items!r}]), hit.score) for hit in hits]",
                 f"answer = Promise.load({promise!r}).decide(vector, neighbours)",
             )
         )

@@ -139,7 +139,8 @@ def refused_dimension(source: str, photo_id: str, size: int, expected: int) -> D
 
 def _is_usable(collection: Arrays) -> bool:
     vectors = collection.vectors
-    return isinstance(vectors, np.memmap) and vectors.dtype == np.float32 and all(collection.items)
+    is_mapped = isinstance(vectors, np.memmap) and vectors.dtype == np.float32 and vectors.flags.c_contiguous
+    return is_mapped and all(collection.items)
 
 
 def _changed(how: str, name: str) -> DataError:

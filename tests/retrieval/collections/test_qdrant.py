@@ -130,6 +130,13 @@ def test_key_of_the_payload_that_is_missing_is_refused_with_those_that_are_there
         open_collection(address, Columns(items="name", vectors="clip"))
 
 
+def test_key_that_few_points_have_is_read_where_it_is_named(tmp_path: Path) -> None:
+    points = [point(number, [1, 0], name=number, **({"team": "t"} if number > 150 else {})) for number in range(200)]
+    with closing(open_collection(make(tmp_path, plain(), points), Columns(items="team", groups="team"))) as collection:
+        collected = read(collection, tmp_path)
+    assert (len(collected.items), collected.without_item) == (49, 151)
+
+
 def test_place_that_is_missing_is_refused_and_not_created(tmp_path: Path) -> None:
     make(tmp_path, plain(), [])
     with pytest.raises(DataError, match=r"is not there: there are the collections c$"):

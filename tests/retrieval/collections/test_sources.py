@@ -141,9 +141,9 @@ def test_recipe_of_a_source_finds_the_twenty_nearest_with_the_scores_of_its_metr
     kind: str, place_of: Callable[[str], Place], rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = rows.vectors[3]
-    found = run_recipe(open_collection(*place_of(kind)), query, monkeypatch)
+    neighbours = run_recipe(open_collection(*place_of(kind)), query, monkeypatch)
     distances = np.linalg.norm(rows.vectors.astype(np.float64) - query, axis=1)
     nearest = np.argsort(distances)[:20]
-    assert [item for item, _ in found] == [rows.items[row] for row in nearest]
+    assert [item for item, _ in neighbours] == [rows.items[row] for row in nearest]
     expected = metric_named(METRICS[kind] or "cosine").scores(distances[nearest])
-    np.testing.assert_allclose([score for _, score in found], expected, atol=1e-5)
+    np.testing.assert_allclose([score for _, score in neighbours], expected, atol=1e-5)
