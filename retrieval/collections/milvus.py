@@ -53,8 +53,8 @@ class Milvus:
     def _describe(self, columns: Columns) -> None:
         with self._errors():
             if not self._client.has_collection(self._collection):
-                names = listed(self._client.list_collections()) or "(none)"
-                raise DataError(f"{self.name} is not there: there are the collections {names}")
+                existing = listed(self._client.list_collections()) or "(none)"
+                raise DataError(f"{self.name} is not there: there are the collections {existing}")
             facts = self._client.describe_collection(self._collection)
         kinds = {field["name"]: self._milvus.DataType(field["type"]) for field in facts["fields"]}
         vectors = [name for name, kind in kinds.items() if kind.name == "FLOAT_VECTOR"]
