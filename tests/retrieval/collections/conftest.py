@@ -95,6 +95,7 @@ def write_faiss(
     folder: Path, rows: Rows, metric: int = faiss.METRIC_INNER_PRODUCT, recipe: str = "IDMap,Flat"
 ) -> Place:
     index = faiss.index_factory(DIM, recipe, metric)
+    index.train(rows.vectors)
     index.add_with_ids(rows.vectors, rows.ids)
     faiss.write_index(index, str(folder / "photos.faiss"))
     items, groups = write_lines(folder / "items.txt", rows.items), write_lines(folder / "groups.txt", rows.groups)

@@ -58,3 +58,14 @@ def write_lines(path: Path, names: Sequence[str]) -> str:
     """Write an id per line, and return the path."""
     path.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
     return str(path)
+
+
+def many_rows(items: int = 60, seed: int = 1) -> Rows:
+    """Return photos of many numbered items of 1 to 5 photos, in pairs of a group each."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(items, DIM))
+    of = rng.permutation(np.repeat(np.arange(items), 1 + np.arange(items) % 5))
+    vectors = centres[of] + rng.normal(size=(len(of), DIM)) / 2
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    names, groups = [f"{item:03}" for item in of], [f"pair {item // 2}" if item < 20 else "" for item in of]
+    return Rows(rng.permutation(len(of)), names, groups, vectors.astype(np.float32))
