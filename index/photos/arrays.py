@@ -20,6 +20,7 @@ from index.search.item_distance import mean_photo
 from . import NONE, Floats, ItemFacts, Keys, Rows, hashed, sampled
 
 COMPARED = 2**24  # cosines that are computed at a time
+KEPT = 2**24  # numbers of mean photos that are kept
 LENGTH = 1e-3  # largest difference between a vector's length and one
 
 
@@ -129,6 +130,8 @@ class ArrayPhotos:
 
     def facts_of(self, items: Rows) -> ItemFacts:
         """Return the mean photos and groups of items."""
+        if len(self._facts) * self._vectors.shape[1] > KEPT:
+            self._facts.clear()
         for item in set(items.tolist()) - self._facts.keys():
             (own,) = self.photos_of([item])
             group = "" if self._groups is None else self._groups[own[0]]

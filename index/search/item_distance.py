@@ -141,16 +141,21 @@ class ItemDistance:
 NEAREST_PHOTO = ItemDistance(1, 0, 0, 0, 0)  # the plain distance to the nearest photo alone
 
 
+def photos_of_mean(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the photos of an item (p, d) whose mean is taken: at most `MOST_PHOTOS`, by a hash of their vectors."""
+    if len(vectors) <= MOST_PHOTOS:
+        return vectors
+    hashes = [(zlib.crc32(row.tobytes()), row.tobytes()) for row in np.ascontiguousarray(vectors)]
+    return vectors[sorted(range(len(hashes)), key=hashes.__getitem__)[:MOST_PHOTOS]]
+
+
 def mean_photo(vectors: NDArray[np.float32]) -> Floats:
     """Return the mean of the photos of an item (p, d), of length one in float64 (d,).
 
-    At most `MOST_PHOTOS` of them are used, chosen by a hash of their vectors. Their order makes no difference. Where
-    vectors cancel out, the smallest one stands for the mean.
+    The photos are those of `photos_of_mean`. Their order makes no difference. Where vectors cancel out, the smallest
+    one stands for the mean.
     """
-    if len(vectors) > MOST_PHOTOS:
-        hashes = [(zlib.crc32(row.tobytes()), row.tobytes()) for row in np.ascontiguousarray(vectors)]
-        vectors = vectors[sorted(range(len(hashes)), key=hashes.__getitem__)[:MOST_PHOTOS]]
-    exact = exact_unit(vectors)
+    exact = exact_unit(photos_of_mean(vectors))
     if len(exact) == 1:
         return np.asarray(exact[0])
     total = np.sort(exact, axis=0).sum(axis=0)

@@ -1,13 +1,13 @@
-"""What is wrong with the vectors of a collection: refused where no number could be true, else a warning.
+"""What is wrong with vectors, items and neighbours: refused where no number could be true, else a warning.
 
-Shapes: n vectors, d = embedding size.
+Shapes: n vectors, k neighbours, d = embedding size.
 """
 
 from __future__ import annotations
 
 import unicodedata
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -23,18 +23,24 @@ UNIT = 1e-2  # largest difference from one of the length of a vector that counts
 MOST_OF_ALL = 0.5  # share of the vectors that one item may have without a warning
 BLOCK = 8192  # vectors that are looked at together
 SHOWN = 5  # examples in a warning
+LEAST_ORDERED = 4  # neighbours whose order shows which scores are nearer
 NO_ITEM = {"", "nan", "none", "null", "nat", "<na>"}  # texts that other programs write where there is no value
+
+
+def as_array(vectors: ArrayLike, name: str = "vectors") -> NDArray[Any]:
+    """Return vectors as an array, also those of a column whose values are vectors; raise InvalidParameter if ragged."""
+    try:
+        array = vectors if isinstance(vectors, np.ndarray) else np.asarray(vectors)
+        if array.dtype == object and array.ndim == 1:
+            array = np.stack([np.asarray(row) for row in array]) if len(array) else np.zeros((0, 0))
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InvalidParameter(name, "be numbers of equal dimensions", f"{type(vectors).__name__}: {error}") from error
+    return array
 
 
 def checked_vectors(vectors: ArrayLike, name: str = "vectors") -> NDArray[Any]:
     """Return vectors as an array (n, d) of numbers; raise InvalidParameter if they are none."""
-    try:
-        array = vectors if isinstance(vectors, np.ndarray) else np.asarray(vectors)
-    except ValueError as error:
-        raise InvalidParameter(name, "have equal dimensions", str(error)) from error
-    if array.dtype == object:
-        lengths = {np.shape(row) for row in array}
-        raise InvalidParameter(name, "have equal dimensions", sorted(lengths)[:SHOWN])
+    array = as_array(vectors, name)
     if array.ndim != 2 or array.shape[1] < 1 or array.dtype.kind not in "fiu":
         raise InvalidParameter(name, "be numbers (n, d)", f"{array.dtype} {array.shape}")
     return array
@@ -42,20 +48,79 @@ def checked_vectors(vectors: ArrayLike, name: str = "vectors") -> NDArray[Any]:
 
 def checked_items(items: ArrayLike, count: int, name: str = "items", *, may_be_empty: bool = False) -> NDArray[np.str_]:
     """Return item ids as texts (n,); raise InvalidParameter if there are not as many, or some are missing."""
-    values = np.asarray(items)
+    try:
+        values = items if isinstance(items, np.ndarray) else np.asarray(items, dtype=object)
+    except ValueError as error:
+        raise InvalidParameter(name, "be ids", str(error)) from error
     if values.ndim != 1 or len(values) != count:
         raise InvalidParameter(name, f"be one id for each of the {count:,} vectors", f"shape {values.shape}")
-    texts = np.array(["" if value is None else str(value) for value in values.tolist()], dtype=str)
-    if not may_be_empty:
-        missing = np.flatnonzero([text.strip().lower() in NO_ITEM for text in texts.tolist()])
-        if len(missing):
+    given = values.tolist()
+    texts = [text_of(value) for value in given]
+    missing = [] if may_be_empty else [row for row, text in enumerate(texts) if not text]
+    if missing:
+        raise InvalidParameter(
+            name,
+            "name the item of each vector",
+            f"no id in {counted(len(missing), 'row')}, first {given[missing[0]]!r} in row {missing[0]:,}",
+            remedy="Leave these vectors out",
+        )
+    return np.array(texts, dtype=str)
+
+
+def text_of(item: object) -> str:
+    """Return an id as text, "" for a missing one. Whole numbers have no decimals: a column with gaps holds floats."""
+    if isinstance(item, float | np.floating) and item.is_integer():
+        item = int(item)
+    text = str(item)
+    return "" if text.strip().lower() in NO_ITEM else text
+
+
+def as_list(neighbours: object) -> list[Any]:
+    """Return neighbours as a list; raise InvalidParameter if they are none."""
+    if isinstance(neighbours, str | bytes | Mapping) or not isinstance(neighbours, Iterable):
+        raise InvalidParameter("neighbours", "be a list of pairs of an item id and a score", neighbours)
+    return neighbours if isinstance(neighbours, list) else list(neighbours)
+
+
+def checked_neighbours(neighbours: Sequence[Any], metric: Metric) -> list[tuple[str, float]]:
+    """Return neighbours as pairs of an item id and a score; raise InvalidParameter for others, and for other scores."""
+    pairs: list[tuple[str, float]] = []
+    for place, each in enumerate(neighbours):
+        try:
+            item, score = each
+            pairs.append((text_of(item), float(score)))
+        except (TypeError, ValueError) as error:
+            raise InvalidParameter("neighbours", "be pairs of an item id and a score", each) from error
+        if not pairs[-1][0]:
             raise InvalidParameter(
-                name,
-                "name the item of each vector",
-                f"no id in {counted(len(missing), 'row')}, first {texts[missing[0]]!r} in row {missing[0]:,}",
-                remedy="Leave these vectors out",
+                "neighbours", "name the item of each vector", f"{each!r} in place {place}", remedy="Leave it out"
             )
-    return texts
+    possible = metric.are_possible([score for _, score in pairs])
+    if not possible.all():
+        raise InvalidParameter(
+            "neighbours",
+            "have scores of the {}, from {:g} to {:g}".format(metric.formula, *metric.range),
+            pairs[int(possible.argmin())],
+            remedy=f"Pass the {metric.noun} as the database returns it, or measure the promise with another metric",
+        )
+    apart = np.diff(metric.distances([score for _, score in pairs]))
+    if len(pairs) >= LEAST_ORDERED and (apart <= 0).all() and (apart < 0).any():
+        raise InvalidParameter(
+            "neighbours",
+            f"have the nearest first, where a {'greater' if metric.is_similarity else 'smaller'} {metric.noun} is "
+            f"nearer (metric {metric.name})",
+            [pairs[0], pairs[-1]],
+            remedy=f"Pass the {metric.noun} as the database returns it, or measure the promise with another metric",
+        )
+    return pairs
+
+
+def check_queries(norms: NDArray[np.float64], name: str) -> None:
+    """Raise InvalidParameter for queries whose lengths (q,) are not finite, or zero."""
+    usable = np.isfinite(norms) & (norms > 0)
+    if not usable.all():
+        row = int(usable.argmin())
+        raise InvalidParameter(name, "be finite and not zero", f"query {row} of length {norms[row]:g}")
 
 
 def check_lengths(norms: NDArray[np.float64], metric: Metric, ids: Sequence[str]) -> None:
@@ -69,7 +134,7 @@ def check_lengths(norms: NDArray[np.float64], metric: Metric, ids: Sequence[str]
 
     refuse(~np.isfinite(norms), "hold NaN or infinite numbers", "Embed these photos again, or leave them out")
     refuse(norms == 0, "are all zeros, and have no direction", "Embed these photos again, or leave them out")
-    if not metric.name.startswith("cosine"):
+    if len(norms) and not metric.name.startswith("cosine"):
         refuse(
             np.abs(norms - 1) > UNIT,
             f"are not of length one (they are {norms.min():.3g} to {norms.max():.3g} long), and the "
@@ -82,9 +147,9 @@ def check_count(items: NDArray[np.str_], groups: NDArray[np.str_] | None) -> Non
     """Raise CalibrationError if there are too few items to measure a rate."""
     count = len(np.unique(items if groups is None else np.where(groups == "", items, groups)))
     if count < LEAST_ITEMS:
-        what = "item" if groups is None else "item or group"
+        one, many = ("item", "items") if groups is None else ("item or group", "items and groups")
         raise CalibrationError(
-            f"there are {counted(count, what, 'items and groups' if groups is not None else '')}, and a threshold is "
+            f"there {'is' if count == 1 else 'are'} {counted(count, one, many)}, and a threshold is "
             f"measured on at least {LEAST_ITEMS}; {int(1 / 0.05)} support an FPIR of 5 %, 99 one of 1 %",
             remedy="Add vectors of other items",
         )
@@ -106,11 +171,10 @@ def _equal_vectors(vectors: NDArray[Any], items: NDArray[np.str_], ids: Sequence
     if not pairs:
         return []
     first = pairs[0][0]
-    other = next(row for row in pairs[0] if items[row] != items[first])
-    return [
-        f"{counted(len(pairs), 'vector')} stand under several items, such as {ids[first]} of {items[first]!r} and "
-        f"{ids[other]} of {items[other]!r}. They count neither for nor against a threshold."
-    ]
+    second = next(row for row in pairs[0] if items[row] != items[first])
+    stand = counted(len(pairs), "vector stands", "vectors stand")
+    named = " and ".join(f"{ids[row]} of {str(items[row])!r}" for row in (first, second))
+    return [f"{stand} under several items, such as {named}. Copies count neither for nor against a threshold."]
 
 
 def _largest_item(items: NDArray[np.str_]) -> list[str]:

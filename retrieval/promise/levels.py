@@ -17,7 +17,7 @@ from index.search.distance import Floats
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from retrieval.measuring.drawing import MOST_DRAWS, Drawing
 from retrieval.measuring.draws import OWN, AllDraws, Draws, Probes
-from retrieval.measuring.fpir import DrawnDistances
+from retrieval.measuring.fpir import TOLERANCE, DrawnDistances
 from retrieval.measuring.labelled import by_source, query_shift
 from retrieval.measuring.measure import Measurement, measure, without_copies
 from retrieval.measuring.point import PROMISE, Point
@@ -128,19 +128,33 @@ class DrawnVectors:
     def level(self, target_fpir: float, metric: Metric) -> Level:
         """Return the thresholds for a target."""
         score, distance = self.measure(target_fpir)
-        needed = math.ceil(1 / target_fpir) - 1
+        why, needed = score.why or distance.why, self._items_needed(target_fpir) if score.why and distance.why else 0
+        if needed:
+            why = (
+                f"an FPIR of {target_fpir:g} needs about {needed:,} items, and there are {self.photos.item_count:,}: "
+                "add items, or choose a greater target_fpir"
+            )
         return Level(
             target_fpir,
             None if score.point is None else Limit.of(score.point, metric),
             None if distance.point is None else Limit.of(distance.point),
-            score.why or distance.why,
-            needed if needed > self.photos.item_count else 0,
+            why,
+            needed,
         )
 
     def p_values(self, *, by_score: bool) -> PValues:
         """Return the p-values of scores, as plain distances, or of item distances."""
+        return PValues.of(self._drawn(by_score=by_score))
+
+    def _drawn(self, *, by_score: bool) -> DrawnDistances:
         sources = (self.by_score if by_score else self.by_distance).sources
-        return PValues.of(DrawnDistances.of(sources, shift=query_shift(sources)))
+        return DrawnDistances.of(sources, shift=query_shift(sources))
+
+    def _items_needed(self, target_fpir: float) -> int:
+        """Return how many items like these support a target, 0 if these do."""
+        smallest = min(self._drawn(by_score=by_score).smallest_target for by_score in (True, False))
+        needed = math.ceil(1 / target_fpir - TOLERANCE) - 1, math.ceil(self.photos.item_count * smallest / target_fpir)
+        return max(needed) if smallest > target_fpir + TOLERANCE else 0
 
     @property
     def own(self) -> Draws:

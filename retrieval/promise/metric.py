@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from index.search.distance import Floats
 from retrieval.errors import InvalidParameter
 
-ROUNDED = 1e-5  # smallest error that a score in float32 may have, relative to its range
+BEYOND = 0.01  # share of the range of scores, by which a rounded score may lie outside of it
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,18 @@ class Metric:
         """Return the plain distances (n,), 0 to 2, of scores."""
         squared = self.to_square(np.asarray(scores, dtype=np.float64))
         return np.asarray(np.sqrt(np.clip(squared, 0.0, 4.0)))
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The least and the greatest score."""
+        least, most = sorted(self.scores([0.0, 2.0]).tolist())
+        return least, most
+
+    def are_possible(self, scores: ArrayLike) -> np.ndarray:
+        """Return whether scores lie in the range, but for what an index rounds (n,); NaN does not."""
+        values, (least, most) = np.asarray(scores, dtype=np.float64), self.range
+        slack = BEYOND * (most - least)
+        return np.asarray((values >= least - slack) & (values <= most + slack))
 
     def accepts(self, scores: ArrayLike, threshold: float) -> np.ndarray:
         """Return whether scores are at least as close as a threshold (n,)."""

@@ -34,17 +34,18 @@ from numpy.typing import ArrayLike, NDArray
 from index.search.distance import Floats, accepts
 from index.search.item_distance import ItemDistance
 from retrieval.errors import CalibrationError, InvalidParameter
+from retrieval.measuring.draws import Probes
 from retrieval.measuring.twins import suspected_twins
 
-from .checks import checked_vectors
+from .checks import as_array, as_list, check_queries, checked_neighbours, checked_vectors
 from .contents import Contents, Twins
 from .decision import BEYOND_THRESHOLD, MATCH, NO_MATCH, NO_NEIGHBOURS, PERHAPS, SHORT_LIST, TWINS, Decision, Match
 from .file import read, write
 from .levels import TARGETS, DrawnVectors, Level, Limit, assumptions
-from .metric import metric_named
+from .metric import Metric, metric_named
 from .neighbours import LEAST_FIT, ItemMeans, Listed, gaps, listed, measure_items
 from .table import describe
-from .vectors import GivenVectors, fingerprint, largest_gap, means_of, merged
+from .vectors import GivenVectors, fingerprint, largest_gap, lengths, means_of, merged
 
 SLACK = 0.02  # of a cosine, by which neighbours may be nearer or farther than measured ones
 
@@ -96,34 +97,8 @@ class Promise(Contents):
         if not 0 < target_fpir < 1:
             raise InvalidParameter("target_fpir", "lie between 0 and 1", target_fpir)
         given = GivenVectors.checked(vectors, items, metric=by, groups=groups, photo_ids=photo_ids)
-        probes = None if queries is None else given.probes(*queries)
-        distance, targets = ItemDistance.default(), sorted({target_fpir, *TARGETS}, reverse=True)
-        drawn = DrawnVectors.of(given.photos, distance, queries=probes, targets=targets)
-        level = drawn.level(target_fpir, by)
-        if level.score is None and level.item_distance is None:
-            raise CalibrationError(level.why)
-        means, own = means_of(given.photos), drawn.own
-        return cls(
-            name=name,
-            metric=by,
-            vectors=given.photos.size,
-            items=given.photos.item_count,
-            dimension=means.means.shape[1],
-            target_fpir=target_fpir,
-            levels=tuple(level if each == target_fpir else drawn.level(each, by) for each in targets),
-            distance=distance,
-            p_values_of_scores=drawn.p_values(by_score=True),
-            p_values_of_distances=drawn.p_values(by_score=False),
-            known=drawn.known,
-            largest_gap=largest_gap(own, means, given.photos),
-            fingerprint=fingerprint(means),
-            assumptions=assumptions(probes),
-            warnings=given.warnings,
-            twins=_twins(drawn, target_fpir),
-            measured=datetime.now(UTC).date().isoformat(),
-            means=means,
-            drawn=drawn,
-        )
+        probes = None if queries is None else given.probes(queries)
+        return cls(**vars(_measured(given, probes, by, target_fpir, name)))
 
     def save(self, path: str | Path, *, means: bool = True) -> None:
         """Write the promise: JSON at `path` and, with `means`, the mean vectors of the items in `path`.npz beside it.
@@ -151,21 +126,21 @@ class Promise(Contents):
         vectors:
             One query (d,), or several (q, d).
         neighbours:
-            The nearest vectors that a search of the collection returned for the query, as pairs of item id and score:
-            20 are enough. For several queries, a list of such pairs for each.
+            The nearest vectors that a search of the collection returned for the query, as pairs of item id and score,
+            nearest first or in no order: 20 are enough. For several queries, a list of such pairs for each.
 
         Raises
         ------
         InvalidParameter
             If a query has another dimension, is zero or holds NaN, or if scores cannot be of the metric.
         """
-        queries = np.asarray(vectors)
+        queries, lists = as_array(vectors), as_list(neighbours)
         if queries.ndim == 1:
-            return self._decide(self._unit(queries[None])[0], neighbours)
+            return self._decide(self._unit(queries[None])[0], lists)
         units = self._unit(queries)
-        if len(units) != len(neighbours):
-            raise InvalidParameter("neighbours", f"be a list for each of the {len(units)} queries", len(neighbours))
-        return [self._decide(query, each) for query, each in zip(units, neighbours, strict=True)]
+        if len(units) != len(lists):
+            raise InvalidParameter("neighbours", f"be a list for each of the {len(units)} queries", len(lists))
+        return [self._decide(query, as_list(each)) for query, each in zip(units, lists, strict=True)]
 
     def __str__(self) -> str:
         """Return the table of thresholds, with what is wrong with the vectors before it."""
@@ -181,23 +156,22 @@ class Promise(Contents):
                 exact.shape[1],
                 remedy="Embed the query with the model of the collection",
             )
-        norms = np.linalg.norm(exact, axis=1)
-        if not (np.isfinite(norms) & (norms > 0)).all():
-            wrong = int(np.flatnonzero(~(np.isfinite(norms) & (norms > 0)))[0])
-            raise InvalidParameter("vectors", "be finite and not zero", f"query {wrong} of length {norms[wrong]}")
+        norms = lengths(exact)
+        check_queries(norms, "vectors")
         return np.asarray(exact / norms[:, None])
 
-    def _decide(self, query: Floats, neighbours: Sequence[tuple[str, float]]) -> Decision:
-        if not len(neighbours):
+    def _decide(self, query: Floats, neighbours: Sequence[Any]) -> Decision:
+        if not neighbours:
             return Decision(NO_MATCH, None, None, None, reason=NO_NEIGHBOURS, neighbours_short=self.means is not None)
-        found = listed(neighbours, self.metric)
+        found = listed(checked_neighbours(neighbours, self.metric), self.metric)
         if self.means is None:
             return self._by_score(found)
         self._check_scores(query, found, self.means)
         limit = _required(self.level.item_distance, self.level)
         measured = measure_items(query, found, self.means, self.distance)
         p_values = [self.p_values_of_distances.at(distance) for distance in measured.distances.tolist()]
-        answer = self._answer(measured.items, measured.scores, p_values, limit, measured.distances)
+        within, near = (accepts(measured.distances, each) for each in (limit.threshold, _asked(limit)))
+        answer = self._answer(measured.items, measured.scores, p_values, within, near)
         answer = replace(answer, neighbours_short=measured.is_short)
         if not measured.is_first and answer.decision == MATCH:
             return replace(answer, decision=NO_MATCH, item_id=None, matches=(), reason=SHORT_LIST)
@@ -206,34 +180,42 @@ class Promise(Contents):
     def _by_score(self, found: Listed) -> Decision:
         """Return the decision by the score of the nearest photo alone."""
         limit = _required(self.level.score, self.level)
-        threshold, perhaps = self.metric.distances([limit.threshold, limit.perhaps or limit.threshold]).tolist()
-        limit = replace(limit, threshold=threshold, perhaps=None if limit.perhaps is None else perhaps)
+        within, near = (self.metric.accepts(found.scores, each) for each in (limit.threshold, _asked(limit)))
         p_values = [self.p_values_of_scores.at(distance) for distance in found.nearest.tolist()]
-        return self._answer(found.items, found.scores, p_values, limit, found.nearest)
+        return self._answer(found.items, found.scores, p_values, within, near)
 
     def _answer(
-        self, items: list[str], scores: list[float], p_values: list[float], limit: Limit, distances: Floats
+        self,
+        items: list[str],
+        scores: list[float],
+        p_values: list[float],
+        within: NDArray[np.bool_],
+        near: NDArray[np.bool_],
     ) -> Decision:
-        """Return the decision on items, best first, by the threshold on their distances."""
-        within = accepts(distances, limit.threshold).tolist()
-        near = [False] * len(items) if limit.perhaps is None else accepts(distances, limit.perhaps).tolist()
+        """Return the decision on items, best first, that are within the threshold, or near enough for a question."""
         is_pair = len(items) > 1 and tuple(sorted(items[:2])) in self.twins.pairs
         first = scores[0], p_values[0]
         if is_pair and (within[0] or near[0]):
             return Decision(PERHAPS, items[0], *first, reason=TWINS)
         if not within[0]:
-            asked = near[0]
-            return Decision(
-                PERHAPS if asked else NO_MATCH, items[0] if asked else None, *first, reason=BEYOND_THRESHOLD
-            )
+            decision, item = (PERHAPS, items[0]) if near[0] else (NO_MATCH, None)
+            return Decision(decision, item, *first, reason=BEYOND_THRESHOLD)
         pairs = zip(items, scores, p_values, within, strict=True)
         matches = tuple(Match(item, score, p_value) for item, score, p_value, is_within in pairs if is_within)
         return Decision(MATCH, items[0], *first, matches=matches)
 
     def _check_scores(self, query: Floats, found: Listed, means: ItemMeans) -> None:
         """Raise InvalidParameter if the scores of most neighbours cannot be of the metric, or of this collection."""
-        nearer = gaps(query, found, means)
-        if len(nearer) >= LEAST_FIT and not -SLACK <= float(np.median(nearer)) <= self.largest_gap + SLACK:
+        nearer, most = gaps(query, found, means)
+        if len(found.items) >= LEAST_FIT and not len(nearer):
+            raise InvalidParameter(
+                "neighbours",
+                "name items of the collection",
+                found.items[:3],
+                remedy="Pass the item ids that were measured; if all of these items are new, measure the promise again",
+            )
+        beyond = nearer - np.minimum(most, self.largest_gap)
+        if len(nearer) >= LEAST_FIT and (np.median(nearer) < -SLACK or np.median(beyond) > SLACK):
             raise InvalidParameter(
                 "neighbours",
                 f"have scores that are the {self.metric.formula} between the query and vectors of the collection",
@@ -243,18 +225,54 @@ class Promise(Contents):
             )
 
 
+def _measured(given: GivenVectors, probes: Probes | None, by: Metric, target_fpir: float, name: str) -> Contents:
+    """Return what draws of vectors show; raise CalibrationError if there are too few items for the target."""
+    distance, targets = ItemDistance.default(), sorted({target_fpir, *TARGETS}, reverse=True)
+    drawn = DrawnVectors.of(given.photos, distance, queries=probes, targets=targets)
+    level = drawn.level(target_fpir, by)
+    if level.score is None and level.item_distance is None:
+        raise CalibrationError(level.why)
+    means, own = means_of(given.photos), drawn.own
+    return Contents(
+        name=name,
+        metric=by,
+        vectors=given.photos.size,
+        items=given.photos.item_count,
+        dimension=means.means.shape[1],
+        target_fpir=target_fpir,
+        levels=tuple(level if each == target_fpir else drawn.level(each, by) for each in targets),
+        distance=distance,
+        p_values_of_scores=drawn.p_values(by_score=True),
+        p_values_of_distances=drawn.p_values(by_score=False),
+        known=drawn.known,
+        largest_gap=largest_gap(own, means, given.photos),
+        fingerprint=fingerprint(means),
+        assumptions=assumptions(probes),
+        warnings=given.warnings,
+        twins=_twins(drawn, probes, target_fpir),
+        measured=datetime.now(UTC).date().isoformat(),
+        means=means,
+        drawn=drawn,
+    )
+
+
+def _asked(limit: Limit) -> float:
+    """Return the score or distance up to which the first item is worth a question."""
+    return limit.threshold if limit.perhaps is None else limit.perhaps
+
+
 def _required(limit: Limit | None, level: Level) -> Limit:
     if limit is None:
         raise CalibrationError(level.why or f"there is no threshold for an FPIR of {level.target_fpir:g}")
     return limit
 
 
-def _twins(drawn: DrawnVectors, target_fpir: float) -> Twins:
+def _twins(drawn: DrawnVectors, probes: Probes | None, target_fpir: float) -> Twins:
     """Return the pairs of items that look like one item, and what they cost, by draws in which they are no rivals."""
     pairs = tuple(suspected_twins(drawn.own))
     if not pairs:
         return Twins()
-    without = DrawnVectors.of(merged(drawn.photos, pairs), drawn.distance, targets=[target_fpir])
+    without = DrawnVectors.of(merged(drawn.photos, pairs), drawn.distance, queries=probes, targets=[target_fpir])
     rates = [each.measure(target_fpir)[1].point for each in (drawn, without)]
     tpir = [None if point is None else point.rates.tpir for point in rates]
     cost = None if tpir[0] is None or tpir[1] is None else max(0.0, tpir[1] - tpir[0])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
 from retrieval.errors import counted, listed
@@ -15,7 +15,8 @@ from .contents import Contents
 from .levels import Level
 from .metric import Metric
 
-DIGITS = 4  # of a threshold on a score
+DIGITS, MOST_DIGITS = 4, 12  # of a threshold on a score
+STRICTER = 0.02  # largest share by which the plain distance of a rounded threshold is smaller
 SHOWN = 5  # pairs of twins
 
 
@@ -25,9 +26,16 @@ def describe(promise: Contents) -> str:
 
 
 def threshold_text(threshold: float, metric: Metric) -> str:
-    """Return a threshold on a score with DIGITS digits, rounded so that it is not laxer."""
-    rounded = math.ceil if metric.is_similarity else math.floor
-    return f"{rounded(threshold * 10**DIGITS) / 10**DIGITS:.{DIGITS}f}"
+    """Return a threshold on a score with DIGITS digits, rounded so that it is not laxer.
+
+    Near the score of equal vectors it has more digits, so that it is not much stricter either.
+    """
+    exact, rounding = Decimal(threshold), ROUND_CEILING if metric.is_similarity else ROUND_FLOOR
+    for digits in range(DIGITS, MOST_DIGITS + 1):
+        rounded = exact.quantize(Decimal(1).scaleb(-digits), rounding=rounding) + 0  # + 0: no -0.0000
+        if metric.distances(float(rounded)) >= (1 - STRICTER) * metric.distances(threshold):
+            break
+    return f"{rounded:f}"
 
 
 def _lines(promise: Contents) -> Iterator[str]:
@@ -92,8 +100,8 @@ def _cells(promise: Contents, level: Level) -> tuple[str, ...]:
 
 
 def percent(share: float) -> str:
-    """Return a rate in percent."""
-    return f"{100 * share:.1f} %"
+    """Return a rate in percent, with two digits below 1 %."""
+    return f"{100 * share:.1f} %" if share >= 0.01 or not share else f"{100 * share:.2g} %"
 
 
 def target_text(target_fpir: float) -> str:

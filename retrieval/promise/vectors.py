@@ -17,11 +17,21 @@ from numpy.typing import ArrayLike, NDArray
 from index.groups import number_of
 from index.photos import hashed
 from index.photos.arrays import ArrayPhotos
-from index.search.item_distance import mean_photo
-from retrieval.errors import InvalidParameter, listed
+from index.search.distance import exact_unit
+from index.search.item_distance import mean_photo, photos_of_mean
+from retrieval.errors import DataError, InvalidParameter, listed
 from retrieval.measuring.draws import Draws, Probes
 
-from .checks import BLOCK, SHOWN, check_count, check_lengths, checked_items, checked_vectors, warnings_of
+from .checks import (
+    BLOCK,
+    SHOWN,
+    check_count,
+    check_lengths,
+    check_queries,
+    checked_items,
+    checked_vectors,
+    warnings_of,
+)
 from .metric import Metric
 from .neighbours import ItemMeans
 
@@ -52,6 +62,8 @@ class GivenVectors:
         texts = checked_items(items, len(array))
         kinds = None if groups is None else checked_items(groups, len(array), "groups", may_be_empty=True)
         ids = [str(row) for row in range(len(array))] if photo_ids is None else [str(each) for each in photo_ids]
+        if len(ids) != len(array):
+            raise InvalidParameter("photo_ids", f"be one id for each of the {len(array):,} vectors", len(ids))
         norms = lengths(array)
         check_lengths(norms, metric, ids)
         check_count(texts, kinds)
@@ -60,16 +72,18 @@ class GivenVectors:
         chosen = None if kinds is None else kinds.tolist()
         return cls(ArrayPhotos(unit, texts, photo_ids=ids, groups=chosen), warnings)
 
-    def probes(self, vectors: ArrayLike, items: ArrayLike) -> Probes:
-        """Return labelled queries; raise InvalidParameter for items that are not in the collection."""
+    def probes(self, queries: tuple[ArrayLike, ArrayLike]) -> Probes:
+        """Return labelled queries, vectors and items; raise InvalidParameter for items that are not here."""
+        if not isinstance(queries, tuple | list) or len(queries) != 2:
+            raise InvalidParameter("queries", "be a pair of vectors and items", type(queries).__name__)
+        vectors, items = queries
         array = checked_vectors(vectors, "queries")
         texts = checked_items(items, len(array), "queries", may_be_empty=True)
         dim = self.photos.vectors(np.zeros(1, np.int64)).shape[1]
         if array.shape[1] != dim:
             raise InvalidParameter("queries", f"have {dim} numbers each, as the vectors", array.shape[1])
         norms = lengths(array)
-        if not (np.isfinite(norms) & (norms > 0)).all():
-            raise InvalidParameter("queries", "be finite and not zero", f"row {int(np.argmin(norms > 0))}")
+        check_queries(norms, "queries")
         known = self.photos.item_numbers(np.unique(texts).tolist())
         strange = sorted({item for item in texts.tolist() if item and item not in known})
         if strange:
@@ -88,7 +102,8 @@ def lengths(vectors: NDArray[Any]) -> NDArray[np.float64]:
     norms = np.empty(len(vectors))
     for rows in _blocks(len(vectors)):
         block = np.asarray(vectors[rows], dtype=np.float64)
-        norms[rows] = np.sqrt(np.vecdot(block, block))
+        with np.errstate(all="ignore"):
+            norms[rows] = np.sqrt(np.vecdot(block, block))
     return norms
 
 
@@ -97,15 +112,26 @@ def scaled(vectors: NDArray[Any], norms: NDArray[np.float64]) -> NDArray[np.floa
     if vectors.dtype == np.float32 and (np.abs(norms - 1) <= EXACT).all():
         return vectors
     size = 4 * vectors.size
-    unit: NDArray[np.float32] = np.empty((0, 0), np.float32)
+    blocks = (
+        (np.asarray(vectors[rows], dtype=np.float64) / norms[rows, None]).astype(np.float32)
+        for rows in _blocks(len(vectors))
+    )
     if size <= IN_MEMORY:
         unit = np.empty(vectors.shape, np.float32)
-    else:
-        with tempfile.TemporaryFile(prefix="retrieval-") as file:
-            unit = np.memmap(file, np.float32, "w+", shape=vectors.shape)
-    for rows in _blocks(len(vectors)):
-        unit[rows] = np.asarray(vectors[rows], dtype=np.float64) / norms[rows, None]
-    return unit
+        for rows, block in zip(_blocks(len(vectors)), blocks, strict=True):
+            unit[rows] = block
+        return unit
+    with tempfile.TemporaryFile(prefix="retrieval-") as file:  # the map keeps a handle of its own, also on Windows
+        try:
+            for block in blocks:
+                file.write(block.data)  # to write into a map would kill the process where the disk is full
+            file.flush()
+        except OSError as error:
+            raise DataError(
+                f"the vectors of length one need {size:,} bytes in {tempfile.gettempdir()}: {error.strerror or error}",
+                remedy="Make room there, set TMPDIR, or store float32 vectors of length one",
+            ) from error
+        return np.memmap(file, np.float32, "r", shape=vectors.shape)
 
 
 def means_of(photos: ArrayPhotos) -> ItemMeans:
@@ -115,7 +141,8 @@ def means_of(photos: ArrayPhotos) -> ItemMeans:
     for number, own in enumerate(photos.photos_of(range(len(means)))):
         vectors = photos.vectors(own)
         mean = mean_photo(vectors)
-        means[number], cosines[number] = mean.astype(np.float16), (vectors.astype(np.float64) @ mean).mean()
+        means[number] = mean.astype(np.float16)
+        cosines[number] = (exact_unit(photos_of_mean(vectors)) @ mean).mean()
         ((_, item, metadata),) = photos.photos_at(own[:1])
         groups[number] = number_of(item, metadata)
     return ItemMeans(photos.item_ids, means, groups, cosines)
@@ -129,11 +156,14 @@ def merged(photos: ArrayPhotos, pairs: Sequence[tuple[str, str]]) -> ArrayPhotos
 def largest_gap(own: Draws, means: ItemMeans, photos: ArrayPhotos) -> float:
     """Return how much nearer, as a cosine, the nearest photo of an unknown item's match is than the average photo."""
     usable = own.where((own.nearest_items != "") & ~own.is_copied)
-    rows = np.array([means.numbers[item] for item in usable.nearest_items.tolist()], dtype=np.int64)
-    queries = photos.vectors(photos.positions(usable.ids.tolist()))
-    nearest = photos.vectors(photos.positions(usable.nearest.tolist()))
-    averages = np.vecdot(queries, means.means[rows]) * means.cosines[rows]
-    return float((np.vecdot(queries, nearest) - averages).max(initial=0.0))
+    items = np.array([means.numbers[item] for item in usable.nearest_items.tolist()], dtype=np.int64)
+    places = np.split(photos.positions([*usable.ids.tolist(), *usable.nearest.tolist()]), 2)
+    largest = 0.0
+    for rows in _blocks(len(items)):
+        queries, nearest = (photos.vectors(each[rows]) for each in places)
+        averages = np.vecdot(queries, means.means[items[rows]]) * means.cosines[items[rows]]
+        largest = float((np.vecdot(queries, nearest) - averages).max(initial=largest))
+    return largest
 
 
 def fingerprint(means: ItemMeans) -> dict[str, str]:
