@@ -17,6 +17,7 @@ import uvicorn
 
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import COMMANDS, group, main
+from retrieval.cli.promise import PromiseGroup
 from retrieval.errors import command
 from retrieval.indexing.pipeline import index_catalogue
 from serving.access.keys import add_key, read_keys
@@ -58,6 +59,8 @@ def find(words: list[str]) -> tuple[click.Command, list[str]]:
     for number, word in enumerate(words):
         if not isinstance(found, click.Group):
             return found, words[number:]
+        if isinstance(found, PromiseGroup) and word not in found.commands:
+            return found.commands["measure"], words[number:]  # `retrieval promise SOURCE`
         child = found.get_command(click.Context(found), word)
         assert child is not None, f"there is no command {word}"
         found = child

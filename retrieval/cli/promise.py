@@ -71,6 +71,10 @@ class SourceOptions:
 
         return Columns(self.items, self.vectors, self.groups, self.where)
 
+    def words(self) -> list[str]:
+        """Return the options as they were typed."""
+        return [word for name, value in vars(self).items() if value is not None for word in (f"--{name}", value)]
+
 
 SOURCE_OPTIONS = options_as(
     "source_options",
@@ -173,7 +177,8 @@ def measure(
             click.echo(f"Wrote {written}.")
         if options.output is not None:
             click.echo(f"Decide by it:\n\n{opened.recipe(str(options.output))}\n")
-            click.echo(f"Measure again as it grows: {command('promise', 'check', options.output, opened.name)}")
+            again = command("promise", "check", options.output, opened.name, *source_options.words())
+            click.echo(f"Measure again as it grows: {again}")
 
 
 @promise.command(name="check")
@@ -202,7 +207,8 @@ def check(file: Path, source: str, source_options: SourceOptions) -> None:
         for result in results:
             click.echo(str(result))
         if any(result.is_broken for result in results):
-            again = command("promise", opened.name, "--target-fpir", f"{before.target_fpir:g}", "-o", file)
+            words = source_options.words()
+            again = command("promise", opened.name, *words, "--target-fpir", f"{before.target_fpir:g}", "-o", file)
             click.echo(f"Set new thresholds: {again}")
             sys.exit(BROKEN)
 
