@@ -15,14 +15,6 @@ GROWTH = 1.1  # times as many items, for which a threshold on the score is said 
 
 
 @dataclass(frozen=True)
-class Twins:
-    """Pairs of items that look like one item under two ids, and the TPIR that they cost."""
-
-    pairs: tuple[tuple[str, str], ...] = ()
-    cost: float | None = None
-
-
-@dataclass(frozen=True)
 class Contents:
     """Thresholds of a collection with their error rates."""
 
@@ -41,7 +33,8 @@ class Contents:
     fingerprint: dict[str, str]  # bits of the means of some items, by a hash of the item id
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...] = ()
-    twins: Twins = Twins()
+    twins: tuple[tuple[str, str], ...] = ()  # pairs of items that look like one item under two ids
+    twins_cost: float | None = None  # TPIR that they cost
     measured: str = ""  # date
     means: ItemMeans | None = None  # None without them: decisions go by the score alone
     drawn: DrawnVectors | None = field(default=None, compare=False, repr=False)  # kept after a measurement only

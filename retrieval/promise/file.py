@@ -17,7 +17,7 @@ from index.search.item_distance import ItemDistance
 from retrieval.errors import DataError, InvalidParameter, check_format
 
 from .checks import UNIT
-from .contents import Contents, Twins
+from .contents import Contents
 from .levels import Level, Limit, PValues
 from .metric import METRICS, Metric
 from .neighbours import ItemMeans
@@ -139,7 +139,8 @@ def _to_json(promise: Contents) -> dict[str, Any]:
         "fingerprint": promise.fingerprint,
         "assumptions": promise.assumptions,
         "warnings": promise.warnings,
-        "twins": asdict(promise.twins),
+        "twins": promise.twins,
+        "twins_cost": promise.twins_cost,
     }
 
 
@@ -170,10 +171,8 @@ def _from_json(values: Mapping[str, Any], means: ItemMeans | None) -> Contents:
         fingerprint={_text(key): f"{int(bits, 16):016x}" for key, bits in values["fingerprint"].items()},
         assumptions=tuple(map(_text, values["assumptions"])),
         warnings=tuple(map(_text, values["warnings"])),
-        twins=Twins(
-            tuple((_text(first), _text(second)) for first, second in values["twins"]["pairs"]),
-            _or_none(values["twins"]["cost"]),
-        ),
+        twins=tuple((_text(first), _text(second)) for first, second in values["twins"]),
+        twins_cost=_or_none(values["twins_cost"]),
         measured=_text(values["measured"]),
         means=means,
     )

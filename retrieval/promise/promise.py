@@ -38,7 +38,7 @@ from retrieval.measuring.draws import Probes
 from retrieval.measuring.twins import suspected_twins
 
 from .checks import as_array, as_list, check_queries, checked_neighbours, checked_vectors
-from .contents import Contents, Twins
+from .contents import Contents
 from .decision import BEYOND_THRESHOLD, MATCH, NO_MATCH, NO_NEIGHBOURS, PERHAPS, SHORT_LIST, TWINS, Decision, Match
 from .file import read, write
 from .levels import TARGETS, DrawnVectors, Level, Limit, assumptions
@@ -193,7 +193,7 @@ class Promise(Contents):
         near: NDArray[np.bool_],
     ) -> Decision:
         """Return the decision on items, best first, that are within the threshold, or near enough for a question."""
-        is_pair = len(items) > 1 and tuple(sorted(items[:2])) in self.twins.pairs
+        is_pair = len(items) > 1 and tuple(sorted(items[:2])) in self.twins
         first = scores[0], p_values[0]
         if is_pair and (within[0] or near[0]):
             return Decision(PERHAPS, items[0], *first, reason=TWINS)
@@ -232,7 +232,7 @@ def _measured(given: GivenVectors, probes: Probes | None, by: Metric, target_fpi
     level = drawn.level(target_fpir, by)
     if level.score is None and level.item_distance is None:
         raise CalibrationError(level.why)
-    means, own = means_of(given.photos), drawn.own
+    means, own, pairs = means_of(given.photos), drawn.own, tuple(suspected_twins(drawn.own))
     return Contents(
         name=name,
         metric=by,
@@ -249,7 +249,8 @@ def _measured(given: GivenVectors, probes: Probes | None, by: Metric, target_fpi
         fingerprint=fingerprint(means),
         assumptions=assumptions(probes),
         warnings=given.warnings,
-        twins=_twins(drawn, probes, target_fpir),
+        twins=pairs,
+        twins_cost=_cost_of(pairs, drawn, probes, target_fpir),
         measured=datetime.now(UTC).date().isoformat(),
         means=means,
         drawn=drawn,
@@ -267,13 +268,13 @@ def _required(limit: Limit | None, level: Level) -> Limit:
     return limit
 
 
-def _twins(drawn: DrawnVectors, probes: Probes | None, target_fpir: float) -> Twins:
-    """Return the pairs of items that look like one item, and what they cost, by draws in which they are no rivals."""
-    pairs = tuple(suspected_twins(drawn.own))
+def _cost_of(
+    pairs: tuple[tuple[str, str], ...], drawn: DrawnVectors, probes: Probes | None, target_fpir: float
+) -> float | None:
+    """Return the TPIR that pairs of items cost, by draws in which they are no rivals; None without pairs or a TPIR."""
     if not pairs:
-        return Twins()
+        return None
     without = DrawnVectors.of(merged(drawn.photos, pairs), drawn.distance, queries=probes, targets=[target_fpir])
     rates = [each.measure(target_fpir)[1].point for each in (drawn, without)]
-    tpir = [None if point is None else point.rates.tpir for point in rates]
-    cost = None if tpir[0] is None or tpir[1] is None else max(0.0, tpir[1] - tpir[0])
-    return Twins(pairs, cost)
+    found, merged_found = (None if point is None else point.rates.tpir for point in rates)
+    return None if found is None or merged_found is None else max(0.0, merged_found - found)

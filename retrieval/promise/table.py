@@ -52,10 +52,10 @@ def _lines(promise: Contents) -> Iterator[str]:
         f"The {promise.metric.noun} holds up to about {promise.holds_for_items:,} items (twice as many: about twice "
         "the strangers); decide() holds longer. Measure again after that."
     )
-    if promise.twins.pairs:
-        pairs = counted(len(promise.twins.pairs), "pair of items looks", "pairs of items look")
-        named = listed([" and ".join(map(printable, pair)) for pair in promise.twins.pairs[:SHOWN]])
-        cost = "" if promise.twins.cost is None else f" ({100 * promise.twins.cost:.1f} points of what is found)"
+    if promise.twins:
+        pairs = counted(len(promise.twins), "pair of items looks", "pairs of items look")
+        named = listed([" and ".join(map(printable, pair)) for pair in promise.twins[:SHOWN]])
+        cost = "" if promise.twins_cost is None else f" ({100 * promise.twins_cost:.1f} points of what is found)"
         yield f"{pairs} like one item under two ids{cost}: {named}."
 
 

@@ -18,7 +18,7 @@ import pytest
 from index.files import pack_arrays
 from retrieval.errors import DataError, RetrievalError
 from retrieval.promise import file as file_module
-from retrieval.promise.contents import Contents, Twins
+from retrieval.promise.contents import Contents
 from retrieval.promise.promise import Promise
 
 from .shops import DIM, Shop, promise_of, queries_of, shop
@@ -33,8 +33,8 @@ def here() -> Shop:
 
 @pytest.fixture(scope="module")
 def promise(here: Shop) -> Promise:
-    twins = Twins((("ä1", "b\ud800"), ("c", '"\\\n')), 0.125)
-    return replace(promise_of(here), name=NAME, twins=twins, warnings=("„wrong“", "\ud83d"))
+    twins = (("ä1", "b\ud800"), ("c", '"\\\n'))
+    return replace(promise_of(here), name=NAME, twins=twins, twins_cost=0.125, warnings=("„wrong“", "\ud83d"))
 
 
 @pytest.fixture

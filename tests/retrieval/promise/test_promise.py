@@ -15,7 +15,6 @@ from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from retrieval.errors import CalibrationError, DataError, InvalidParameter
 from retrieval.measuring.measure import measure
 from retrieval.measuring.point import PROMISE
-from retrieval.promise.contents import Twins
 from retrieval.promise.metric import METRICS
 from retrieval.promise.promise import Promise
 
@@ -422,18 +421,18 @@ def test_two_ids_of_an_item_are_a_question() -> None:
     names = np.unique(here.items)[:10].tolist()
     items = [item + " bis" if item in names and generator.random() < 0.5 else item for item in here.items]
     doubled = Promise.measure(here.vectors, items)
-    assert doubled.twins.pairs
-    assert {*doubled.twins.pairs} <= {(name, f"{name} bis") for name in names}
-    assert doubled.twins.cost is not None
+    assert doubled.twins
+    assert {*doubled.twins} <= {(name, f"{name} bis") for name in names}
+    assert doubled.twins_cost is not None
     both, asked = Shop(here.vectors, items, here.groups), 0
-    pairs = {name: pair for pair in doubled.twins.pairs for name in pair}
+    pairs = {name: pair for pair in doubled.twins for name in pair}
     for row in [row for row, item in enumerate(items) if item in pairs]:
         query, pair = unit(here.vectors[[row]] + 0.03 * generator.normal(size=(1, DIM)))[0], pairs[items[row]]
         answer = doubled.decide(query, both.neighbours(query, 100))
         if answer.reason == "twins":
             assert (answer.decision, answer.matches) == ("perhaps", ())
             assert answer.item_id in pair
-            assert replace(doubled, twins=Twins()).decide(query, both.neighbours(query, 100)).reason != "twins"
+            assert replace(doubled, twins=()).decide(query, both.neighbours(query, 100)).reason != "twins"
             asked += 1
     assert asked
 
@@ -445,14 +444,14 @@ def test_the_cost_of_two_ids_is_measured_on_the_labelled_queries_where_there_are
     rows = generator.permutation(len(items))[:300]
     queries = unit(here.vectors[rows] + 0.1 * generator.normal(size=(300, DIM))), [items[row] for row in rows.tolist()]
     doubled = Promise.measure(here.vectors, items, queries=queries)
-    pairs = {name: pair[0] for pair in doubled.twins.pairs for name in pair}
+    pairs = {name: pair[0] for pair in doubled.twins for name in pair}
     groups = [pairs.get(item, "") for item in items]
     one, two = Promise.measure(here.vectors, items, groups=groups, queries=queries).level.item_distance, doubled.level
     assert two.item_distance is not None
     assert one is not None
     assert one.tpir is not None
     assert two.item_distance.tpir is not None
-    assert doubled.twins.cost == pytest.approx(max(0.0, one.tpir - two.item_distance.tpir), abs=1e-9)
+    assert doubled.twins_cost == pytest.approx(max(0.0, one.tpir - two.item_distance.tpir), abs=1e-9)
 
 
 def test_without_means_the_score_alone_decides_as_the_file_says(here: Shop, promise: Promise, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.promise.contents import Contents, Twins
+from retrieval.promise.contents import Contents
 from retrieval.promise.levels import Level, Limit
 from retrieval.promise.metric import METRICS
 from retrieval.promise.promise import Promise
@@ -107,10 +107,10 @@ def test_a_metric_of_distances_is_used_below_its_threshold(name: str) -> None:
 
 def test_twins_are_named_in_the_singular_and_the_plural_with_their_cost(promise: Promise) -> None:
     pair = ("a", "b\x1b[31m")
-    text = str(replace(promise, twins=Twins((pair,), 0.0031)))
+    text = str(replace(promise, twins=(pair,), twins_cost=0.0031))
     assert "1 pair of items looks like one item under two ids (0.3 points of what is found): a and b" in text
     assert "\x1b" not in text
-    assert "2 pairs of items look like one item under two ids: " in str(replace(promise, twins=Twins((pair, pair))))
+    assert "2 pairs of items look like one item under two ids: " in str(replace(promise, twins=(pair, pair)))
 
 
 def test_warnings_come_first_and_control_no_terminal(promise: Promise) -> None:
