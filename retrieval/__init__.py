@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .shadowed import check_package
+
 if TYPE_CHECKING:
     from .bundle.bundle import Bundle
     from .bundle.embedder import Embedder
@@ -25,6 +27,8 @@ _HOMES = {
     "Retriever": "retriever",
     "SearchResult": "search.result",
 }
+
+check_package("index")
 
 
 def __getattr__(name: str) -> Any:

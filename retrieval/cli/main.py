@@ -14,6 +14,7 @@ import click
 
 from retrieval.errors import MissingDependency, RetrievalError, extra_of
 from retrieval.files import explain
+from retrieval.shadowed import ShadowedPackage, check_package
 
 
 class Entry(NamedTuple):
@@ -47,10 +48,11 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import and return a command, or None if it does not exist."""
+        """Import and return a command, or None if it does not exist; raise ShadowedPackage if it is hidden."""
         entry = self._entries.get(cmd_name)
         if entry is None:
             return None
+        check_package(entry.module.partition(".")[0])
         command: click.Command = getattr(import_module(entry.module), entry.attribute)
         return command
 
@@ -141,7 +143,14 @@ def main() -> None:
     except BrokenPipeError:  # the reader closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except (RetrievalError, OSError, sqlite3.OperationalError, ModuleNotFoundError, UnicodeEncodeError) as error:
+    except (
+        RetrievalError,
+        OSError,
+        sqlite3.OperationalError,
+        ModuleNotFoundError,
+        ShadowedPackage,
+        UnicodeEncodeError,
+    ) as error:
         if "--debug" in sys.argv or (isinstance(error, ModuleNotFoundError) and _is_ours(error)):
             raise
         click.echo(f"error: {_one_line(error)}", err=True)
@@ -158,7 +167,7 @@ def main() -> None:
 
 def _one_line(error: Exception) -> str:
     """Return the error and its remedy as one line."""
-    if isinstance(error, RetrievalError):
+    if isinstance(error, RetrievalError | ShadowedPackage):
         message = str(error)
     elif isinstance(error, ModuleNotFoundError):
         message = _missing(error.name or "")
