@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import io
+import math
 import os
 import shutil
 import tempfile
@@ -24,6 +25,7 @@ from .errors import DataError, DiskFull, GalleryError, GalleryLocked
 
 SMALL, RATIO = 2**26, 50  # bytes that a .npz file may always unpack to, and how many times its size beyond
 ROWS, MOST_ROW = 64, 2**20  # rows of a parquet file that are decoded at a time, and bytes of one on average
+ZEROS = 2**24  # bytes that are written at a time
 WORKING = ".partial"  # end of the names of folders that are worked in
 _HEADER = threading.Lock()  # CPython 3.11 can raise SystemError if threads parse the headers of arrays at once
 
@@ -169,6 +171,25 @@ def load_array(file: Path | BinaryIO, *, mapped: bool = False) -> NDArray[Any]:
     with _HEADER:
         array: NDArray[Any] = np.load(file, mmap_mode="r" if mapped else None, allow_pickle=False)
     return array
+
+
+def temporary_array(shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Return an array of zeros in a temporary file that is deleted with the array, on Windows and of a killed process.
+
+    Raise DataError if there is no room for it: a map of a file with gaps would kill the process at a later write.
+    """
+    size = 4 * math.prod(shape)
+    try:
+        with tempfile.TemporaryFile(prefix="retrieval-") as file:
+            for start in range(0, size, ZEROS):
+                file.write(bytes(min(ZEROS, size - start)))
+            file.flush()
+            return np.memmap(file, np.float32, "r+", shape=shape)
+    except OSError as error:
+        raise DataError(
+            f"a copy of the vectors needs {size:,} bytes in {tempfile.gettempdir()}: {error.strerror or error}",
+            remedy="Make room there, or set TMPDIR to another folder",
+        ) from error
 
 
 def pack_arrays(arrays: Mapping[str, Any]) -> bytes:

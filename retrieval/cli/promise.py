@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -224,11 +223,8 @@ def measured(
     from retrieval.promise.metric import metric_named
     from retrieval.promise.promise import Promise
 
-    with (
-        tempfile.TemporaryDirectory(prefix="retrieval-") as folder,
-        closing(open_collection(source, columns)) as opened,
-    ):
-        collected = read(opened, Path(folder))
+    with closing(open_collection(source, columns)) as opened:
+        collected = read(opened)
         metric = collected.metric or metric
         search = OwnSearch.of(opened, collected)
         if search is not None:
@@ -239,7 +235,7 @@ def measured(
             target_fpir=target_fpir,
             metric=metric,
             groups=collected.groups,
-            queries=None if queries is None else labelled(queries, columns, Path(folder)),
+            queries=None if queries is None else labelled(queries, columns),
             photo_ids=collected.ids,
             name=collected.name,
         )
@@ -250,14 +246,13 @@ def measured(
         yield made, remarks, opened
 
 
-def labelled(source: str, columns: Columns, folder: Path) -> tuple[Any, Sequence[str]]:
+def labelled(source: str, columns: Columns) -> tuple[Any, Sequence[str]]:
     """Return vectors and item ids of labelled queries."""
     from retrieval.collections.open import open_collection
     from retrieval.collections.reading import read
 
-    (folder / "queries").mkdir()
     with closing(open_collection(source, columns)) as opened:
-        collected = read(opened, folder / "queries", unlabelled=True)
+        collected = read(opened, unlabelled=True)
         return collected.vectors, collected.items
 
 

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from index.files import temporary_array
 from retrieval.errors import DataError, counted
 
 from . import Block, Collection
 from .arrays import Arrays
-
-FILE = "vectors.npy"  # the copy of the vectors, in the folder that `read` is given
 
 
 @dataclass(frozen=True)
@@ -37,14 +35,14 @@ class Collected:
     remarks: Sequence[str] = ()
 
 
-def read(collection: Collection, folder: Path, *, unlabelled: bool = False) -> Collected:
-    """Read all rows of a collection, and copy the vectors into `folder` unless they are a mapped file of float32.
+def read(collection: Collection, *, unlabelled: bool = False) -> Collected:
+    """Read all rows of a collection, and copy the vectors to a temporary file unless they are a mapped one of float32.
 
     With `unlabelled`, rows without an item are kept, with an empty id. Else they are left out and counted.
     Raise DataError if dimensions differ, ids repeat or the collection changes meanwhile, or if no row is left.
     """
     expected = len(collection)
-    rows = _Rows(collection, folder, expected, unlabelled)
+    rows = _Rows(collection, expected, unlabelled)
     for block in collection.blocks():
         rows.add(block)
     after, count = len(collection), len(rows.ids) + rows.without_item + rows.without_vector
@@ -72,8 +70,8 @@ def read(collection: Collection, folder: Path, *, unlabelled: bool = False) -> C
 class _Rows:
     """The rows that were read."""
 
-    def __init__(self, collection: Collection, folder: Path, expected: int, unlabelled: bool) -> None:
-        self.name, self.file, self.expected, self.unlabelled = collection.name, folder / FILE, expected, unlabelled
+    def __init__(self, collection: Collection, expected: int, unlabelled: bool) -> None:
+        self.name, self.expected, self.unlabelled = collection.name, expected, unlabelled
         self.ids: list[str] = []
         self.items: list[str] = []
         self.groups: list[str] = []
@@ -112,7 +110,7 @@ class _Rows:
 
     def _mapped(self) -> NDArray[np.float32]:
         if self._copy is None:
-            self._copy = np.lib.format.open_memmap(self.file, "w+", np.float32, (self.expected, self._dim))
+            self._copy = temporary_array((self.expected, self._dim))
         return self._copy
 
     def vectors(self) -> NDArray[np.float32]:

@@ -5,7 +5,6 @@ Shapes: n vectors, q queries, u items, d = embedding size.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -14,12 +13,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from index.files import temporary_array
 from index.groups import number_of
 from index.photos import hashed
 from index.photos.arrays import ArrayPhotos
 from index.search.distance import exact_unit
 from index.search.item_distance import mean_photo, photos_of_mean
-from retrieval.errors import DataError, InvalidParameter, listed
+from retrieval.errors import InvalidParameter, listed
 from retrieval.measuring.draws import Draws, Probes
 
 from .checks import (
@@ -112,26 +112,10 @@ def scaled(vectors: NDArray[Any], norms: NDArray[np.float64]) -> NDArray[np.floa
     if vectors.dtype == np.float32 and (np.abs(norms - 1) <= EXACT).all():
         return vectors
     size = 4 * vectors.size
-    blocks = (
-        (np.asarray(vectors[rows], dtype=np.float64) / norms[rows, None]).astype(np.float32)
-        for rows in _blocks(len(vectors))
-    )
-    if size <= IN_MEMORY:
-        unit = np.empty(vectors.shape, np.float32)
-        for rows, block in zip(_blocks(len(vectors)), blocks, strict=True):
-            unit[rows] = block
-        return unit
-    with tempfile.TemporaryFile(prefix="retrieval-") as file:  # the map keeps a handle of its own, also on Windows
-        try:
-            for block in blocks:
-                file.write(block.data)  # to write into a map would kill the process where the disk is full
-            file.flush()
-        except OSError as error:
-            raise DataError(
-                f"the vectors of length one need {size:,} bytes in {tempfile.gettempdir()}: {error.strerror or error}",
-                remedy="Make room there, set TMPDIR, or store float32 vectors of length one",
-            ) from error
-        return np.memmap(file, np.float32, "r", shape=vectors.shape)
+    unit = np.empty(vectors.shape, np.float32) if size <= IN_MEMORY else temporary_array(vectors.shape)
+    for rows in _blocks(len(vectors)):
+        unit[rows] = np.asarray(vectors[rows], dtype=np.float64) / norms[rows, None]
+    return unit
 
 
 def means_of(photos: ArrayPhotos) -> ItemMeans:

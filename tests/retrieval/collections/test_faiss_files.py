@@ -57,7 +57,7 @@ def test_vectors_of_an_index_come_back_and_are_called_approximate_where_it_compr
 ) -> None:
     items = write_lines(tmp_path / "items.txt", [f"item {row // 3}" for row in range(COUNT)])
     with closing(open_collection(write(tmp_path, recipe), Columns(items=items))) as collection:
-        collected = read(collection, tmp_path)
+        collected = read(collection)
         answers = collection.search(VECTORS[:5], 1)
     assert np.abs(collected.vectors - VECTORS).max() <= error
     assert collected.ids == [str(row) for row in range(COUNT)]
@@ -76,7 +76,7 @@ def test_ids_of_an_index_that_repeat_are_items_and_rows_are_photos(
     ids = np.random.default_rng(1).permutation(np.arange(COUNT) // 4 + 10**12)
     path = write(tmp_path, recipe, ids)
     collection = open_collection(path, Columns())
-    collected = read(collection, tmp_path)
+    collected = read(collection)
     assert (collected.ids, collected.items) == (list(map(str, range(COUNT))), list(map(str, ids.tolist())))
     np.testing.assert_array_equal(collected.vectors, VECTORS)
     answers = collection.search(VECTORS[:5], 1)
@@ -92,7 +92,7 @@ def test_ids_of_an_index_that_differ_are_photos_where_a_file_names_the_items(
     np.save(tmp_path / "items.npy", names)
     with_items = Columns(items=str(tmp_path / "items.npy"))
     collection = open_collection(write(tmp_path, "IDMap,Flat", ids), with_items)
-    collected = read(collection, tmp_path)
+    collected = read(collection)
     assert (collected.ids, collected.items) == (list(map(str, ids.tolist())), names)
     np.testing.assert_array_equal(collected.vectors, VECTORS)
     answers = collection.search(VECTORS[:5], 1)
@@ -109,7 +109,7 @@ def test_ids_in_inverted_lists_are_items_and_have_no_order_for_a_file(
     with pytest.raises(DataError, match=r"in no order that a file of items could have.*as \.npz"):
         open_collection(path, Columns(items=write_lines(tmp_path / "items.txt", ["a"] * COUNT)))
     collection = open_collection(path, Columns())
-    collected = read(collection, tmp_path)
+    collected = read(collection)
     assert collected.ids == collected.items == list(map(str, sorted(ids.tolist())))
     np.testing.assert_array_equal(collected.vectors, VECTORS[np.argsort(ids)])
     assert run_recipe(collection, VECTORS[7], monkeypatch)[0] == (str(ids[7]), pytest.approx(0, abs=1e-6))

@@ -22,9 +22,7 @@ VECTORS = np.array([[1, 0], [0, 2], [3, 4]], np.float32)
 
 
 def read_of(path: Path, **columns: str) -> Collected:
-    folder = path.parent / "copies"
-    folder.mkdir(exist_ok=True)
-    return read(open_collection(str(path), Columns(**columns)), folder)
+    return read(open_collection(str(path), Columns(**columns)))
 
 
 @pytest.mark.parametrize(

@@ -40,12 +40,12 @@ def lite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_condition_restricts_reading_searching_and_the_recipe(
-    place_of: Callable[[str], Place], rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place_of: Callable[[str], Place], rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = """item_id in ["7", "o'brien"]"""
     collection = open_collection(place_of("milvus")[0], Columns(where=where))
     assert len(collection) == 14
-    collected = read(collection, tmp_path)
+    collected = read(collection)
     answers = collection.search(rows.vectors[:1], 50)
     assert answers is not None
     for names in (
@@ -64,11 +64,9 @@ def test_condition_that_is_no_expression_is_refused(place_of: Callable[[str], Pl
         len(collection)
 
 
-def test_vectors_of_a_collection_of_several_pages_are_all_read(
-    lite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vectors_of_a_collection_of_several_pages_are_all_read(lite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collection = open_collection(f"milvus+{lite}/long", Columns(items="person"))
-    collected = read(collection, tmp_path)
+    collected = read(collection)
     order = np.argsort([int(photo_id[2:]) for photo_id in collected.ids])
     assert [collected.ids[row] for row in order] == [f"é {n}" for n in range(3, 1200)]
     assert [collected.items[row] for row in order] == [str(n // 3) for n in range(3, 1200)]

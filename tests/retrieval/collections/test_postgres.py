@@ -36,25 +36,21 @@ def opened(server: Server, table: str, columns: Columns | None = None, role: str
         yield collection
 
 
-def read_of(
-    server: Server, table: str, folder: Path, columns: Columns | None = None, role: str = "reader"
-) -> Collected:
+def read_of(server: Server, table: str, columns: Columns | None = None, role: str = "reader") -> Collected:
     with opened(server, table, columns, role) as collection:
-        return read(collection, folder)
+        return read(collection)
 
 
-def test_read_with_a_role_that_may_only_select_gives_all_rows(
-    place_of: Callable[[str], Place], rows: Rows, tmp_path: Path
-) -> None:
+def test_read_with_a_role_that_may_only_select_gives_all_rows(place_of: Callable[[str], Place], rows: Rows) -> None:
     address, columns = place_of("postgres")
     with psycopg.connect(address.partition("#")[0]) as reader, pytest.raises(psycopg.errors.InsufficientPrivilege):
         reader.execute("DELETE FROM same_rows")
     with closing(open_collection(address, columns)) as collection:
-        assert len(read(collection, tmp_path).ids) == len(rows.ids)
+        assert len(read(collection).ids) == len(rows.ids)
 
 
 def test_condition_that_would_write_is_refused_by_the_transaction_even_for_the_owner(
-    run: Callable[..., Any], server: Server, tmp_path: Path
+    run: Callable[..., Any], server: Server
 ) -> None:
     run(
         "CREATE TABLE shop.t (id int PRIMARY KEY, item text, vector vector(2));"
@@ -62,11 +58,11 @@ def test_condition_that_would_write_is_refused_by_the_transaction_even_for_the_o
     )
     run("CREATE FUNCTION shop.touch() RETURNS bool LANGUAGE sql AS $$ DELETE FROM shop.t RETURNING true $$")
     with pytest.raises(DataError, match="read-only transaction"):
-        read_of(server, "shop.t", tmp_path, Columns(where="shop.touch()"), "postgres")
+        read_of(server, "shop.t", Columns(where="shop.touch()"), "postgres")
     with pytest.raises(DataError, match="cannot be read"):
-        read_of(server, "shop.t", tmp_path, Columns(where="true); DELETE FROM shop.t; SELECT (1"), "postgres")
+        read_of(server, "shop.t", Columns(where="true); DELETE FROM shop.t; SELECT (1"), "postgres")
     with pytest.raises(DataError, match="cannot be read"):
-        read_of(server, "shop.t", tmp_path, Columns(where="true); COMMIT; DELETE FROM shop.t; SELECT (1"), "postgres")
+        read_of(server, "shop.t", Columns(where="true); COMMIT; DELETE FROM shop.t; SELECT (1"), "postgres")
     with opened(
         server, "shop.t", Columns(where="true); COMMIT; DELETE FROM shop.t; SELECT (1"), "postgres"
     ) as collection:
@@ -78,11 +74,11 @@ def test_condition_that_would_write_is_refused_by_the_transaction_even_for_the_o
 
 
 def test_condition_with_a_percent_sign_restricts_reading_searching_and_the_recipe(
-    place_of: Callable[[str], Place], rows: Rows, tmp_path: Path
+    place_of: Callable[[str], Place], rows: Rows
 ) -> None:
     where = "item_id LIKE '%7' OR item_id = '100%' -- and so on"
     with closing(open_collection(place_of("postgres")[0], Columns(where=where))) as collection:
-        collected = read(collection, tmp_path)
+        collected = read(collection)
         ((*neighbours,),) = collection.search(rows.vectors[:1], 50)
         recipe = collection.recipe("x.promise")
     expected = sorted(item for item in rows.items if item in ("Köln 7", "7", "007", "100%"))
@@ -91,15 +87,13 @@ def test_condition_with_a_percent_sign_restricts_reading_searching_and_the_recip
     assert "%%7" in recipe
 
 
-def test_read_of_a_table_that_changes_after_the_count_gives_the_rows_of_the_count(
-    server: Server, rows: Rows, tmp_path: Path
-) -> None:
+def test_read_of_a_table_that_changes_after_the_count_gives_the_rows_of_the_count(server: Server, rows: Rows) -> None:
     write_postgres(server, rows, "growing")
     with opened(server, "growing") as collection, server.connect() as writer:
         count = len(collection)
         writer.execute("DELETE FROM growing WHERE id < 9")
         writer.execute("INSERT INTO growing SELECT id + 1000, item_id, embedding FROM growing")
-        collected = read(collection, tmp_path)
+        collected = read(collection)
         assert len(collected.ids) == count == len(rows.ids)
 
 
@@ -190,7 +184,7 @@ def test_column_that_cannot_be_used_is_refused_with_the_option_that_names_anothe
 
 
 def test_table_with_names_in_capitals_and_another_schema_is_read_by_the_columns_that_are_named(
-    run: Callable[..., Any], server: Server, tmp_path: Path
+    run: Callable[..., Any], server: Server
 ) -> None:
     run('CREATE TABLE shop."Photos; x" ("The ID" uuid PRIMARY KEY, "Person" int, v vector(2), w vector(2), "Team" int)')
     run(
@@ -199,7 +193,7 @@ def test_table_with_names_in_capitals_and_another_schema_is_read_by_the_columns_
     )
     columns = Columns(items="Person", vectors="w", groups="Team")
     with opened(server, "shop.Photos; x", columns) as collection:
-        collected = read(collection, tmp_path)
+        collected = read(collection)
         ((nearest,),) = collection.search(collected.vectors[:1], 1)
     assert sorted(collected.items) == ["1", "2", "3", "4"]
     assert collected.groups == [str(int(item) // 2) for item in collected.items]
@@ -209,36 +203,32 @@ def test_table_with_names_in_capitals_and_another_schema_is_read_by_the_columns_
 
 
 def test_names_and_conditions_with_signs_of_the_driver_are_read_as_they_are(
-    run: Callable[..., Any], server: Server, tmp_path: Path
+    run: Callable[..., Any], server: Server
 ) -> None:
     run("""CREATE TABLE shop."50%s {}" ("%(id)s" int PRIMARY KEY, "{item}" text, "v%s" vector(2), tags text[])""")
     run("""INSERT INTO shop."50%s {}" VALUES (1, 'a', '[1,0]', '{x}'), (2, 'b', '[0,1]', '{y}')""")
     run("""CREATE INDEX ON shop."50%s {}" USING hnsw ("v%s" vector_l2_ops)""")
     columns = Columns(items="{item}", where="tags = '{x}' AND 'a%s' <> '%'")
     with opened(server, "shop.50%s {}", columns) as collection:
-        assert read(collection, tmp_path).items == ["a"]
+        assert read(collection).items == ["a"]
         assert collection.search([[1.0, 0.0]], 2) == [[("1", "a", 0.0)]]
 
 
-def test_rows_without_vector_or_item_are_left_out_and_counted(
-    run: Callable[..., Any], server: Server, tmp_path: Path
-) -> None:
+def test_rows_without_vector_or_item_are_left_out_and_counted(run: Callable[..., Any], server: Server) -> None:
     run("CREATE TABLE shop.t (id int PRIMARY KEY, item text, vector halfvec(2))")
     run(
         "INSERT INTO shop.t VALUES (1, 'a', '[1,0]'), (2, NULL, '[1,0]'), (3, '', '[1,0]'), (4, 'b', NULL),"
         "(5, 'c', '[0,1]')"
     )
     with opened(server, "shop.t") as collection:
-        collected = read(collection, tmp_path)
+        collected = read(collection)
         ((*neighbours,),) = collection.search(collected.vectors[:1], 5)
     assert (collected.ids, collected.items, collected.vectors.tolist()) == (["1", "5"], ["a", "c"], [[1, 0], [0, 1]])
     assert (collected.without_item, collected.without_vector) == (2, 1)
     assert [neighbour.photo_id for neighbour in neighbours] == ["1", "5"]
 
 
-def test_photo_ids_without_a_simple_key_are_those_of_the_search(
-    run: Callable[..., Any], server: Server, tmp_path: Path
-) -> None:
+def test_photo_ids_without_a_simple_key_are_those_of_the_search(run: Callable[..., Any], server: Server) -> None:
     run("CREATE TABLE shop.two (a int, b text, item text, vector vector(2), PRIMARY KEY (b, a))")
     run("INSERT INTO shop.two VALUES (1, 'x', 'i', '[1,0]'), (2, 'x,1', 'i', '[0,1]')")
     run("CREATE TABLE shop.none (item text, vector vector(2)); INSERT INTO shop.none SELECT item, vector FROM shop.two")
@@ -246,7 +236,7 @@ def test_photo_ids_without_a_simple_key_are_those_of_the_search(
     run("CREATE VIEW shop.named AS SELECT a AS id, item, vector FROM shop.two")
     for table, ids in {"two": ["(x,1)", '("x,1",2)'], "none": ["(0,1)", "(0,2)"], "named": ["1", "2"]}.items():
         with opened(server, f"shop.{table}") as collection:
-            assert sorted(read(collection, tmp_path).ids) == sorted(ids)
+            assert sorted(read(collection).ids) == sorted(ids)
             ((nearest,),) = collection.search([[1.0, 0.0]], 1)
         assert nearest.photo_id == ids[0]
     with pytest.raises(DataError, match=r"no primary key\. Give it a column id"):
@@ -276,13 +266,11 @@ def test_index_by_a_metric_without_formula_is_refused(run: Callable[..., Any], s
         open_collection(server.address("shop.t"), Columns())
 
 
-def test_vectors_of_different_dimensions_are_refused_with_the_id(
-    run: Callable[..., Any], server: Server, tmp_path: Path
-) -> None:
+def test_vectors_of_different_dimensions_are_refused_with_the_id(run: Callable[..., Any], server: Server) -> None:
     run("CREATE TABLE shop.t (id int PRIMARY KEY, item text, vector vector)")
     run("INSERT INTO shop.t VALUES (1, 'a', '[1,0]'), (2, 'a', '[1,0,0]')")
     with pytest.raises(DataError, match=r"the vector of '2' .* has 3 numbers, those before it have 2"):
-        read_of(server, "shop.t", tmp_path)
+        read_of(server, "shop.t")
 
 
 def test_missing_driver_is_refused_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

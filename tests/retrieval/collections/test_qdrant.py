@@ -41,12 +41,12 @@ def point(number: int, vector: Any, **payload: Any) -> models.PointStruct:
 
 
 def test_condition_in_json_restricts_reading_searching_and_the_recipe(
-    place_of: Callable[[str], Place], rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place_of: Callable[[str], Place], rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = json.dumps({"must": [{"key": "item", "match": {"any": ["7", "o'brien"]}}]})
     collection = open_collection(place_of("qdrant")[0], Columns(where=where))
     assert len(collection) == 14
-    collected = read(collection, tmp_path)
+    collected = read(collection)
     answers = collection.search(rows.vectors[:1], 50)
     assert answers is not None
     for names in (
@@ -66,7 +66,7 @@ def test_condition_that_is_no_filter_is_refused_with_an_example(where: str, plac
 def test_points_of_several_pages_are_all_read(tmp_path: Path) -> None:
     points = [point(number, [1, number], item=number // 2) for number in range(2500)]
     with closing(open_collection(make(tmp_path, plain(), points), Columns())) as collection:
-        collected = read(collection, tmp_path)
+        collected = read(collection)
     order = np.argsort(list(map(int, collected.ids)))
     assert [collected.items[row] for row in order] == [str(number // 2) for number in range(2500)]
     np.testing.assert_array_equal(collected.vectors[order, 1], np.arange(2500))
@@ -89,7 +89,7 @@ def test_named_vectors_are_read_searched_and_left_out_where_a_point_lacks_them(
     with pytest.raises(DataError, match=r"has the vectors clip, dino, and not sift"):
         open_collection(address, Columns(items="person", vectors="sift"))
     collection = open_collection(address, Columns(items="person", vectors="clip", groups="team"))
-    collected = read(collection, tmp_path)
+    collected = read(collection)
     assert (collected.ids, collected.items, collected.groups) == (["1", "4"], ["a", "7"], ["t", ""])
     assert collected.vectors.tolist() == [[1, 0], [1, 1]]
     assert (collected.without_item, collected.without_vector, collected.metric) == (1, 1, "l2")
@@ -133,7 +133,7 @@ def test_key_of_the_payload_that_is_missing_is_refused_with_those_that_are_there
 def test_key_that_few_points_have_is_read_where_it_is_named(tmp_path: Path) -> None:
     points = [point(number, [1, 0], name=number, **({"team": "t"} if number > 150 else {})) for number in range(200)]
     with closing(open_collection(make(tmp_path, plain(), points), Columns(items="team", groups="team"))) as collection:
-        collected = read(collection, tmp_path)
+        collected = read(collection)
     assert (len(collected.items), collected.without_item) == (49, 151)
 
 
@@ -164,7 +164,7 @@ def test_points_that_are_added_while_they_are_read_are_refused(rows: Rows, tmp_p
 
     collection.blocks = growing
     with closing(collection), pytest.raises(DataError, match=r"changed while it was read: it had 58 rows before, 58"):
-        read(collection, tmp_path)
+        read(collection)
 
 
 def test_key_of_a_server_comes_from_the_environment_and_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

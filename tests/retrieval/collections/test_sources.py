@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import faiss
@@ -29,11 +28,11 @@ METRICS = {
 
 @pytest.mark.parametrize("kind", SOURCES)
 def test_read_of_any_source_with_the_same_rows_gives_the_same_arrays(
-    kind: str, place_of: Callable[[str], Place], rows: Rows, tmp_path: Path
+    kind: str, place_of: Callable[[str], Place], rows: Rows
 ) -> None:
     with closing(open_collection(*place_of(kind))) as collection:
         assert len(collection) == len(rows.ids)
-        collected = read(collection, tmp_path)
+        collected = read(collection)
     order = np.argsort(np.array(list(map(int, collected.ids))))
     expected = rows.sorted()
     assert [collected.ids[row] for row in order] == list(map(str, range(len(rows.ids))))
