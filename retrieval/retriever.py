@@ -185,9 +185,9 @@ class Retriever:
 
         1 to 64 given boxes are queries of their own that share the target FPIR: each decides at the target divided by
         their number, or ranks if the draws of the gallery do not support so low a target. "windows" (the photo, its
-        halves and quarters) decide in a gallery that was indexed with windows, by draws of the nearest of all windows;
-        else they rank. Their answers are sorted by nearest distance, and of windows with the same nearest item the
-        nearest one is returned. The other arguments are those of `search`.
+        halves, quarters and centre) decide in a gallery that was indexed with windows, by draws of the nearest of all
+        windows; else they rank. Their answers are sorted by nearest distance, and of windows with the same nearest item
+        the nearest one is returned. The other arguments are those of `search`.
 
         Raises
         ------

@@ -76,7 +76,7 @@ class Measuring:
                 if str(error) != self._told:  # it is tried again, and logged once
                     LOG.warning("the threshold could not be measured: %s", error)
                 self._told = str(error)
-            except Exception:
+            except Exception:  # a fault of ours must not end the thread: the next measurement may work
                 LOG.exception("the threshold could not be measured")
             self._stop.wait(PAUSE * (time.monotonic() - started))
 
@@ -104,8 +104,8 @@ class Measuring:
         lock = None if is_address(gallery.path) else take_lock(gallery.path / LOCK)  # type: ignore[operator]
         try:
             if share:
-                with self._service.writer() as writable:
-                    writable.lock()  # not while another process writes, which may go on
+                with self._service.writer():
+                    pass  # no process writes, which might go on
             cap = bundle.threshold if bundle.operating_point.decides else math.inf
             measurement = measure_gallery(bundle, gallery, rule="keep" if self._is_fixed else "tighten", cap=cap)
             if measurement.is_news:

@@ -110,7 +110,7 @@ class Reloads:
             pass
         except (RetrievalError, OSError) as error:
             log.error("what the paths lead to now cannot be served: %s", error)
-        except Exception:
+        except Exception:  # a fault of ours, or of a folder that is half written, must not end the thread
             log.exception("what the paths lead to now cannot be served")
 
     def _follow(self) -> None:

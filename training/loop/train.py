@@ -80,30 +80,6 @@ def train(
     """
     if settings.all_items and splits is None:
         return train_on_all_items(settings, path, resume=resume, start=start, on_epoch=on_epoch)
-    return _train_run(
-        settings,
-        path,
-        resume=resume,
-        start=start,
-        splits=splits,
-        on_epoch=on_epoch,
-        check_photos=check_photos,
-        keep_start=keep_start,
-    )
-
-
-def _train_run(
-    settings: Settings,
-    path: Path,
-    *,
-    resume: bool = False,
-    start: Run | None = None,
-    splits: Splits | None = None,
-    on_epoch: EpochCallback | None = None,
-    check_photos: bool = True,
-    keep_start: bool = True,
-) -> Run:
-    """Train or resume a single run."""
     group = ProcessGroup.join()
     photos: list[Photo]
     model: EmbeddingModel | None
@@ -115,9 +91,8 @@ def _train_run(
                 settings, path, group, start=start, splits=splits, check=check_photos, hold_out=keep_start
             )
         group.barrier()
-        run = Run.open(path)
         trainer = Trainer(
-            run, photos=photos, model=model, process_group=group, on_epoch=on_epoch, keep_start=keep_start
+            Run.open(path), photos=photos, model=model, process_group=group, on_epoch=on_epoch, keep_start=keep_start
         )
         return trainer.run_epochs()
 
@@ -188,7 +163,7 @@ def train_on_all_items(
     settings = replace(settings, select=LAST_EPOCH, patience=0)
     if resume:
         _check_catalogue(Run.open(path), items, folds)
-    whole = _train_run(settings, path, resume=resume, splits=whole_splits, on_epoch=on_epoch)
+    whole = train(settings, path, resume=resume, splits=whole_splits, on_epoch=on_epoch)
     for number, fold in enumerate(folds):
         _train_fold(whole, photos, number, fold)
     return whole
@@ -222,7 +197,7 @@ def _train_fold(whole: Run, photos: Sequence[Photo], number: int, fold: Fold) ->
         if whole.settings.precompute and not (path / FEATURES).exists():
             _share_features(whole, photos, path, splits)
     group.barrier()
-    _train_run(
+    train(
         replace(whole.settings, all_items=False),
         path,
         resume=begun,

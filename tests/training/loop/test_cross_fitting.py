@@ -80,7 +80,7 @@ def test_the_first_fold_compares_the_model_with_the_one_before_training(finished
 def test_a_run_killed_in_a_fold_continues_with_the_same_weights(
     finished: Run, catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, settings = train_module._train_run, tiny_settings(catalogue, **FEW)
+    real, settings = train_module.train, tiny_settings(catalogue, **FEW)
 
     def killed(*arguments: object, **options: object) -> Run:
         path = arguments[1]
@@ -93,10 +93,10 @@ def test_a_run_killed_in_a_fold_continues_with_the_same_weights(
 
         return real(*arguments, **options, on_epoch=stop)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(train_module, "_train_run", killed)
+    monkeypatch.setattr(train_module, "train", killed)
     with pytest.raises(KeyboardInterrupt):
         train(settings, tmp_path / "run")
-    monkeypatch.setattr(train_module, "_train_run", real)
+    monkeypatch.setattr(train_module, "train", real)
     with pytest.raises(RunError, match="has not trained all of its 5 fold models") as refused:
         export(Run.open(tmp_path / "run"), tmp_path / "bundle", even_if_worse=True)
     assert "--resume" in str(refused.value)
