@@ -57,11 +57,11 @@ np.savez("shop.npz", vectors=generator.normal(size=(40, 16))[items] + generator.
 from retrieval.cli.main import main
 main()
 """
-    command = [sys.executable, "-c", script, "promise", "shop.npz", "-o", "shop.promise"]
+    command = [sys.executable, "-c", script, "promise", "shop.npz", "-o", "shop.promise", "--report", "shop.html"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert "120 vectors of 40 items" in done.stdout
-    assert (tmp_path / "shop.promise").is_file()
+    assert {"shop.promise", "shop.html"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_these_tests_are_collected_without_the_modules_that_windows_lacks() -> None:
