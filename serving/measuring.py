@@ -105,7 +105,7 @@ class Measuring:
         try:
             if share:
                 with self._service.writer():
-                    pass  # no process writes, which might go on
+                    pass  # another process that is writing may go on to do so: measure when it has ended
             cap = bundle.threshold if bundle.operating_point.decides else math.inf
             measurement = measure_gallery(bundle, gallery, rule="keep" if self._is_fixed else "tighten", cap=cap)
             if measurement.is_news:
