@@ -15,6 +15,7 @@ cross_fitting    thresholds of models that were trained on the catalogue itself,
 item_distance    the item distance against the nearest photo, and one threshold for all; `item_distance_data`
 verification     geometric verification on covers and on the rotations of grocery; `verification_data`
 promise          what the thresholds of galleries realise: by size, with labelled photos, while they grow; `anchoring`
+promise_vectors  what promises for vectors that lie elsewhere realise: short lists, growth, filters, the usual ways
 operating_point  what estimated points of galleries realise, and certified ones: matches and questions
 demo             thresholds of `retrieval demo` for several seeds
 
