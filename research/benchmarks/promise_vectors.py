@@ -27,7 +27,7 @@ from index.search.distance import accepts
 from index.search.item_distance import ItemDistance
 from index.search.item_search import ItemSearch
 from retrieval import Promise
-from retrieval.catalogue.read import read_catalogue
+from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import CalibrationError
 from retrieval.measuring.fpir import LEAST_ITEMS
 from retrieval.promise.levels import Level, Limit
@@ -35,12 +35,13 @@ from training.export.pretrained import Pretrained
 
 from .anchoring import TARGET
 from .item_distance import item_weights
-from .item_distance_data import MODEL
+from .item_distance_data import MODEL, spread
 from .pretrained import features_in, unit
+from .promise import MOST
 from .tables import NONE, Recorder, parser_of
 
 OTHER_MODEL = Path("weights/mobilenet_v1_0.75_224")  # in the folder of test data
-PHOTO_SETS = ("birds", "cars", "grocery")
+LITE0_SETS, MOBILENET_SETS = ("birds", "cars", "grocery"), ("birds", "cars")
 TARGETS = (0.10, 0.01)  # beside TARGET
 STRANGE = 3  # queries of an unknown item
 NEIGHBOURS = (10, 20, 50, 100)
@@ -53,6 +54,7 @@ NO_MATCH = ""
 MEAN, TOGETHER = "mean of the sets", "all together"
 PRINTED = "flowers, CLIP"  # whose table the documentation shows
 SCORE, DISTANCE, DECIDE = "score", "item distance", "decide()"
+DECIDED = f"{DECIDE} {USUAL}"
 USUAL_WAYS = (
     f"a fixed score of {FIXED}",
     "the best F1 on pairs of photos",
@@ -127,7 +129,6 @@ class Search:
     """An exact search of a collection, as a database makes it, and what follows from what it returns."""
 
     photos: Photos
-    distance: ItemDistance
 
     def cosines(self, asked: Photos) -> np.ndarray:
         """Return the cosines (q, n) of queries and photos."""
@@ -153,7 +154,7 @@ class Search:
     def by_distance(self, asked: Photos, most: float) -> np.ndarray:
         """Return the first item (q,) of a full search by item distance, where it is near enough."""
         photos = ArrayPhotos(self.photos.vectors, self.photos.items)
-        first = ItemSearch(photos, self.distance).nearest(asked.vectors, 1)
+        first = ItemSearch(photos, ItemDistance.default()).nearest(asked.vectors, 1)
         return np.where(accepts(first.distances[:, 0], most), photos.item_ids[first.items[:, 0]], NO_MATCH)
 
     def decided(self, asked: Photos, promise: Promise, count: int) -> np.ndarray:
@@ -166,20 +167,47 @@ class Search:
         return np.array([answer.item_id if answer.matched else NO_MATCH for answer in answers])
 
 
-def limits(level: Level) -> tuple[Limit, Limit]:
-    """Return the limits of a level on the score and on the item distance; raise CalibrationError if it lacks them."""
-    if level.score is None or level.item_distance is None:
-        raise CalibrationError(level.why)
-    return level.score, level.item_distance
-
-
 def at_level(division: Division, search: Search, level: Level) -> dict[str, Rates]:
-    """Return the rates at a level by score and by item distance, in a full search."""
-    score, distance = limits(level)
+    """Return the rates at a level by score and by item distance in a full search, of those that have a threshold."""
+    rates = {}
+    if level.score is not None:
+        least = level.score.threshold
+        rates[SCORE] = division.rates(lambda asked: search.by_score(asked, least), level.score)
+    if level.item_distance is not None:
+        most = level.item_distance.threshold
+        rates[DISTANCE] = division.rates(lambda asked: search.by_distance(asked, most), level.item_distance)
+    return rates
+
+
+def decided(division: Division, search: Search, promise: Promise, counts: Sequence[int]) -> dict[str, Rates]:
+    """Return the rates of `decide` with some neighbours, none where the promise has no threshold for it."""
+    if promise.level.item_distance is None:
+        return {}
     return {
-        SCORE: division.rates(lambda asked: search.by_score(asked, score.threshold), score),
-        DISTANCE: division.rates(lambda asked: search.by_distance(asked, distance.threshold), distance),
+        f"{DECIDE} {count}": division.rates(partial(search.decided, promise=promise, count=count)) for count in counts
     }
+
+
+def every_way(
+    division: Division, search: Search, promise: Promise | None, counts: Sequence[int] = (USUAL,)
+) -> dict[str, Rates]:
+    """Return the rates of a promise, if there is one: by score, by item distance in a full search, and by `decide`."""
+    if promise is None:
+        return {}
+    return at_level(division, search, promise.level) | decided(division, search, promise, counts)
+
+
+def named(name: str, rates: Mapping[str, Rates]) -> dict[str, Rates]:
+    """Return rates with a word before the name of each."""
+    return {f"{name} {way}": each for way, each in rates.items()}
+
+
+def promised(photos: Photos) -> Promise | None:
+    """Return the promise of a collection, None if no threshold finds anything."""
+    try:
+        return Promise.measure(photos.vectors, photos.items, target_fpir=TARGET)
+    except CalibrationError:
+        return None
 
 
 def usual_scores(collection: Photos) -> Iterator[float]:
@@ -202,52 +230,30 @@ def halved(photos: Photos, seed: int) -> dict[str, Rates]:
     items = generator.permutation(np.unique(photos.items))
     half = len(items) // 2
     division = Division.of(photos, items[:half], items[half:], generator)
-    promise = Promise.measure(division.collection.vectors, division.collection.items, target_fpir=TARGET)
-    assert promise.drawn is not None  # noqa: S101 (a measurement has draws)
-    search = Search(division.collection, promise.distance)
-    rates = at_level(division, search, promise.level)
-    rates[f"first by {SCORE}"] = division.rates(lambda asked: search.by_score(asked, -np.inf))
-    rates[f"first by {DISTANCE}"] = division.rates(lambda asked: search.by_distance(asked, np.inf))
-    for count in NEIGHBOURS:
-        rates[f"{DECIDE} {count}"] = decided(division, search, promise, count)
-    for target in TARGETS:
-        level = promise.drawn.level(target, promise.metric)
-        if level.score is not None and level.item_distance is not None:
-            rates |= {f"{name} {target}": each for name, each in at_level(division, search, level).items()}
+    search = Search(division.collection)
+    rates = {
+        f"first by {SCORE}": division.rates(lambda asked: search.by_score(asked, -np.inf)),
+        f"first by {DISTANCE}": division.rates(lambda asked: search.by_distance(asked, np.inf)),
+        USUAL_WAYS[-1]: division.rates(lambda asked: search.by_ratio(asked, RATIO)),
+    }
     for name, least in zip(USUAL_WAYS, usual_scores(division.collection), strict=False):
         rates[name] = division.rates(partial(search.by_score, least=least))
-    rates[USUAL_WAYS[-1]] = division.rates(lambda asked: search.by_ratio(asked, RATIO))
-    return rates | filtered(division, promise, items) | few(division, generator)
+    promise = promised(division.collection)
+    rates |= every_way(division, search, promise, NEIGHBOURS)
+    if promise is not None and promise.drawn is not None:
+        for target in TARGETS:
+            level = promise.drawn.level(target, promise.metric)
+            rates |= {f"{name} {target}": each for name, each in at_level(division, search, level).items()}
+    passing = items[: round(half / FILTERED)]
+    inside = Division(division.collection.of(passing), division.mated.of(passing), division.unknown)
+    rates |= named("filtered", every_way(inside, Search(inside.collection), promise))
+    return rates | named("few", with_few(division, generator))
 
 
-def every_way(division: Division, search: Search, promise: Promise) -> dict[str, Rates]:
-    """Return the rates of a promise by score, by item distance in a full search, and by `decide`."""
-    return at_level(division, search, promise.level) | {DECIDE: decided(division, search, promise)}
-
-
-def named(name: str, rates: Mapping[str, Rates]) -> dict[str, Rates]:
-    """Return rates with a word before the name of each."""
-    return {f"{name} {way}": each for way, each in rates.items()}
-
-
-def decided(division: Division, search: Search, promise: Promise, count: int = USUAL) -> Rates:
-    """Return the rates of `decide` with some neighbours."""
-    return division.rates(lambda asked: search.decided(asked, promise, count), limits(promise.level)[1])
-
-
-def filtered(division: Division, promise: Promise, items: np.ndarray) -> dict[str, Rates]:
-    """Return the rates where only a tenth of the items passes the filter of a search."""
-    passing = items[: round(promise.items / FILTERED)]
-    inside = Search(division.collection.of(passing), promise.distance)
-    within = Division(inside.photos, division.mated.of(passing), division.unknown)
-    return named("filtered", every_way(within, inside, promise))
-
-
-def few(division: Division, generator: np.random.Generator) -> dict[str, Rates]:
+def with_few(division: Division, generator: np.random.Generator) -> dict[str, Rates]:
     """Return the rates with few photos of each item in the collection."""
     shown = division.collection.where(division.collection.few(FEW, generator))
-    promise = Promise.measure(shown.vectors, shown.items, target_fpir=TARGET)
-    return named("few", every_way(division, Search(shown, promise.distance), promise))
+    return every_way(division, Search(shown), promised(shown))
 
 
 def grown(photos: Photos, seed: int) -> dict[str, Rates]:
@@ -255,20 +261,18 @@ def grown(photos: Photos, seed: int) -> dict[str, Rates]:
     generator = np.random.default_rng(seed)
     items = generator.permutation(np.unique(photos.items))
     third = len(items) // 3
-    known, added, unknown = items[:third], items[third : 2 * third], items[2 * third :]
-    division = Division.of(photos, known, unknown, generator)
-    promise = Promise.measure(division.collection.vectors, division.collection.items, target_fpir=TARGET)
-    rates: dict[str, Rates] = {}
-    for name, every in {"before": division.collection, "after": division.collection.beside(photos.of(added))}.items():
-        rates |= named(name, every_way(division, Search(every, promise.distance), promise))
-    return rates
+    division = Division.of(photos, items[:third], items[2 * third :], generator)
+    promise = promised(division.collection)
+    every = division.collection.beside(photos.of(items[third : 2 * third]))
+    before, after = (every_way(division, Search(each), promise) for each in (division.collection, every))
+    return named("before", before) | named("after", after)
 
 
 class Figures:
     """The rates of repetitions, by set and way."""
 
     def __init__(self, runs: Mapping[str, Sequence[Mapping[str, Rates]]]) -> None:
-        """Keep the runs of the sets in which every repetition has a way."""
+        """Keep the runs of each set. A repetition without a threshold lacks its ways."""
         self._runs = runs
 
     def of(self, way: str, rate: str) -> dict[str, np.ndarray]:
@@ -288,15 +292,24 @@ class Figures:
     def ratio(self, way: str, to: str) -> dict[str, str]:
         """Return the TPIR of a way as a ratio to that of another way, by set, and last the mean of the sets."""
         first, second = self.of(way, "tpir"), self.of(to, "tpir")
-        ratios = {name: first[name].mean() / second[name].mean() for name in first}
+        ratios = {name: first[name].mean() / second[name].mean() for name in first if name in second}
         return {name: f"{ratio:.2f}" for name, ratio in (ratios | {MEAN: np.mean(list(ratios.values()))}).items()}
 
     def kept(self, way: str) -> dict[str, str]:
         """Return in how many repetitions the promised bound was kept, by set, and last in all together."""
         values = self.of(way, "is_kept")
-        every = np.concatenate(list(values.values()))
+        every = np.concatenate([np.zeros(0), *values.values()])
         cells = {name: f"{each.sum():.0f} of {len(each)}" for name, each in values.items()}
         return cells | {TOGETHER: f"{every.mean():.1%}"}
+
+    def lists(self, ways: Mapping[str, str]) -> dict[str, dict[str, str]]:
+        """Return the columns of FPIR and of TPIR by lists of some lengths, each with the name of its way."""
+        rates = ("fpir", "tpir")
+        return {f"{rate.upper()}, {end}": self.column(way, rate) for rate in rates for end, way in ways.items()}
+
+    def count(self, way: str) -> dict[str, str]:
+        """Return how many repetitions have a way, by set."""
+        return {name: f"{len(each)}" for name, each in self.of(way, "fpir").items()}
 
     def range(self, way: str) -> list[str]:
         """Return the mean, the least and the greatest FPIR over sets, and the same of TPIR."""
@@ -304,72 +317,55 @@ class Figures:
         return [f"{value:.3f}" for each in rates for value in (np.mean(each), min(each), max(each))]
 
 
-def add_table(record: Recorder, name: str, columns: Mapping[str, Mapping[str, str]]) -> None:
-    """Add a table of columns, each with the cells of the sets."""
-    rows = list(next(iter(columns.values())))
-    record.table(
-        name, ("set", *columns), ((row, *(cells.get(row, NONE) for cells in columns.values())) for row in rows)
+def tables_of(figures: Figures) -> Iterator[tuple[str, dict[str, dict[str, str]]]]:
+    """Yield the name and the columns of each table of sets."""
+    ways, both = {SCORE: SCORE, DISTANCE: DISTANCE, DECIDE: DECIDED}, (SCORE, DISTANCE)
+    yield (
+        "rates",
+        {
+            **{f"FPIR by {name}": figures.column(way, "fpir", spread=True) for name, way in ways.items()},
+            **{f"TPIR by {name}": figures.column(way, "tpir") for name, way in ways.items()},
+            "item distance / score": figures.ratio(DISTANCE, SCORE),
+            **{f"R@1 by {name}": figures.column(f"first by {name}", "tpir") for name in both},
+        },
     )
+    levels = {TARGET: "", **{target: f" {target}" for target in TARGETS}}
+    yield "bounds", {f"{to:.2f} by {way}": figures.kept(f"{way}{end}") for to, end in levels.items() for way in both}
+    for target in TARGETS:
+        yield (
+            f"target {target:.2f}",
+            {
+                **{f"FPIR by {way}": figures.column(f"{way} {target}", "fpir", spread=True) for way in both},
+                **{f"TPIR by {way}": figures.column(f"{way} {target}", "tpir") for way in both},
+            },
+        )
+    lists = {"all": DISTANCE} | {f"{count}": f"{DECIDE} {count}" for count in NEIGHBOURS}
+    yield "neighbours", figures.lists(lists)
+    few = {"all": f"few {DISTANCE}", f"{USUAL}": f"few {DECIDED}"}
+    yield "few photos", figures.lists(few) | {"halves with a threshold": figures.count(few["all"])}
+    rates = [*(("fpir", name, way) for name, way in ways.items()), ("tpir", DECIDE, DECIDED)]
+    yield (
+        "growth",
+        {
+            f"{rate.upper()} by {name}, {when}": figures.column(f"{when} {way}", rate)
+            for rate, name, way in rates
+            for when in ("before", "after")
+        },
+    )
+    inside = {SCORE: SCORE, DECIDE: DECIDED, "item distance with rivals inside alone": DISTANCE}
+    yield "filter", {f"FPIR by {name}": figures.column(f"filtered {way}", "fpir") for name, way in inside.items()}
 
 
 def add_tables(record: Recorder, figures: Figures) -> None:
     """Add the tables of rates."""
-    ways = {SCORE: SCORE, DISTANCE: DISTANCE, DECIDE: f"{DECIDE} {USUAL}"}
-    both = (SCORE, DISTANCE)
-    add_table(
-        record,
-        "rates",
-        {f"FPIR by {name}": figures.column(way, "fpir", spread=True) for name, way in ways.items()}
-        | {f"TPIR by {name}": figures.column(way, "tpir") for name, way in ways.items()}
-        | {"item distance / score": figures.ratio(DISTANCE, SCORE)}
-        | {f"R@1 by {name}": figures.column(f"first by {name}", "tpir") for name in both},
-    )
-    levels = {TARGET: "", **{target: f" {target}" for target in TARGETS}}
-    add_table(
-        record,
-        "bounds",
-        {f"{target:.2f} by {way}": figures.kept(f"{way}{end}") for target, end in levels.items() for way in both},
-    )
-    for target in TARGETS:
-        add_table(
-            record,
-            f"target {target:.2f}",
-            {f"FPIR by {way}": figures.column(f"{way} {target}", "fpir", spread=True) for way in both}
-            | {f"TPIR by {way}": figures.column(f"{way} {target}", "tpir") for way in both},
-        )
-    lists = {"all": DISTANCE} | {f"{count}": f"{DECIDE} {count}" for count in NEIGHBOURS}
-    short = {"all": f"few {DISTANCE}", f"{USUAL}": f"few {DECIDE}"}
-    for name, ends in {"neighbours": lists, "few photos": short}.items():
-        titles = {"fpir": "FPIR, {}", "tpir": "TPIR, {}"}
-        add_table(
-            record,
-            name,
-            {
-                title.format(end): figures.column(way, rate)
-                for rate, title in titles.items()
-                for end, way in ends.items()
-            },
-        )
-    grown_ways = [*(("fpir", way) for way in ways), ("tpir", DECIDE)]
-    add_table(
-        record,
-        "growth",
-        {
-            f"{rate.upper()} by {way}, {when}": figures.column(f"{when} {way}", rate)
-            for rate, way in grown_ways
-            for when in ("before", "after")
-        },
-    )
-    titles = {SCORE: SCORE, DECIDE: DECIDE, DISTANCE: "item distance with rivals inside alone"}
-    add_table(
-        record,
-        "filter",
-        {f"FPIR by {title}": figures.column(f"filtered {way}", "fpir") for way, title in titles.items()},
-    )
-    columns = ("match if", "FPIR", "least FPIR", "greatest FPIR", "TPIR", "least TPIR", "greatest TPIR")
-    promised = {"the promised score": SCORE, f"decide() with {USUAL} neighbours": ways[DECIDE]}
-    every = promised | {way: way for way in USUAL_WAYS}
-    record.table("naive", columns, ((name, *figures.range(way)) for name, way in every.items()))
+    for name, columns in tables_of(figures):
+        rows = sorted({row: None for column in columns.values() for row in column}, key=(MEAN, TOGETHER).__contains__)
+        cells = ((row, *(column.get(row, NONE) for column in columns.values())) for row in rows)
+        record.table(name, ("set", *columns), cells)
+    head = ("match if", "FPIR", "least FPIR", "greatest FPIR", "TPIR", "least TPIR", "greatest TPIR")
+    ours = {"the promised score": SCORE, f"decide() with {USUAL} neighbours": DECIDED}
+    every = ours | {way: way for way in USUAL_WAYS}
+    record.table("naive", head, ((name, *figures.range(way)) for name, way in every.items()))
 
 
 def sets(data: Path, output: Path) -> Iterator[tuple[str, Photos]]:
@@ -377,12 +373,20 @@ def sets(data: Path, output: Path) -> Iterator[tuple[str, Photos]]:
     for path in sorted((data / "vectors").glob("clip_*.npz")):
         arrays = np.load(path, allow_pickle=False)
         yield f"{path.stem.removeprefix('clip_')}, CLIP", Photos(arrays["vectors"], arrays["items"].astype(str))
-    for title, ending, name in (("Lite0", "", MODEL), ("MobileNet", "-mobilenet", str(data / OTHER_MODEL))):
+    models = ("Lite0", "", MODEL, LITE0_SETS), ("MobileNet", "-mobilenet", str(data / OTHER_MODEL), MOBILENET_SETS)
+    for title, ending, name, chosen in models:
         model = Pretrained.load(name)
-        for each in PHOTO_SETS:
+        for each in chosen:
             listed = read_catalogue(data / "data" / each / f"{each}.csv")
             features = features_in(output / f"{each}{ending}.npy", model, listed)
-            yield f"{each}, {title}", Photos(features, np.array([photo.item_id for photo in listed]))
+            every = Photos(features, np.array([photo.item_id for photo in listed]))
+            yield f"{each}, {title}", every.where(some_of(listed))
+
+
+def some_of(listed: Sequence[Photo]) -> np.ndarray:
+    """Return the positions of at most MOST photos of each item and source, evenly spaced."""
+    keys = np.array([f"{photo.item_id} {photo.source}" for photo in listed])
+    return np.sort(np.concatenate([spread(np.flatnonzero(keys == key), MOST) for key in np.unique(keys)]))
 
 
 def printed(photos: Photos) -> list[str]:
