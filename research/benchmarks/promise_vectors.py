@@ -43,6 +43,7 @@ from .tables import NONE, Recorder, parser_of
 OTHER_MODEL = Path("weights/mobilenet_v1_0.75_224")  # in the folder of test data
 LITE0_SETS, MOBILENET_SETS = ("birds", "cars", "grocery"), ("birds", "cars")
 TARGETS = (0.10, 0.01)  # beside TARGET
+ICONIC = "iconic"  # source of pictures that no shop took
 STRANGE = 3  # queries of an unknown item
 NEIGHBOURS = (10, 20, 50, 100)
 USUAL = 20  # neighbours
@@ -384,9 +385,10 @@ def sets(data: Path, output: Path) -> Iterator[tuple[str, Photos]]:
 
 
 def some_of(listed: Sequence[Photo]) -> np.ndarray:
-    """Return the positions of at most MOST photos of each item and source, evenly spaced."""
+    """Return the positions of at most MOST photos of each item and shop, evenly spaced, without pictures of makers."""
     keys = np.array([f"{photo.item_id} {photo.source}" for photo in listed])
-    return np.sort(np.concatenate([spread(np.flatnonzero(keys == key), MOST) for key in np.unique(keys)]))
+    rows = np.concatenate([spread(np.flatnonzero(keys == key), MOST) for key in np.unique(keys)])
+    return np.sort(rows[[listed[row].source != ICONIC for row in rows.tolist()]])
 
 
 def printed(photos: Photos) -> list[str]:
