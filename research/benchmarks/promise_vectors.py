@@ -41,7 +41,7 @@ from .promise import MOST
 from .tables import NONE, Recorder, parser_of
 
 OTHER_MODEL = Path("weights/mobilenet_v1_0.75_224")  # in the folder of test data
-LITE0_SETS, MOBILENET_SETS = ("birds", "cars", "grocery"), ("birds", "cars")
+PHOTO_SETS = ("birds", "cars", "grocery")
 TARGETS = (0.10, 0.01)  # beside TARGET
 ICONIC = "iconic"  # source of pictures that no shop took
 STRANGE = 3  # queries of an unknown item
@@ -374,10 +374,9 @@ def sets(data: Path, output: Path) -> Iterator[tuple[str, Photos]]:
     for path in sorted((data / "vectors").glob("clip_*.npz")):
         arrays = np.load(path, allow_pickle=False)
         yield f"{path.stem.removeprefix('clip_')}, CLIP", Photos(arrays["vectors"], arrays["items"].astype(str))
-    models = ("Lite0", "", MODEL, LITE0_SETS), ("MobileNet", "-mobilenet", str(data / OTHER_MODEL), MOBILENET_SETS)
-    for title, ending, name, chosen in models:
+    for title, ending, name in (("Lite0", "", MODEL), ("MobileNet", "-mobilenet", str(data / OTHER_MODEL))):
         model = Pretrained.load(name)
-        for each in chosen:
+        for each in PHOTO_SETS:
             listed = read_catalogue(data / "data" / each / f"{each}.csv")
             features = features_in(output / f"{each}{ending}.npy", model, listed)
             every = Photos(features, np.array([photo.item_id for photo in listed]))
