@@ -3,6 +3,7 @@
 Pages are written by hand; the text between two markers is generated:
 
 <!-- table: grocery / unseen -->   the table
+<!-- text: promise_vectors / printed -->   the lines of a table with one column, as they are
 <!-- facts: grocery -->            command, date and machine
 <!-- cell: grocery / unseen / ArcFace / R@1 -->   one figure, within a line
 <!-- end -->
@@ -24,7 +25,7 @@ from retrieval.errors import DataError
 from .record import RESULTS, Record, Table, cell, read_record
 
 DOCS = RESULTS.parents[1] / "docs"
-MARKER = re.compile(r"<!-- (table|facts|cell): (.+?) -->(.*?)<!-- end -->", re.DOTALL)
+MARKER = re.compile(r"<!-- (table|text|facts|cell): (.+?) -->(.*?)<!-- end -->", re.DOTALL)
 
 
 def pages() -> list[Path]:
@@ -47,9 +48,9 @@ def results_page() -> str:
 
 
 def shown(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the record and the table name of each table on a page."""
+    """Yield the record and the table name of each table on a page, also of those that are shown as text."""
     for found in MARKER.finditer(text):
-        if found[1] == "table":
+        if found[1] in {"table", "text"}:
             record, table = found[2].split(" / ")
             yield record, table
 
@@ -57,6 +58,11 @@ def shown(text: str) -> Iterator[tuple[str, str]]:
 def to_markdown(table: Table) -> str:
     """Return a table as Markdown."""
     return "\n".join(markdown_table(table.columns, table.rows))
+
+
+def to_lines(table: Table) -> str:
+    """Return the rows of a table with one column as a fenced block."""
+    return "\n".join(["```", *(line for (line,) in table.rows), "```"])
 
 
 def facts(record: Record) -> str:
@@ -68,9 +74,10 @@ def facts(record: Record) -> str:
 def _part(kind: str, address: str) -> str:
     words = address.split(" / ")
     try:
-        if kind == "table":
+        if kind in {"table", "text"}:
             record, table = words
-            return f"\n\n{to_markdown(read_record(record).table(table))}\n\n"
+            shape = to_markdown if kind == "table" else to_lines
+            return f"\n\n{shape(read_record(record).table(table))}\n\n"
         if kind == "facts":
             return f"\n\n{facts(read_record(address))}\n\n"
         record, table, row, column = words

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from research.results import RESULTS, pictures, read_record
+from research.results import RESULTS, Record, Table, pictures, read_record
 from research.results import render as rendering
 from research.results.pictures import PICTURES, mark, tables, write_pictures
 from research.results.render import DOCS, pages, render, results_page, shown
@@ -18,6 +18,17 @@ def test_pages_show_what_was_measured() -> None:
     for page in pages():
         text = page.read_text(encoding="utf-8")
         assert render(text) == text, f"{page.name}: run `make tables`"
+
+
+def test_text_is_shown_line_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table("printed", ("line",), [("5 %  of | all",), ("  <- this",)])
+    monkeypatch.setattr(rendering, "read_record", lambda _: Record("promise", "", "", "", {}, {}, [table]))
+    marked = "<!-- text: promise / printed -->{}<!-- end -->"
+    page = f"Printed:\n{marked}\nThen more."
+    rendered = render(page.format("old"))
+    assert rendered == page.format("\n\n```\n5 %  of | all\n  <- this\n```\n\n")
+    assert render(rendered) == rendered
+    assert list(shown(rendered)) == [("promise", "printed")]
 
 
 @pytest.mark.parametrize("name", PICTURES)
