@@ -46,6 +46,7 @@ from .metric import Metric
 ABSENT = 64  # absent items whose distances are computed exactly, at least
 PART = 4096  # of the absent items, whose nearest bound how far the nearest are
 SLACK = 2e-3  # of a cosine, for means in float16 and scores in float32
+COPY = ItemDistance.default().copy  # largest plain distance of a copy
 LEAST_FIT = 4  # items that show whether scores fit the metric
 
 
@@ -142,10 +143,10 @@ def gaps(query: Floats, found: Listed, means: ItemMeans) -> tuple[Floats, Floats
     """Return how much nearer, as a cosine, the nearest photo of each known item is than its average photo, and can be.
 
     Photos that are alike are as near as their average: of p numbers with a variance, none exceeds the mean by more than
-    sqrt(p - 1) standard deviations.
+    sqrt(p - 1) standard deviations. Copies of the query, such as a placeholder photo of many items, are left out.
     """
     rows = np.array([means.numbers.get(item, NONE) for item in found.items])
-    known = rows != NONE
+    known = (rows != NONE) & (found.nearest > COPY)
     cosines = means.cosines[rows[known]].astype(np.float64)
     averages = (means.means[rows[known]] @ query) * cosines
     most = np.sqrt((MOST_PHOTOS - 1) * np.maximum(1 - cosines**2, 0))

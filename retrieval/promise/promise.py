@@ -207,7 +207,7 @@ class Promise(Contents):
     def _check_scores(self, query: Floats, found: Listed, means: ItemMeans) -> None:
         """Raise InvalidParameter if the scores of most neighbours cannot be of the metric, or of this collection."""
         nearer, most = gaps(query, found, means)
-        if len(found.items) >= LEAST_FIT and not len(nearer):
+        if len(found.items) >= LEAST_FIT and not any(item in means.numbers for item in found.items):
             raise InvalidParameter(
                 "neighbours",
                 "name items of the collection",

@@ -237,7 +237,7 @@ def test_the_nearest_photo_is_nearer_than_the_average_photo_by_no_more_than_the_
 
 def test_gaps_leave_out_items_that_the_file_does_not_know() -> None:
     here = shop(17)
-    query = queries_of(here, 1)[0].astype(np.float64)
+    query = queries_of(here, 5)[4].astype(np.float64)
     neighbours = listed([("new", 0.4), *here.neighbours(query, 5)], METRICS["cosine"])
     assert len(gaps(query, neighbours, means(here))[0]) == len(neighbours.items) - 1
 

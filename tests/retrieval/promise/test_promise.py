@@ -380,6 +380,18 @@ def test_scores_of_another_metric_are_refused(name: str, largest: int) -> None:
             promise.decide(query, neighbours)
 
 
+@pytest.mark.parametrize("count", [4, 12, 30])
+def test_a_photo_that_stands_under_many_items_is_no_wrong_score(count: int) -> None:
+    here = shop(22)
+    placeholder = unit(np.ones((1, DIM)))
+    names = sorted(set(here.items))[:count]
+    vectors = np.concatenate([here.vectors, np.repeat(placeholder, count, axis=0)])
+    with_placeholder = Shop(vectors, [*here.items, *names], [*here.groups, *[""] * count])
+    promise = promise_of(with_placeholder)
+    answer = promise.decide(placeholder[0], with_placeholder.neighbours(placeholder[0], 20))
+    assert {match.item_id for match in answer.matches} <= set(names)
+
+
 def test_unordered_neighbours_are_decided(here: Shop, promise: Promise) -> None:
     query = some_match(here, promise)
     neighbours = here.neighbours(query, 40)
