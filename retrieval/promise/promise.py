@@ -47,6 +47,7 @@ from .neighbours import LEAST_FIT, ItemMeans, Listed, gaps, listed, measure_item
 from .table import describe
 from .vectors import GivenVectors, fingerprint, largest_gap, lengths, means_of, merged
 
+LEAST_KNOWN = 10  # items of a list, of which at least one was there when the promise was measured
 SLACK = 0.02  # of a cosine, by which neighbours may be nearer or farther than measured ones
 
 
@@ -207,7 +208,7 @@ class Promise(Contents):
     def _check_scores(self, query: Floats, found: Listed, means: ItemMeans) -> None:
         """Raise InvalidParameter if the scores of most neighbours cannot be of the metric, or of this collection."""
         nearer, most = gaps(query, found, means)
-        if len(found.items) >= LEAST_FIT and not any(item in means.numbers for item in found.items):
+        if len(found.items) >= LEAST_KNOWN and not any(item in means.numbers for item in found.items):
             raise InvalidParameter(
                 "neighbours",
                 "name items of the collection",

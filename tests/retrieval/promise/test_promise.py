@@ -322,7 +322,7 @@ WRONG: list[tuple[Any, str]] = [
     ("7", "be a list of pairs"),
     (None, "be a list of pairs"),
     (5, "be a list of pairs"),
-    ([(f"new {n}", 0.3) for n in range(5)], "name items of the collection.*measure the promise again"),
+    ([(f"new {n}", 0.3) for n in range(10)], "name items of the collection.*measure the promise again"),
 ]
 
 
