@@ -95,6 +95,16 @@ def test_an_exact_list_of_any_length_never_makes_an_item_nearer_than_a_full_sear
             assert own[found.items[0]] <= min(own.values()) + rounded
 
 
+@pytest.mark.parametrize("k", [10, 20, 50, 100])
+def test_a_list_of_the_nearest_photos_of_items_of_up_to_500_makes_no_item_nearer(k: int) -> None:
+    here = shop(7, items=40, largest=500)
+    known = means(here)
+    for query in queries_of(here, 24):
+        full = full_search(here, query)
+        for item, distance in distances_of(measured(known, query, here.neighbours(query, k))).items():
+            assert distance >= full.get(item, 0) - ROUNDED
+
+
 def test_a_short_list_makes_items_farther_and_more_neighbours_less_so() -> None:
     here = shop(6)
     known = means(here)
