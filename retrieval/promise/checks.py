@@ -130,14 +130,14 @@ def check_lengths(norms: NDArray[np.float64], metric: Metric, ids: Sequence[str]
         if wrong.any():
             rows = np.flatnonzero(wrong)
             named = listed([ids[row] for row in rows[:SHOWN].tolist()])
-            raise DataError(f"{counted(len(rows), 'vector')} {what}, such as {named}", remedy=remedy)
+            raise DataError(f"the collection has {counted(len(rows), 'vector')} {what}, such as {named}", remedy=remedy)
 
-    refuse(~np.isfinite(norms), "hold NaN or infinite numbers", "Embed these photos again, or leave them out")
-    refuse(norms == 0, "are all zeros, and have no direction", "Embed these photos again, or leave them out")
+    refuse(~np.isfinite(norms), "with NaN or infinite numbers", "Embed these photos again, or leave them out")
+    refuse(norms == 0, "of zeros alone, without a direction", "Embed these photos again, or leave them out")
     if len(norms) and not metric.name.startswith("cosine"):
         refuse(
             np.abs(norms - 1) > UNIT,
-            f"are not of length one (they are {norms.min():.3g} to {norms.max():.3g} long), and the "
+            f"not of length one (from {norms.min():.3g} to {norms.max():.3g}), and the "
             f"{metric.formula} of such vectors depends on their lengths",
             "Divide each vector by its length before you store it, or search by cosine",
         )

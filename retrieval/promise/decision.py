@@ -33,7 +33,7 @@ class Decision:
     p_value: float | None  # rate at which an unknown item comes at least as close as the first item
     matches: tuple[Match, ...] = ()  # items within the threshold, best first
     reason: Literal["", "beyond_threshold", "twins", "short_list", "no_neighbours"] = ""
-    neighbours_short: bool = False  # whether more neighbours could make the decision less strict
+    neighbours_short: bool = False  # whether it is no match, and more neighbours could make it one
 
     @property
     def matched(self) -> bool:

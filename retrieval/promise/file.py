@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from index.files import load_arrays, pack_arrays, write_file
+from index.files import load_arrays, naming, pack_arrays, write_file
 from index.search.item_distance import ItemDistance
 from retrieval.errors import DataError, InvalidParameter, check_format
 
@@ -28,6 +28,7 @@ MOST = 10  # of a constant of the item distance, and of an item distance
 LARGEST = 2**26, 2**34  # bytes of the JSON file and of the .npz file that are read
 KINDS = {"ids": "U", "means": "f", "groups": "i", "cosines": "f"}  # of the arrays in the .npz file
 AGAIN = "Measure the promise again"
+LONGEST = 200  # characters of an error that is quoted
 
 
 def means_path(path: Path) -> Path:
@@ -48,7 +49,8 @@ def write(promise: Contents, path: Path) -> None:
     values = _to_json(promise) | {"means_sha256": digest}
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
-        write_file(aside, json.dumps(values, indent=1, allow_nan=False) + "\n")
+        with naming(path):
+            write_file(aside, json.dumps(values, indent=1, allow_nan=False) + "\n")
         if means is not None:
             write_file(means_path(path), data)
         aside.replace(path)
@@ -66,11 +68,17 @@ def read(path: Path) -> Contents:
         version = values["format"]
         check_format(version, FORMAT, path, DataError, remedy=AGAIN)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{path} is not a promise: {error!r}", remedy="`retrieval promise` makes one") from error
+        raise DataError(f"{path} is not a promise: {_short(error)}", remedy="`retrieval promise` makes one") from error
     try:
         return _from_json(values, _means(values, path))
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise DataError(f"{path} is damaged: {error!r}", remedy=AGAIN) from error
+        raise DataError(f"{path} is damaged: {_short(error)}", remedy=AGAIN) from error
+
+
+def _short(error: Exception) -> str:
+    """Return the name of an error and the beginning of its text, which may quote the whole file."""
+    text = str(error.reason if isinstance(error, UnicodeDecodeError) else error)
+    return f"{type(error).__name__}: {text[:LONGEST]}"
 
 
 def _bytes(path: Path, most: int) -> bytes:

@@ -15,9 +15,10 @@ import numpy as np
 from index.photos.arrays import ArrayPhotos
 from index.search.distance import Floats
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
+from retrieval.errors import counted
 from retrieval.measuring.drawing import MOST_DRAWS, Drawing
 from retrieval.measuring.draws import OWN, AllDraws, Draws, Probes
-from retrieval.measuring.fpir import TOLERANCE, DrawnDistances
+from retrieval.measuring.fpir import LEAST_ITEMS, TOLERANCE, DrawnDistances
 from retrieval.measuring.labelled import by_source, query_shift
 from retrieval.measuring.measure import Measurement, measure, without_copies
 from retrieval.measuring.point import PROMISE, Point
@@ -179,3 +180,12 @@ def assumptions(queries: Probes | None) -> tuple[str, ...]:
         "No item is in the collection under two ids, unless both are of one group.",
         "The model was not trained on these items.",
     )
+
+
+def few_queries(queries: Probes | None) -> list[str]:
+    """Return a warning if labelled queries show too few items to measure how they differ from the collection."""
+    count = LEAST_ITEMS if queries is None else len({*queries.items} - {""})
+    if count >= LEAST_ITEMS:
+        return []
+    items = counted(count, "item")
+    return [f"The queries show {items} of the collection; from {LEAST_ITEMS} on, they show how users' photos differ."]

@@ -41,7 +41,7 @@ from .checks import as_array, as_list, check_queries, checked_neighbours, checke
 from .contents import Contents
 from .decision import BEYOND_THRESHOLD, MATCH, NO_MATCH, NO_NEIGHBOURS, PERHAPS, SHORT_LIST, TWINS, Decision, Match
 from .file import read, write
-from .levels import TARGETS, DrawnVectors, Level, Limit, assumptions
+from .levels import TARGETS, DrawnVectors, Level, Limit, assumptions, few_queries
 from .metric import Metric, metric_named
 from .neighbours import LEAST_FIT, ItemMeans, Listed, gaps, listed, measure_items
 from .table import describe
@@ -95,8 +95,8 @@ class Promise(Contents):
             If there are too few items for the target.
         """
         by = metric_named(metric)
-        if not 0 < target_fpir < 1:
-            raise InvalidParameter("target_fpir", "lie between 0 and 1", target_fpir)
+        if not isinstance(target_fpir, int | float) or not 0 < target_fpir < 1:
+            raise InvalidParameter("target_fpir", "be a number between 0 and 1, as 0.05 for 5 %", target_fpir)
         given = GivenVectors.checked(vectors, items, metric=by, groups=groups, photo_ids=photo_ids)
         probes = None if queries is None else given.probes(queries)
         return cls(**vars(_measured(given, probes, by, target_fpir, name)))
@@ -128,7 +128,7 @@ class Promise(Contents):
             One query (d,), or several (q, d).
         neighbours:
             The nearest vectors that a search of the collection returned for the query, as pairs of item id and score,
-            nearest first or in no order: 20 are enough. For several queries, a list of such pairs for each.
+            nearest first: 20 are enough. For several queries, a list of such pairs for each.
 
         Raises
         ------
@@ -173,9 +173,11 @@ class Promise(Contents):
         p_values = [self.p_values_of_distances.at(distance) for distance in measured.distances.tolist()]
         within, near = (accepts(measured.distances, each) for each in (limit.threshold, _asked(limit)))
         answer = self._answer(measured.items, measured.scores, p_values, within, near)
-        answer = replace(answer, neighbours_short=measured.is_short)
+        answer = replace(answer, neighbours_short=measured.is_short and answer.decision != MATCH)
         if not measured.is_first and answer.decision == MATCH:
-            return replace(answer, decision=NO_MATCH, item_id=None, matches=(), reason=SHORT_LIST)
+            return replace(
+                answer, decision=NO_MATCH, item_id=None, matches=(), reason=SHORT_LIST, neighbours_short=True
+            )
         return answer
 
     def _by_score(self, found: Listed) -> Decision:
@@ -249,7 +251,7 @@ def _measured(given: GivenVectors, probes: Probes | None, by: Metric, target_fpi
         largest_gap=largest_gap(own, means, given.photos),
         fingerprint=fingerprint(means),
         assumptions=assumptions(probes),
-        warnings=given.warnings,
+        warnings=(*given.warnings, *few_queries(probes)),
         twins=pairs,
         twins_cost=_cost_of(pairs, drawn, probes, target_fpir),
         measured=datetime.now(UTC).date().isoformat(),

@@ -163,3 +163,23 @@ def test_promise_help_is_of_the_command_that_measures() -> None:
         done = run(*words)
         assert "promise [OPTIONS] SOURCE" in done.output
         assert " measure " not in done.output.split("\n")[0]
+
+
+def test_a_file_that_is_no_promise_is_refused_in_a_short_line(here: Path) -> None:
+    (here / "photos.parquet").write_bytes(b"PAR1" + bytes(range(128, 256)) * 10_000)
+    message = str(run("check", "photos.parquet", "shop.npz").exception)
+    assert message.startswith("photos.parquet is not a promise: UnicodeDecodeError")
+    assert len(message) < 400
+
+
+def test_folders_of_the_outputs_are_made(here: Path) -> None:
+    assert run("shop.npz", "-o", "new/shop.promise", "--report", "other/shop.html").exit_code == 0
+    assert Promise.load("new/shop.promise").items == 120
+    assert (here / "other" / "shop.html").is_file()
+
+
+def test_queries_of_too_few_items_are_said_to_show_no_difference(here: Path) -> None:
+    vectors, items = shop(range(120), seed=3)
+    save(here / "users.npz", vectors[items < 3], items[items < 3])
+    output = run("shop.npz", "--queries", "users.npz").output
+    assert "Warning: The queries show 3 items of the collection; from 20 on" in output

@@ -199,7 +199,7 @@ def test_a_target_that_too_few_items_support_is_refused_with_the_number_of_items
 
 @pytest.mark.parametrize("target", [0, 1, -0.1, float("nan")])
 def test_a_target_outside_of_0_and_1_is_refused(here: Shop, target: float) -> None:
-    with pytest.raises(InvalidParameter, match="target_fpir must lie between 0 and 1"):
+    with pytest.raises(InvalidParameter, match="target_fpir must be a number between 0 and 1"):
         Promise.measure(here.vectors, here.items, target_fpir=target)
 
 
