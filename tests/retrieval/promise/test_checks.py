@@ -34,7 +34,8 @@ def warnings_of(here: Shop, items: list[str] | None = None, vectors: np.ndarray 
 def test_vectors_without_a_direction_are_refused_by_id(here: Shop, value: float, what: str) -> None:
     vectors = here.vectors.copy()
     vectors[[3, 7]] = value
-    with pytest.raises(DataError, match=rf"^the collection has 2 vectors {what}.*, such as 3, 7\. Embed these photos again, or leave"):
+    message = rf"^the collection has 2 vectors {what}.*, such as 3, 7\. Embed these photos again, or leave"
+    with pytest.raises(DataError, match=message):
         Promise.measure(vectors, here.items)
     ids = [f"photo {row}" for row in range(len(vectors))]
     with pytest.raises(DataError, match="such as photo 3, photo 7"):
