@@ -47,6 +47,7 @@ from .neighbours import LEAST_FIT, ItemMeans, Listed, gaps, listed, measure_item
 from .table import describe
 from .vectors import GivenVectors, fingerprint, largest_gap, lengths, means_of, merged
 
+BEYOND_SEEN = 1.5  # times the largest gap of the draws, up to which scores are taken for true ones
 LEAST_KNOWN = 10  # items of a list, of which at least one was there when the promise was measured
 SLACK = 0.02  # of a cosine, by which neighbours may be nearer or farther than measured ones
 
@@ -217,7 +218,7 @@ class Promise(Contents):
                 found.items[:3],
                 remedy="Pass the item ids that were measured; if all of these items are new, measure the promise again",
             )
-        beyond = nearer - np.minimum(most, self.largest_gap)
+        beyond = nearer - np.minimum(most, BEYOND_SEEN * self.largest_gap)  # the largest one seen is no bound
         if len(nearer) >= LEAST_FIT and (np.median(nearer) < -SLACK or np.median(beyond) > SLACK):
             raise InvalidParameter(
                 "neighbours",

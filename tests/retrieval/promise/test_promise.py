@@ -16,9 +16,10 @@ from retrieval.errors import CalibrationError, DataError, InvalidParameter
 from retrieval.measuring.measure import measure
 from retrieval.measuring.point import PROMISE
 from retrieval.promise.metric import METRICS
+from retrieval.promise.neighbours import gaps, listed
 from retrieval.promise.promise import Promise
 
-from .shops import DIM, Shop, promise_of, queries_of, shop, unit
+from .shops import DIM, Shop, means, promise_of, queries_of, shop, unit
 
 
 @pytest.fixture(scope="module")
@@ -378,6 +379,18 @@ def test_scores_of_another_metric_are_refused(name: str, largest: int) -> None:
         neighbours = [(item, wrong(score)) for item, score in here.neighbours(query, 30)]
         with pytest.raises(InvalidParameter, match=r"neighbours must have (scores|the nearest first)"):
             promise.decide(query, neighbours)
+
+
+def test_true_scores_somewhat_nearer_than_any_draw_are_decided(here: Shop, promise: Promise) -> None:
+    """The draws are a sample: a valid query may be nearer to its neighbours' photos, beyond their average, than any."""
+    known, tried = means(here), 0
+    for query in queries_of(here, 30)[2::3]:
+        neighbours = here.neighbours(query, 12)
+        gap = float(np.median(gaps(query.astype(np.float64), listed(neighbours, METRICS["cosine"]), known)[0]))
+        if gap > 0.05:
+            assert replace(promise, largest_gap=(gap - 0.02) / 1.4).decide(query, neighbours)
+            tried += 1
+    assert tried > 3
 
 
 @pytest.mark.parametrize("count", [4, 12, 30])
