@@ -118,7 +118,7 @@ class PruneRefused(GalleryError):
 
 
 SERVE, TRAIN, CLIENT, MILVUS, RAY = "serve", "train", "client", "milvus", "ray"
-SOURCES, VERIFY, COLLECTIONS = "sources", "verify", "collections"
+SOURCES, VERIFY, COLLECTIONS, TEXT = "sources", "verify", "collections", "text"
 MODULES = {
     SERVE: (
         "faiss", "fastapi", "gradio", "onnxruntime", "prometheus_client", "starlette", "uvicorn",
@@ -132,6 +132,7 @@ MODULES = {
     RAY: ("pandas", "ray"),
     SOURCES: ("fsspec", "pillow_heif"),
     VERIFY: ("cv2",),
+    TEXT: ("tokenizers",),
     COLLECTIONS: ("faiss", "psycopg", "pymilvus", "qdrant_client"),
 }  # fmt: skip
 

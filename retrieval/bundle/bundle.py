@@ -8,6 +8,8 @@ bundle/
   verification.npz   settings and vocabulary of the geometric verification, if the bundle verifies matches
   calibration_features.npz   local features of the calibration photos, if the bundle verifies matches
   golden.npz      the model's output for a synthetic image on the machine that exported it
+  text.onnx       token ids (n, t) to a vector (n, d), if the model has a text tower (`text_embedder`)
+  tokenizer.json  makes the token ids
   folds.onnx      the fold models of a model that was fitted on a whole catalogue, if it was
   report.html     plots of the threshold's behaviour and the strength of its evidence
 
@@ -38,7 +40,7 @@ from numpy.typing import NDArray
 
 from index.files import load_arrays, naming, sync_folder, working_folder
 from index.search.item_distance import ItemDistance
-from retrieval.errors import BundleCorrupt, BundleError, BundleMismatch, check_format, command
+from retrieval.errors import BundleCorrupt, BundleError, BundleMismatch, InvalidParameter, check_format, command
 from retrieval.files import check_place
 from retrieval.images import Preprocessing
 from retrieval.measuring.draws import Probes
@@ -49,6 +51,7 @@ from retrieval.verification.features import PackedFeatures
 from .embedder import Embedder, check_golden
 from .fitted import Fitted
 from .providers import CPU, FP32
+from .text_embedder import TEXT, TOKENIZER, TextEmbedder
 
 if TYPE_CHECKING:
     from index.location import AnyGallery
@@ -157,7 +160,7 @@ class Bundle:
     def draws_id(self) -> str:
         """An identifier of everything that draws depend on. Bundles that differ only in the threshold share it."""
         names = (CALIBRATION, FITTED, CALIBRATION_FEATURES, FOLDS)
-        files = [self.manifest["files"].get(name, "") for name in names]
+        files = [self.manifest["files"].get(name, "") for name in names] + ([self.text_key] if self.text_key else [])
         distance = [self.item_distance.key, "" if self.verifier is None else self.verifier.key]
         return _hash(json.dumps([self.embedding_id, *distance, *files]).encode())
 
@@ -165,6 +168,27 @@ class Bundle:
     def folds_key(self) -> str:
         """The hash of the fold models, "" if the model was not cross-fitted."""
         return str(self.manifest["files"].get(FOLDS, ""))
+
+    @property
+    def text_key(self) -> str:
+        """A key of the text tower and its tokenizer, "" if the bundle has no text tower."""
+        files = self.manifest["files"]
+        return files[TEXT] + files.get(TOKENIZER, "") if TEXT in files else ""
+
+    def text_embedder(self, *, threads: int = 1) -> TextEmbedder:
+        """Return an embedder that runs the bundle's text tower, in fp32 on the CPU.
+
+        Raises InvalidParameter if the bundle has none, and MissingDependency without the extra `text`.
+        """
+        if not self.text_key:
+            again = command("export", "--pretrained", "openai/clip-vit-base-patch32", "-o", "BUNDLE")
+            raise InvalidParameter(
+                "bundle",
+                "have a text tower for searches by words",
+                "a model of photos alone",
+                remedy=f"Export a model that has one, such as CLIP or SigLIP (`{again}`), and index the photos with it",
+            )
+        return TextEmbedder(self.read(TEXT), self.read(TOKENIZER), threads=threads)
 
     def folds_embedder(self, *, threads: int = 1) -> Embedder:
         """Return an embedder that runs the fold models, in fp32 on the CPU.
@@ -220,7 +244,9 @@ def write_bundle(
     evidence: Mapping[str, Any] | None = None,
     files: Mapping[str, bytes] | None = None,
 ) -> Bundle:
-    """Write a new bundle and open it. Raise BundleError if the path exists.
+    """Write a new bundle and open it.
+
+    Raise BundleError if the path exists, and InvalidParameter for a text tower of another dimension.
 
     Parameters
     ----------
@@ -232,6 +258,9 @@ def write_bundle(
     path = Path(path)
     check_new(path)
     contents = {MODEL: model.read_bytes(), **(files or {})}
+    if TEXT in contents and (own := TextEmbedder(contents[TEXT], contents[TOKENIZER]).dim) != dim:
+        rule = f"give vectors of {dim} numbers, as the model of photos does: both towers are trained together"
+        raise InvalidParameter(TEXT, rule, own, remedy="Take the text tower of the same model, or leave it out")
     distance = item_distance or ItemDistance.default(verified=VERIFICATION in contents)
     deciding = {"preprocessing": preprocessing.to_dict(), "precision": precision, "provider": provider, "dim": dim}
     manifest: dict[str, Any] = {

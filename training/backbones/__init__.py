@@ -3,6 +3,7 @@
 base                   the base class
 lite0                  our own large network
 transformers_backbone  the image models of `transformers`
+text_tower             the text towers of CLIP and SigLIP
 load hub               loading by name or from the record of a run, our small network; the hub and the choice of `auto`
 preprocessing          the preprocessing that a pretrained model was published with
 """

@@ -56,7 +56,7 @@ class TransformersBackbone(Backbone):
     def forward(self, pixels: Tensor) -> Tensor:
         """Return the features of normalised pixels (n, 3, h, w)."""
         pixels = pixels.flip(1) if self.bgr else pixels
-        features = _vector(self._outputs(pixels)) if self.pooled else self._outputs(pixels).last_hidden_state
+        features = vector_of(self._outputs(pixels)) if self.pooled else self._outputs(pixels).last_hidden_state
         if features.dim() == 2:
             return features[:, :, None, None]
         if features.dim() == 3:  # (n, tokens, c) of a vision transformer
@@ -129,7 +129,7 @@ def _load(name: str) -> nn.Module:
         if hasattr(config, "projection_dim"):  # of both towers
             vision.projection_dim = config.projection_dim
         config = vision
-    with _errors_only():  # the weights of another tower are reported at length
+    with errors_only():  # the weights of another tower are reported at length
         network, loaded = loader.from_pretrained(name, config=config, output_loading_info=True, **local)
     missing = sorted(key for key in loaded["missing_keys"] if UNUSED not in key)
     if missing:
@@ -140,7 +140,7 @@ def _load(name: str) -> nn.Module:
 
 
 @contextmanager
-def _errors_only() -> Iterator[None]:
+def errors_only() -> Iterator[None]:
     """Let `transformers` log only errors."""
     from transformers.utils import logging
 
@@ -152,9 +152,9 @@ def _errors_only() -> Iterator[None]:
         logging.set_verbosity(level)
 
 
-def _vector(outputs: Any) -> Tensor:
-    """Return the vector (n, c) of each image: its projection, if the model has one."""
-    projected: Tensor | None = getattr(outputs, "image_embeds", None)
+def vector_of(outputs: Any) -> Tensor:
+    """Return the vector (n, c) of each image or text: its projection, if the model has one."""
+    projected: Tensor | None = getattr(outputs, "image_embeds", getattr(outputs, "text_embeds", None))
     vector: Tensor = outputs.pooler_output if projected is None else projected
     return vector
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -31,7 +32,7 @@ class ExportCommand(GroupedCommand):
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
         "Threshold": ["target_fpir", "certify"],
         HARDWARE: ["precision", "provider"],
-        MODEL: ["pretrained", "fit", "verify", "item_distance", "even_if_worse"],
+        MODEL: ["pretrained", "text_onnx", "fit", "verify", "item_distance", "even_if_worse"],
         OUTPUT: ["output"],
     }
 
@@ -42,6 +43,12 @@ class ExportCommand(GroupedCommand):
     "--pretrained",
     metavar="MODEL",
     help="Instead of RUN: a pretrained model. A gallery sets its threshold.",
+)
+@click.option(
+    "--text-onnx",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The text tower of the same model as an ONNX file, with its tokenizer.json beside it, for searches by words. "
+    "Models of the families CLIP and SigLIP bring their own.",
 )
 @click.option(
     "--fit",
@@ -95,6 +102,7 @@ def export(  # noqa: PLR0913, PLR0917, one an option
     run: Path | None,
     output: Path,
     pretrained: str | None,
+    text_onnx: Path | None,
     fit: Path | None,
     verify: bool,
     item_distance: str,
@@ -127,13 +135,13 @@ def export(  # noqa: PLR0913, PLR0917, one an option
             rule = "be used without RUN, --certify and --even-if-worse"
             raise InvalidParameter("--pretrained", rule, pretrained, remedy="Leave them out")
         bundle = _export_pretrained(
-            pretrained, output, fit=fit, verify=verify, distance=distance, target_fpir=target_fpir, variant=variant
+            pretrained, output, text_onnx, fit=fit, verify=verify, distance=distance, fpir=target_fpir, variant=variant
         )
     else:
         from training.export.export import export as export_run
 
-        if run is None or fit is not None:
-            raise InvalidParameter("RUN", "be given, or --pretrained MODEL, which alone takes --fit", run)
+        if run is None or fit is not None or text_onnx is not None:
+            raise InvalidParameter("RUN", "be given, or --pretrained, which alone takes --fit and --text-onnx", run)
         bundle = export_run(
             open_run(run),
             output,
@@ -161,15 +169,17 @@ def _distance(name: str, *, verify: bool) -> ItemDistance:
 def _export_pretrained(
     model: str,
     output: Path,
+    text_onnx: Path | None,
     *,
     fit: Path | None,
     verify: bool,
     distance: ItemDistance,
-    target_fpir: float,
+    fpir: float,
     variant: Variant,
 ) -> Bundle:
     """Write a pretrained model as a bundle, fitted to the photos of `fit` if that finds more items."""
     from retrieval.bundle.bundle import check_new
+    from retrieval.bundle.text_embedder import text_files
     from training.export.pretrained import Pretrained, export_pretrained
 
     photos = read_catalogue(fit) if fit is not None else []
@@ -178,13 +188,17 @@ def _export_pretrained(
         raise InvalidParameter("--verify", "be used with photos to fit its visual words to", None, remedy=remedy)
     check_new(output)  # before the model is loaded and fitted
     pretrained = Pretrained.load(named_backbone(model))
+    if text_onnx is not None:
+        pretrained = replace(pretrained, text=text_files(text_onnx), no_text="")
     if fit is not None:
         from training.export.fit import fit_to_catalogue
 
         pretrained, told = fit_to_catalogue(pretrained, photos, verify=verify)
         click.echo(told)
+    if pretrained.no_text:
+        click.echo(f"The bundle gets no text tower for searches by words: {pretrained.no_text}.")
     return export_pretrained(
-        pretrained, output, photos=photos, variant=variant, target_fpir=target_fpir, item_distance=distance
+        pretrained, output, photos=photos, variant=variant, target_fpir=fpir, item_distance=distance
     )
 
 

@@ -74,7 +74,8 @@ def _projected(
     items = len({photo.item_id for photo in photos})
     evidence = {"fit": {"items": items, "photos": len(photos), "recall_at_1": choice.unfitted, "gain": choice.gain}}
     model = PretrainedModel(pretrained.model.backbone, projection=choice.projection.module()).eval()
-    return replace(pretrained, model=model, evidence=evidence), (
+    no_text = "" if pretrained.text is None else "the fit moves the vectors of photos, and not those of texts"
+    return replace(pretrained, model=model, evidence=evidence, text=None, no_text=no_text), (
         f"Fitted to {items} of the {catalogue_items} items: in a cross-validation on items that were left out, "
         f"{choice.unfitted + choice.gain:.0%} of the photos find their item first, {choice.unfitted:.0%} without it."
     )

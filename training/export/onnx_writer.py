@@ -1,4 +1,7 @@
-"""Export of a trained model to one ONNX file: pixels (n, 3, size, size) to `embedding` and `certainty`."""
+"""Export of a trained model to one ONNX file: pixels (n, 3, size, size) to `embedding` and `certainty`.
+
+A text tower maps `input_ids` (n, t) to the same outputs.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,27 @@ INPUTS, OUTPUTS = ("pixels",), ("embedding", "certainty")
 
 def write_onnx(model: nn.Module, path: Path, *, size: int) -> None:
     """Write a model in fp32."""
+    _write(model, path, INPUTS[0], torch.zeros(2, 3, size, size), {0: torch.export.Dim("n", min=1, max=4096)})
+
+
+def write_text_onnx(model: nn.Module, path: Path, *, length: int) -> None:
+    """Write a text tower in fp32, for one text of up to `length` tokens."""
+    example = torch.zeros(1, length, dtype=torch.long)
+    _write(model, path, "input_ids", example, {1: torch.export.Dim("t", min=2, max=length)})
+
+
+def _write(model: nn.Module, path: Path, name: str, example: torch.Tensor, shape: dict[int, Any]) -> None:
+    """Write a model of one input, whose dimensions in `shape` are free."""
     wrapped = ExportModel(model.cpu().float()).eval()
-    example = torch.zeros(2, 3, size, size)
     with naming(path), quiet("torch.onnx"), _plain_attention(wrapped):
         program: Any = torch.onnx.export(
             wrapped,
             (example,),
-            input_names=list(INPUTS),
+            input_names=[name],
             output_names=[f"_{name}" for name in OUTPUTS],
             opset_version=OPSET,
             dynamo=True,
-            dynamic_shapes={"pixels": {0: torch.export.Dim("n", min=1, max=4096)}},
+            dynamic_shapes=(shape,),
             external_data=False,
             verbose=False,
         )

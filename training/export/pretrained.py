@@ -21,17 +21,22 @@ from retrieval.bundle.bundle import FITTED, GOLDEN, VERIFICATION, Bundle, check_
 from retrieval.bundle.embedder import golden_pixels, pack_golden
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.providers import INT8
+from retrieval.bundle.text_embedder import TEXT, TOKENIZER, TextEmbedder
 from retrieval.catalogue.read import Photo
 from retrieval.errors import ImageRefused, InvalidParameter
 from retrieval.images import Preprocessing, crop, open_image
 from retrieval.measuring.point import ESTIMATED, Basis, Point
 from retrieval.verification.verifier import GeometricVerifier
 from training.backbones import check_size, load_backbone, published_preprocessing
+from training.backbones.hub import resolved
+from training.backbones.text_tower import TextTower, load_text_tower
+from training.backbones.transformers_backbone import TransformersBackbone
 from training.config import LITE0
 from training.data.reader import PhotoReader
 from training.evaluation.embedding import to_device
 from training.model import PretrainedModel
 
+from .onnx_writer import write_text_onnx
 from .variants import CALIBRATION_PHOTOS, REFERENCE, Variant, check_parity, write_variant
 
 SYNTHETIC, COMPARED = 8, 32  # synthetic images and photos that the ONNX model is compared with torch on
@@ -39,6 +44,15 @@ SYNTHETIC, COMPARED = 8, 32  # synthetic images and photos that the ONNX model i
 # groceries, drawn symbols) and of the demo, with galleries of 100 items. Set without one of them, it realised 1 % to
 # 10 % there with 200 items or more, and up to 22 % with 50 (research/benchmarks/item_distance.py).
 ONE_FOR_ALL = Point(1.192, ESTIMATED, 0.05, basis=Basis(least_items=200, fpir_range=(0.012, 0.104)))
+TEXTS = (  # that the ONNX text tower is compared with torch on
+    "red kettle with a bird",
+    "Teekessel",
+    "bouilloire rouge à l'oiseau",
+    "чайник с птицей",
+    "红色水壶",
+    "غلاية حمراء",
+    "a " * 400,
+)
 NOTHING_FITTED = Fitted.of((), ())
 
 
@@ -52,6 +66,8 @@ class Pretrained:
     fitted: Fitted = NOTHING_FITTED  # the items and photos that a projection was fitted to
     evidence: Mapping[str, object] = field(default_factory=dict)  # about the fit
     verifier: GeometricVerifier | None = None
+    text: TextTower | Mapping[str, bytes] | None = None  # the text tower of the same model, or its files for a bundle
+    no_text: str = ""  # why there is none although the model has one
 
     @classmethod
     def load(cls, name: str, *, size: int | None = None) -> Pretrained:
@@ -59,7 +75,8 @@ class Pretrained:
         preprocessing = published_preprocessing(name, size=size)
         backbone = load_backbone(name)[0]
         check_size(backbone, name, preprocessing.size)
-        return cls(name, PretrainedModel(backbone).eval(), preprocessing)
+        text, no_text = load_text_tower(resolved(name)) if isinstance(backbone, TransformersBackbone) else (None, "")
+        return cls(name, PretrainedModel(backbone).eval(), preprocessing, text=text, no_text=no_text)
 
     @torch.inference_mode()
     def features(self, pixels: NDArray[np.uint8]) -> Tensor:
@@ -116,6 +133,7 @@ def export_pretrained(
         embedder = variant.embedder(onnx, pretrained.preprocessing, threads=torch.get_num_threads())
         expected = pretrained.embed_pixels(compared)
         parity = check_parity(embedder.embed_pixels(compared).vectors, expected, variant)
+        texts = _text_files(pretrained.text, folder)
         return write_bundle(
             path,
             model=onnx,
@@ -131,8 +149,18 @@ def export_pretrained(
                 "form": {"precision": variant.precision, "provider": variant.provider, "made": method},
                 **pretrained.evidence,
             },
-            files={FITTED: pretrained.fitted.pack(), GOLDEN: pack_golden(embedder), **verified},
+            files={FITTED: pretrained.fitted.pack(), GOLDEN: pack_golden(embedder), **verified, **texts},
         )
+
+
+def _text_files(tower: TextTower | Mapping[str, bytes] | None, folder: Path) -> Mapping[str, bytes]:
+    """Return the files of a text tower for a bundle; raise RunError if the ONNX model differs too much from torch."""
+    if not isinstance(tower, TextTower):
+        return tower or {}
+    write_text_onnx(tower, folder / TEXT, length=tower.length)
+    files = {TEXT: (folder / TEXT).read_bytes(), TOKENIZER: tower.pack_tokenizer()}
+    check_parity(TextEmbedder(files[TEXT], files[TOKENIZER]).embed(TEXTS).vectors, tower.embed(TEXTS), REFERENCE)
+    return files
 
 
 def _point(pretrained: Pretrained, distance: ItemDistance, target_fpir: float) -> Point:
