@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from index.checks import check_ids
 
+from .bundle.text_embedder import checked_text
 from .errors import ImageTooLarge, ImageUnreadable, InvalidParameter, MissingDependency, RetrievalError
 from .feedback import Verdict
 from .images import MAX_BYTES, Source, open_image, plain_source
@@ -180,6 +181,13 @@ class RetrievalClient:
         query, chosen = _query(top_k, where, fields), check_boxes(boxes)
         query |= {"find": chosen} if isinstance(chosen, str) else {"bbox": [bbox_text(box) for box in chosen]}
         return self._answers("/v1/search/boxes", params=query, **_raw(image))
+
+    def search_text(
+        self, text: str, *, top_k: int = 10, where: str | None = None, fields: Fields = None
+    ) -> SearchResult:
+        """Search with words; the answer is "ranked" if the gallery was not indexed with its items' names."""
+        query = _query(top_k, where, fields) | {"text": checked_text(text)}
+        return self._call(SearchResult, "POST", "/v1/search", params=query)
 
     def items(self, after: str = "", limit: int = 100, *, find: str = "") -> ItemPage:
         """Return a page of item_ids that follow `after`; `find` is a part of their ids or metadata."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -16,8 +17,9 @@ from index.search.item_distance import mean_photo
 from index.search.neighbours import Neighbour
 from retrieval.bundle.bundle import Bundle, require_match
 from retrieval.bundle.embedder import Embeddings
+from retrieval.bundle.text_embedder import TextEmbedder
 from retrieval.galleries.points import GalleryPoint
-from retrieval.measuring.draws import PHOTOS
+from retrieval.measuring.draws import NAMES, PHOTOS
 from retrieval.measuring.point import Point
 from retrieval.measuring.rates import VersionRates
 
@@ -42,6 +44,7 @@ class Retriever:
         self.bundle, self.gallery = bundle, gallery
         self.gallery_point = GalleryPoint(bundle, gallery)
         self.embedder = bundle.embedder(threads=threads)
+        self._threads = threads
         self._owns_gallery = False
         self._closed = False
 
@@ -211,6 +214,35 @@ class Retriever:
         for answer in sorted(answers, key=lambda answer: answer.nearest_distance or 0):
             nearest.setdefault("" if answer.nearest is None else answer.nearest.item_id, answer)
         return list(nearest.values())
+
+    @cached_property
+    def text_embedder(self) -> TextEmbedder:
+        """The embedder of texts, which is made when it is first needed (`Bundle.text_embedder`)."""
+        return self.bundle.text_embedder(threads=self._threads)
+
+    def search_text(
+        self, text: str, *, top_k: int = 10, where: str | None = None, review: float | None = None
+    ) -> SearchResult:
+        """Search with words, such as an item's name, by the text tower of the bundle.
+
+        Words decide in a gallery that was indexed with its items' names, by draws of these names; else they rank. Local
+        features are not compared. The other arguments are those of `search`.
+
+        Raises
+        ------
+        InvalidParameter
+            If the text is empty or longer than 1,000 characters, or the bundle has no text tower.
+        MissingDependency
+            If the extra `text` is not installed.
+        """
+        self._check_open()
+        options, started = Options(top_k, where, review=review), time.perf_counter()
+        made = self.text_embedder.embed([text])
+        embedded = time.perf_counter()
+        answers, (neighbours,) = self._searched(made.vectors, options, kind=NAMES)
+        stages = {"embed": embedded - started, "search": time.perf_counter() - embedded}
+        answer = answers.answer(made, neighbours)
+        return replace(answer, embedding_norm=None, timings_ms=_milliseconds(stages))  # the norm is none of a photo
 
     def _look_or_refusal(self, image: Source) -> Look | ImageRefused:
         try:

@@ -128,10 +128,15 @@ class Reloads:
 
 
 def warm_up(retriever: Retriever) -> None:
-    """Search with a gray photo: this reads the gallery and runs the model, so that no client waits for it."""
+    """Search with a gray photo, and with a word if there is a text tower.
+
+    This reads the gallery and runs the model, so that no client waits for it.
+    """
     file = io.BytesIO()
     Image.new("RGB", (64, 64), "gray").save(file, "JPEG")
     retriever.search(file.getvalue(), top_k=1)
+    if retriever.bundle.text_key:
+        retriever.search_text("gray", top_k=1)
 
 
 def warm_up_in_background(retriever: Retriever) -> None:

@@ -135,6 +135,12 @@ class Service:
         (result,) = await self._searched(images, lambda: [search(images)], [])
         return result
 
+    async def search_text(self, text: str, *, top_k: int = 10, where: str | None = None) -> SearchResult:
+        """Search with words in the pool."""
+        search = partial(self.retriever.search_text, text, top_k=top_k, where=where, review=self.settings.review)
+        (result,) = await self._searched([], lambda: [search()], [])
+        return result
+
     async def search_boxes(
         self,
         image: bytes,

@@ -65,6 +65,12 @@ SYNC = (
         help="Embed parts of up to 300 photos as well, so that searches with parts of a photo (windows) can decide.",
     ),
     click.option(
+        "--names",
+        metavar="COLUMN",
+        help="Column with the names of items: embed them as well, so that searches by words (search --text) can "
+        "decide. The bundle needs a text tower.",
+    ),
+    click.option(
         "--column",
         "columns",
         multiple=True,
@@ -194,8 +200,9 @@ def _counts(done: IndexReport) -> str:
 
 def show_expectations(done: IndexReport, bundle: Bundle, gallery: AnyGallery) -> None:
     """Print what to expect of the threshold in the gallery as it is now, with a warning if it breaks its promise."""
+    from retrieval.galleries.kept import Kept
     from retrieval.galleries.points import served_point
-    from retrieval.measuring.sentences import describe, describe_rate, threshold_change, warning_of
+    from retrieval.measuring.sentences import describe, describe_names, describe_rate, threshold_change, warning_of
 
     served = served_point(gallery.kept(POINT), bundle, gallery)
     if done.before is not None:
@@ -208,6 +215,8 @@ def show_expectations(done: IndexReport, bundle: Bundle, gallery: AnyGallery) ->
         click.echo(f"This gallery has no threshold, so searches only rank items: {done.unanchored}.")
     elif done.unanchored:
         click.echo(f"This gallery uses the bundle's threshold: {done.unanchored}.")
+    if bundle.text_key and gallery.kept(Kept.NAMES) is not None:
+        click.echo(describe_names(done.rates))
     if warning := warning_of(served, done.rates, items=gallery.items, bundle=bundle.path, gallery=gallery.path):
         click.echo(f"Warning: {warning}.")
 

@@ -29,6 +29,7 @@ File = click.Path(path_type=Path)
 class SearchOptions:
     """Options of `retrieval search`."""
 
+    text: str | None
     combine: bool
     bbox: tuple[str, ...]
     boxes: str | None
@@ -42,6 +43,7 @@ class SearchOptions:
 
 
 OPTIONS = (
+    click.option("--text", help='Words to search with instead of a photo, such as "red kettle with a bird".'),
     click.option("--combine", is_flag=True, help="Search with 2 to 4 photos of one item as one query."),
     click.option("--top-k", type=int, default=10, show_default=True, help="Maximum number of items."),
     click.option("--where", help="Filter over metadata, such as \"brand = 'x' and price < 10\"."),
@@ -84,7 +86,7 @@ class SearchCommand(GroupedCommand):
     """`retrieval search`, with its options in groups."""
 
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
-        "Query and answer": ["combine", "top_k", "where", "review", "explain"],
+        "Query and answer": ["text", "combine", "top_k", "where", "review", "explain"],
         "Parts of a photo": ["bbox", "boxes"],
         "Many photos": ["output", "truth"],
         "Output": ["as_json"],
@@ -94,7 +96,7 @@ class SearchCommand(GroupedCommand):
 @click.command(cls=SearchCommand)
 @click.argument("bundle", type=BUNDLE)
 @click.argument("gallery", type=GALLERY)
-@click.argument("images", metavar="IMAGE...", type=CATALOGUE, nargs=-1, required=True)
+@click.argument("images", metavar="[IMAGE...]", type=CATALOGUE, nargs=-1)
 @options_as("options", SearchOptions, OPTIONS)
 def search(bundle: Path, gallery: Path | str, images: tuple[Path | str, ...], options: SearchOptions) -> None:
     """Search for the catalogue item that a photo shows.
@@ -113,6 +115,7 @@ def search(bundle: Path, gallery: Path | str, images: tuple[Path | str, ...], op
     \b
     Example:
       retrieval search bundles/shop galleries/shop query.jpg --explain
+      retrieval search bundles/shop galleries/shop --text "red kettle with a bird"
       retrieval search bundles/shop galleries/shop front.jpg back.jpg --combine
       retrieval search bundles/shop galleries/shop shelf.jpg --boxes windows --json
       retrieval search bundles/shop galleries/shop photos/ -o answers.jsonl
@@ -122,6 +125,10 @@ def search(bundle: Path, gallery: Path | str, images: tuple[Path | str, ...], op
     from retrieval.search.bulk import is_bulk
 
     parts = options.combine or bool(options.bbox) or options.boxes is not None
+    words = options.text is not None
+    if words == bool(images) or (words and (parts or options.explain or options.output or options.truth)):
+        remedy = "Words go with --top-k, --where, --review and --json alone"
+        raise InvalidParameter("IMAGE", "be given, or --text in its place", list(map(str, images)), remedy=remedy)
     if options.output or options.truth or any(map(is_bulk, images)):
         if parts:
             rule = "be left out with folders, tables, addresses, --output and --truth"
@@ -154,6 +161,8 @@ def _results(
 
     top_k, where, review = options.top_k, options.where, options.review
     boxes = options.boxes or [parse_bbox(text) for text in options.bbox]
+    if options.text is not None:
+        return [retriever.search_text(options.text, top_k=top_k, where=where, review=review)], True
     if options.combine:
         return [retriever.search_photos(images, top_k=top_k, where=where)], True
     if isinstance(boxes, str) or len(boxes) > 1:

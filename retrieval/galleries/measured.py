@@ -27,7 +27,7 @@ from retrieval.measuring.point import CERTIFIED, Point
 from retrieval.measuring.rates import VersionRates
 from retrieval.measuring.sentences import Change
 
-from .kept import Kept, pack_draws, pack_queries, read_draws, read_folds, read_queries, read_windows
+from .kept import Kept, pack_draws, pack_queries, read_draws, read_folds, read_names, read_queries, read_windows
 from .labelled import embed_queries
 from .points import pack_points, read_points, served_point, stored_point
 
@@ -251,7 +251,7 @@ def _is_fitted(photo: Photo, fitted: Fitted) -> bool:
 
 
 def _made_of(gallery: AnyGallery) -> tuple[int, ...]:
-    return tuple(hash(gallery.kept(name)) for name in (Kept.QUERIES, Kept.WINDOWS, Kept.FOLDS))
+    return tuple(hash(gallery.kept(name)) for name in (Kept.QUERIES, Kept.WINDOWS, Kept.NAMES, Kept.FOLDS))
 
 
 def draw_gallery(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | None = None) -> tuple[Photos, AllDraws]:
@@ -267,6 +267,7 @@ def draw_gallery(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | None
             fitted=fitted,
             fitted_groups=groups,
             windows=read_windows(gallery),
+            names=read_names(gallery, bundle.text_key),
             folds=read_folds(gallery, bundle.folds_key) if bundle.folds_key else None,
             fold_of=_fold_of(bundle.fitted, gallery, fitted) if bundle.folds_key else {},
             verifier=bundle.verifier,

@@ -1,4 +1,4 @@
-"""Vectors that draws are made with: of windows of gallery photos, and of gallery photos by fold models.
+"""Vectors that draws are made with: of windows of gallery photos, of items' names, and of photos by fold models.
 
 The vectors are kept in the gallery, so that draws can be made anew without the photos.
 """
@@ -23,9 +23,18 @@ from retrieval.bundle.fitted import Fitted
 from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.reading import in_order
 from retrieval.errors import GalleryError, ImageRefused, InvalidParameter
-from retrieval.galleries.kept import Kept, pack_folds, pack_windows, read_folds, read_windows
+from retrieval.galleries.kept import (
+    Kept,
+    names_of,
+    pack_folds,
+    pack_names,
+    pack_windows,
+    read_folds,
+    read_names,
+    read_windows,
+)
 from retrieval.images import crop, open_image
-from retrieval.measuring.drawing import WindowVectors
+from retrieval.measuring.drawing import MOST_DRAWS, NameVectors, WindowVectors
 from retrieval.measuring.folds import FoldVectors
 from retrieval.search.boxes import MOST_WINDOWS, cropped, windows
 
@@ -60,6 +69,23 @@ def keep_windows(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *
     made = WindowVectors(np.array(ids, dtype=str), _stacked(kept, ids, (MOST_WINDOWS, bundle.dim)))
     packed = pack_windows(made, now)
     gallery.keep({Kept.WINDOWS: packed, Kept.DRAWS: None}, "keep windows")  # the next draws are made with them
+
+
+def keep_names(bundle: Bundle, gallery: AnyGallery, column: str, *, progress: bool = True) -> None:
+    """Embed the names of up to MOST_DRAWS items of a gallery, unless it has their vectors, and keep the vectors."""
+    names, before = names_of(gallery, column), read_names(gallery, bundle.text_key, column)
+    items = np.array(sorted(names), dtype=str)
+    items = items[np.argsort(hashed(items.tolist()), kind="stable")][:MOST_DRAWS]
+    if before is not None and before.column == column and before.items.tolist() == items.tolist():
+        return
+    kept = {} if before is None else dict(zip(before.items.tolist(), before.vectors, strict=True))
+    embedder = bundle.text_embedder(threads=os.cpu_count() or 1)
+    for item in tqdm(items.tolist(), desc="names", unit="name", disable=not progress):
+        if item not in kept:
+            kept[item] = embedder.embed([names[item]]).vectors[0]
+    vectors = _stacked(kept, items.tolist(), (bundle.dim,))
+    packed = pack_names(NameVectors(bundle.text_key, column, items, vectors), names)
+    gallery.keep({Kept.NAMES: packed, Kept.DRAWS: None}, "keep names")  # the next draws are made with them
 
 
 def keep_fold_vectors(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *, progress: bool = True) -> None:
@@ -109,7 +135,7 @@ def _ids(now: Snapshot, positions: NDArray[np.int64]) -> list[str]:
     return [photo_id for photo_id, *_ in now.photos_at(positions)]
 
 
-def _stacked(vectors: Mapping[str, NDArray[Any]], ids: Sequence[str], shape: tuple[int, int]) -> NDArray[np.float32]:
+def _stacked(vectors: Mapping[str, NDArray[Any]], ids: Sequence[str], shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Return the vectors of photos, of one shape each, as an array (n, *shape)."""
     return np.array([vectors[photo_id] for photo_id in ids], dtype=np.float32).reshape(-1, *shape)
 

@@ -23,19 +23,20 @@ from tqdm import tqdm
 from index.database import POINT
 from index.gallery import Gallery, Rebuilt
 from index.location import AnyGallery, exists, is_address, open_gallery, open_or_create
+from index.search.filters import TEXT
 from retrieval.bundle.bundle import Bundle, require_match
 from retrieval.bundle.embedder import Embedder
 from retrieval.catalogue.read import Photo
 from retrieval.catalogue.reading import in_order, read_ahead
 from retrieval.errors import InvalidParameter
-from retrieval.galleries.kept import Kept
+from retrieval.galleries.kept import Kept, read_names
 from retrieval.galleries.measured import measure_gallery
 from retrieval.galleries.points import point_before
 from retrieval.measuring.point import Point
 from retrieval.measuring.rates import VersionRates
 
 from .columns import columns_of, conversions, convert_columns, for_filters, refused_metadata
-from .draw_vectors import keep_fold_vectors, keep_windows
+from .draw_vectors import keep_fold_vectors, keep_names, keep_windows
 from .plan import SyncPlan, SyncSettings, Update, apply_updates, check_prune, remove_gone, sync_plan
 from .ray import ray_batches
 from .worker import Batch, embed_batch, write_batch
@@ -98,8 +99,8 @@ def index_catalogue(
     model made the gallery or features, GalleryLocked if another process writes, and PruneRefused, before it writes, if
     too many photos would be removed.
     """
-    _check(engine, batch_size)
     sync = sync or SyncSettings()
+    _check(engine, batch_size, bundle, photos, sync.names)
     embedder = bundle.embedder(threads=1) if engine == LOCAL else None  # may fail, so do it before creating a gallery
     is_new = not is_address(gallery_place) and not Path(gallery_place).exists()
     report, started = IndexReport(), time.perf_counter()
@@ -130,17 +131,21 @@ def index_catalogue(
         shutil.rmtree(gallery_place)
         return report
     with open_gallery(gallery_place) as gallery:
-        _keep_vectors(bundle, gallery, photos, windows=sync.windows, progress=progress)
+        _keep_vectors(bundle, gallery, photos, sync, progress=progress)
     with open_gallery(gallery_place) as gallery:  # opened again, so that others may write during the measurement
         _measure(bundle, gallery, report)
     return report
 
 
-def _check(engine: str, batch_size: int) -> None:
+def _check(engine: str, batch_size: int, bundle: Bundle, photos: Sequence[Photo], names: str | None) -> None:
     if engine not in ENGINES:
         raise InvalidParameter("engine", f"be one of {', '.join(ENGINES)}", engine)
     if batch_size < 1:
         raise InvalidParameter("batch_size", "be at least 1", batch_size)
+    if names is not None:
+        bundle.text_embedder()
+        if columns_of(photos).get(names) != TEXT:
+            raise InvalidParameter("--names", "be a column of the catalogue that holds texts", names)
 
 
 def plan_catalogue(
@@ -204,10 +209,13 @@ def _write(gallery: AnyGallery, batches: Iterable[Batch], plan: SyncPlan, report
 
 
 def _keep_vectors(
-    bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *, windows: bool, progress: bool
+    bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], sync: SyncSettings, *, progress: bool
 ) -> None:
     """Keep the vectors that draws are made with beside the photos."""
-    if windows or gallery.kept(Kept.WINDOWS) is not None:
+    named = read_names(gallery, bundle.text_key)
+    if column := sync.names or (named.column if named is not None else ""):
+        keep_names(bundle, gallery, column, progress=progress)
+    if sync.windows or gallery.kept(Kept.WINDOWS) is not None:
         keep_windows(bundle, gallery, photos, progress=progress)
     keep_fold_vectors(bundle, gallery, photos, progress=progress)
 

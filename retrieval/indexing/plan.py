@@ -37,6 +37,7 @@ class SyncSettings:
     columns: Mapping[str, str] = field(default_factory=dict)  # kinds of metadata columns; stored texts are converted
     prune_at_most: float = AT_MOST  # largest share of the gallery's photos that `prune` may remove
     windows: bool = False  # embed the windows of some photos, for draws of searches with windows
+    names: str | None = None  # column with the names of items, to embed them for draws of searches by words
 
     def __post_init__(self) -> None:
         """Check the numbers."""

@@ -18,7 +18,7 @@ from index.search.item_distance import ItemDistance, mean_photo
 from index.search.item_search import ItemSearch
 from index.search.left_out import LeftOut, Queries, searches_without
 
-from .draws import OWN, PHOTOS, WINDOWS, Draws, Probes, Rows, Texts
+from .draws import NAMES, OWN, PHOTOS, WINDOWS, Draws, Probes, Rows, Texts
 
 MOST_DRAWS = 3000  # maximum number of draws per source
 MOST_VERIFIED = 500  # the same with local features: comparing 100 pairs per draw takes a minute on one core
@@ -37,6 +37,16 @@ class WindowVectors:
 
 
 @dataclass(frozen=True)
+class NameVectors:
+    """Vectors of the names of n items, by the text tower of the model of the photos."""
+
+    key: str  # identifies the text tower
+    column: str  # metadata key of the names
+    items: Texts  # (n,) item ids
+    vectors: NDArray[np.float32]  # (n, d) of length 1
+
+
+@dataclass(frozen=True)
 class Drawing:
     """Makes draws of photos with one item distance."""
 
@@ -51,13 +61,20 @@ class Drawing:
         return MOST_DRAWS if self.verifier is None else MOST_VERIFIED
 
     def every(
-        self, probes: Mapping[str, Probes], *, excluded: Collection[int] = (), windows: WindowVectors | None = None
+        self,
+        probes: Mapping[str, Probes],
+        *,
+        excluded: Collection[int] = (),
+        windows: WindowVectors | None = None,
+        names: NameVectors | None = None,
     ) -> dict[str, Draws]:
         """Return the draws by source. Items with the `excluded` numbers get no own draws."""
         sources = {OWN: self.own(excluded=excluded)}
         sources |= {PHOTOS.format(count): self.several(count, excluded=excluded) for count in SEVERAL}
         if windows is not None:
             sources[WINDOWS] = self.windows(windows, excluded=excluded)
+        if names is not None:
+            sources[NAMES] = self.names(names, excluded=excluded)
         return sources | {name: self.probes(given) for name, given in probes.items()}
 
     def own(self, *, excluded: Collection[int] = (), most: int | None = None) -> Draws:
@@ -88,6 +105,16 @@ class Drawing:
         of, _ = real.nonzero()
         (draws,) = self._without_details._of_photos(vectors[real], positions[of, None])
         return draws.closest(of, len(positions))
+
+    def names(self, names: NameVectors, *, excluded: Collection[int] = ()) -> Draws:
+        """Return own draws that search with the names of items, which leave out all photos of the item."""
+        known = self.photos.item_numbers(names.items.tolist())
+        numbers = np.array([known.get(item, NONE) for item in names.items.tolist()], dtype=np.int64)
+        usable = (numbers != NONE) & ~np.isin(numbers, list(excluded))
+        numbers, items = numbers[usable], names.items[usable]
+        queries = Queries(names.vectors[usable], numbers, np.full((len(numbers), 1), NONE))
+        groups = groups_of(self.photos, numbers, items)
+        return self._without_details._draws(items, items, groups, queries)[0]
 
     def probes(self, probes: Probes) -> Draws:
         """Return the probe draws. A probe whose item is not in the collection finds no items of its own group.

@@ -26,6 +26,7 @@ LABELLED = "labelled"  # users' photos with item ids of this gallery
 UNKNOWN = "unknown"  # users' photos that show no item of this gallery
 PHOTOS = "{} photos"  # the mean of several photos of an item
 WINDOWS = "windows"  # the nearest of several windows of a photo
+NAMES = "names"  # names of items, which are searched by words
 SETTING = (OWN, PROBE, LABELLED, UNKNOWN)  # sources of the draws that set a threshold
 
 T = TypeVar("T")

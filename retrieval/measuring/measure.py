@@ -35,7 +35,7 @@ from index.search.details import Verifier
 from index.search.item_distance import ItemDistance
 from retrieval.errors import CalibrationError, InvalidParameter
 
-from .drawing import Drawing, WindowVectors
+from .drawing import Drawing, NameVectors, WindowVectors
 from .draws import LABELLED, OWN, PROBE, REFERENCE, UNKNOWN, AllDraws, Draws, Probes
 from .folds import FoldVectors, fold_draws
 from .fpir import LEAST_ITEMS, DrawnDistances
@@ -58,6 +58,7 @@ class Material:
     fitted: frozenset[str] = frozenset()  # items that the model was fitted on, with others of their groups
     fitted_groups: frozenset[str] = frozenset()  # keys of these groups
     windows: WindowVectors | None = None
+    names: NameVectors | None = None
     folds: FoldVectors | None = None
     fold_of: Mapping[str, int] = field(default_factory=dict)  # fold of the fitted items that fold models can draw
     verifier: Verifier | None = None  # compares local features
@@ -148,7 +149,7 @@ def draw(photos: Photos, distance: ItemDistance, material: Material) -> AllDraws
     numbers = photos.item_numbers(sorted(material.fitted))
     probes = material.probes if photos.size else {}
     sources = Drawing(photos, distance, material.verifier).every(
-        probes, excluded=list(numbers.values()), windows=material.windows
+        probes, excluded=list(numbers.values()), windows=material.windows, names=material.names
     )
     fitted, groups = list(material.fitted), list(material.fitted_groups)
     for name in probes:

@@ -17,7 +17,7 @@ from retrieval.metrics.consistency import search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates
 
 from .bounds import CONFIDENCE, items_needed
-from .draws import LABELLED, OWN, PROBE, REFERENCE, SETTING, UNKNOWN, AllDraws, Draws
+from .draws import LABELLED, NAMES, OWN, PROBE, REFERENCE, SETTING, UNKNOWN, AllDraws, Draws
 from .fpir import LEAST_ITEMS, DrawnDistances, Floats, setting_draws
 from .point import BUNDLE, CERTIFIED, ESTIMATED, GALLERY, Basis, Perhaps, Point, Rates
 from .twins import suspected_twins
@@ -220,7 +220,8 @@ class VersionRates:
         kinds = {}
         for name in kept.sources.keys() - {*SETTING, REFERENCE}:
             own_kind = {OWN: kept.sources[name]}
-            of_kind = DrawnDistances.of(own_kind, shift=point.shift, without=kept.fitted)
+            shift = None if name == NAMES else point.shift  # of photos
+            of_kind = DrawnDistances.of(own_kind, shift=shift, without=kept.fitted)
             if of_kind.items >= LEAST_ITEMS:
                 mated = Mated.of(own_kind, gallery_items=drawn.items)
                 set_point = point_of(of_kind, point.target_fpir, mated, certify=point.status == CERTIFIED)

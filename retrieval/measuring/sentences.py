@@ -13,7 +13,7 @@ import numpy as np
 from index.search.distance import accepts
 from retrieval.errors import command, counted
 
-from .draws import LABELLED, OWN, PROBE, UNKNOWN, AllDraws
+from .draws import LABELLED, NAMES, OWN, PROBE, UNKNOWN, AllDraws
 from .fpir import LEAST_ITEMS, DrawnDistances
 from .point import CERTIFIED, Point
 from .rates import LABELLED_QUERIES, VersionRates
@@ -86,6 +86,19 @@ def describe_rate(rates: VersionRates, point: Point) -> str:
     )
     low = (upper if point.status == CERTIFIED else expected) < LOW_FPIR * point.target_fpir
     return f"{told} `retrieval calibrate` may set a threshold that finds more items." if low else told
+
+
+def describe_names(rates: VersionRates | None) -> str:
+    """Return a sentence on searches by words in the gallery as it is now."""
+    known = None if rates is None else rates.kinds.get(NAMES)
+    if known is None or not known[1].decides:
+        return f"Searches by words only rank items: to decide takes {LEAST_ITEMS} items with names of their own."
+    of_kind, point = known
+    right = of_kind.mated.draws.right if of_kind.mated is not None else np.zeros(0)
+    return (
+        f"Searches by words: an unknown name returns a match in {of_kind.expected(point.threshold):.1%} of searches, "
+        f"and {int(accepts(right, point.threshold).sum())} of {len(right)} names find their item."
+    )
 
 
 def threshold_change(before: Point, now: Point) -> str:

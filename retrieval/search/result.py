@@ -89,7 +89,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The answer to a photo, to a part of it, or to several photos of the same item."""
+    """The answer to a photo, to a part of it, to several photos of the same item, or to words."""
 
     matches: Annotated[tuple[Match, ...], Field(description="Items within the threshold, best first.")]
     decision: Annotated[

@@ -14,6 +14,7 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from index.checks import LONGEST_ID
+from retrieval.bundle.text_embedder import MOST_CHARACTERS
 from retrieval.errors import ImageUnreadable, InvalidParameter
 from retrieval.feedback import Verdict
 from retrieval.images.formats import NAMES
@@ -61,8 +62,16 @@ class Explained(Options):
 
 
 class PhotoQuery(Explained):
-    """Query parameters of a search with one photo."""
+    """Query parameters of a search with one photo, or with words."""
 
+    text: Annotated[
+        str | None,
+        Field(
+            max_length=MOST_CHARACTERS,
+            description="Words to search with, instead of a photo. The bundle needs a text tower.",
+            examples=["red kettle with a bird"],
+        ),
+    ] = None
     bbox: Annotated[BoxText | None, Field(description=f"Part to search: {BOX}", examples=["0,0,200,150"])] = None
 
 

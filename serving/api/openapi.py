@@ -50,14 +50,14 @@ def answers(media_type: str) -> Responses:
     return {200: {"description": "Successful Response", "content": {media_type: {"schema": schema}}}}
 
 
-def body_of(field: str, model: str = "", *, several: bool = False) -> dict[str, Any]:
+def body_of(field: str, model: str = "", *, several: bool = False, required: bool = True) -> dict[str, Any]:
     """Return the OpenAPI of a body of images: a form with a field, raw if it is one image, or JSON of a model."""
     kind: dict[str, Any] = {"type": "array", "items": FILE} if several else FILE
     files = {**kind, "description": "JPEG, PNG or WebP."}
     form = {"type": "object", "required": [field], "properties": {field: files}}
     content: dict[str, Any] = {} if several else {"image/*": {"schema": FILE}}
     content["multipart/form-data"] = {"schema": form}
-    return {"requestBody": {"required": True, "content": content | (_json_of(model) if model else {})}}
+    return {"requestBody": {"required": required, "content": content | (_json_of(model) if model else {})}}
 
 
 def json_of(model: str) -> dict[str, Any]:

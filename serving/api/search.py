@@ -41,10 +41,12 @@ def search_routes(service: Service) -> APIRouter:
         "/search",
         response_model=SearchResult,
         responses=errors(*IMAGE, 503),
-        openapi_extra=body_of("image", "SearchRequest"),
+        openapi_extra=body_of("image", "SearchRequest", required=False),
     )
     async def search(request: Request, query: Annotated[PhotoQuery, Query()]) -> Response:
-        """Search with one photo or a part: send the raw image, a form with the file `image`, or JSON with base64."""
+        """Search with a photo or a part (raw, a form with the file `image`, or JSON with base64), or with words."""
+        if query.text is not None:
+            return await _with_words(service, request, query, query.text)
         options: Explained = query
         if is_json(request):
             if request.query_params:
@@ -91,6 +93,13 @@ def search_routes(service: Service) -> APIRouter:
         return _json(BatchAnswer(answers=answers, request_id=request.state.request_id).model_dump_json().encode())
 
     return router
+
+
+async def _with_words(service: Service, request: Request, query: PhotoQuery, text: str) -> Response:
+    if await request.body() or query.bbox is not None or query.explain:
+        raise InvalidParameter("text", "be sent without an image, bbox and explain", text)
+    result = await service.search_text(text, top_k=query.top_k, where=query.where)
+    return _json(RESULT.dump_json(shown(result, request.state.request_id, query.fields)))
 
 
 def feedback_routes(service: Service) -> APIRouter:

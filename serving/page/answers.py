@@ -89,9 +89,9 @@ def of_photos(share: float, *, at_most: bool = False) -> str:
     return f"1 of {below(1 / share)}" if share >= 0.0095 else f"{nearest(1000 * share)} of 1,000"
 
 
-def refused_html(text: str) -> str:
-    """Return the refusal of a photo."""
-    return _answer(kind="refused", title="This photo cannot be searched", text=text)
+def refused_html(text: str, what: str = "This photo") -> str:
+    """Return the refusal of a photo, or of something else."""
+    return _answer(kind="refused", title=f"{what} cannot be searched", text=text)
 
 
 def answer_html(result: SearchResult, request_id: str = "", *, least_p: float = 0.0) -> str:

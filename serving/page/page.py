@@ -101,6 +101,7 @@ def build_page(searches: PageSearch) -> gradio.Blocks:
                 photo = _photo_input()
                 gradio.HTML(TOOLS)
                 part = gradio.Textbox(elem_id="part", show_label=False, container=False)  # set by the page's script
+                words = gradio.Textbox(label="Or search by words", visible=searches.reads_words, elem_id="words")
                 parts = gradio.Button("Find all items in the photo", elem_id="parts", variant="primary")
                 _examples(photo, searches.examples)
             with gradio.Column(scale=3, min_width=280):
@@ -110,6 +111,7 @@ def build_page(searches: PageSearch) -> gradio.Blocks:
         page.load(searches.header, None, head, show_progress="hidden", api_name="header", **UNQUEUED)
         photo.change(searches.photo, photo, [answer, head], api_name="search_whole", **progress)
         part.change(searches.photo, [photo, part], [answer, head], api_name="search_part", **progress)
+        words.submit(searches.words, words, [answer, head], api_name="search_words", **progress)
         parts.click(searches.parts, photo, [answer, head], api_name="search_all", **progress)
     return page
 
@@ -157,6 +159,19 @@ class PageSearch:
     async def parts(self, token: str | None) -> tuple[str, str]:
         """Search with each part of a photo."""
         return await self._shown(token, partial(self._search_parts, left_out=self._left_out(token))), self.header()
+
+    @property
+    def reads_words(self) -> bool:
+        """Whether the bundle has a text tower."""
+        return bool(self._service.retriever.bundle.text_key)
+
+    async def words(self, text: str) -> tuple[str, str]:
+        """Search with words."""
+        try:
+            shown = answer_html(await self._service.search_text(text, top_k=TOP_K))
+        except (InvalidParameter, Busy) as error:
+            EVENT.get().status, shown = problem_response(error).status_code, refused_html(str(error), "This")
+        return shown, self.header()
 
     async def _search(self, data: bytes, *, part: str, left_out: Sequence[str]) -> str:
         service, event = self._service, EVENT.get()

@@ -27,6 +27,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from retrieval.bundle.text_embedder import checked_text
 from retrieval.errors import ImageUnreadable, InvalidParameter, RetrievalError
 from retrieval.images import MAX_BYTES
 from retrieval.images.formats import format_of
@@ -275,7 +276,7 @@ def _check_of(component: Any, uploads: Uploads) -> Check:
     if kind == "image":
         return photo_check(uploads)
     if kind == "textbox":
-        return _check_part
+        return _check_part if component.elem_id == "part" else _check_words
     if kind == "dataset":
         return _number_check(len(component.samples) - 1)
     raise TypeError(f"the page has no check for inputs of kind {kind!r}")
@@ -297,6 +298,11 @@ def _check_part(value: Any, _: EventContext) -> str:
         told = value[:40] if isinstance(value, str) else type(value).__name__
         raise InvalidParameter("part", "be four numbers from 0 to 1, with commas", told, remedy=RELOAD)
     return value
+
+
+def _check_words(value: Any, _: EventContext) -> str:
+    """Return the words of a search."""
+    return checked_text(value)
 
 
 def _plain(scope: Scope, *without: bytes) -> Scope:

@@ -131,8 +131,7 @@ def export_pretrained(
         onnx = folder / "model.onnx"
         method = write_variant(pretrained.model, onnx, variant, preprocessing=pretrained.preprocessing, photos=readable)
         embedder = variant.embedder(onnx, pretrained.preprocessing, threads=torch.get_num_threads())
-        expected = pretrained.embed_pixels(compared)
-        parity = check_parity(embedder.embed_pixels(compared).vectors, expected, variant)
+        parity = check_parity(embedder.embed_pixels(compared).vectors, pretrained.embed_pixels(compared), variant)
         texts = _text_files(pretrained.text, folder)
         return write_bundle(
             path,
