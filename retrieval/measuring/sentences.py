@@ -92,7 +92,7 @@ def describe_names(rates: VersionRates | None) -> str:
     """Return a sentence on searches by words in the gallery as it is now."""
     known = None if rates is None else rates.kinds.get(NAMES)
     if known is None or not known[1].decides:
-        return f"Searches by words only rank items: to decide takes {LEAST_ITEMS} items with names of their own."
+        return f"Searches by words only rank items: too few have a name of their own (minimum {LEAST_ITEMS})."
     of_kind, point = known
     right = of_kind.mated.draws.right if of_kind.mated is not None else np.zeros(0)
     return (

@@ -34,6 +34,7 @@ def bundle(fitted: Fitted, probes: Probes | None = None) -> Any:
         calibration_features={},
         features_key="",
         folds_key="",
+        text_key="",
         verifier=None,
         item_distance=NEAREST_PHOTO,
         draws_id="m",
