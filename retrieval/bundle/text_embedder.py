@@ -23,7 +23,6 @@ from .providers import CPU, PROVIDERS, import_onnxruntime
 
 TEXT, TOKENIZER = "text.onnx", "tokenizer.json"  # files of a bundle
 MOST_CHARACTERS = 1000  # in a text
-MOST_TOKENS = 10_000  # a larger limit is none: `transformers` writes 1e30 for an unknown one
 OUTPUTS = ("embedding", "text_embeds", "pooler_output")  # names of the vector, the best first
 AGAIN = "Export the model with its text tower again"
 
@@ -121,7 +120,7 @@ def text_files(path: Path) -> dict[str, bytes]:
     beside = file.with_name("tokenizer_config.json")
     config: Mapping[str, Any] = json.loads(beside.read_bytes()) if beside.is_file() else {}
     length, pad = (made.truncation or {}).get("max_length", config.get("model_max_length")), config.get("pad_token")
-    if not isinstance(length, int) or not 0 < length <= MOST_TOKENS:
+    if not isinstance(length, int) or not 0 < length <= 10_000:  # `transformers` writes 1e30 for an unknown one
         remedy = f"Put the model's {beside.name} with model_max_length beside it"
         raise DataError(f"{file} does not say how many tokens the text tower takes", remedy=remedy)
     made.enable_truncation(length)

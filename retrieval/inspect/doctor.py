@@ -96,12 +96,9 @@ def _bundle(path: Path) -> str:
     bundle = Bundle.open(path)
     size = bundle.preprocessing.size
     embeddings = bundle.embedder().embed_pixels(np.zeros((1, size, size, 3), np.uint8))
-    point, runs = bundle.operating_point, "the model runs"
-    if bundle.text_key:
-        bundle.text_embedder()
-        runs = "the model and the text tower run"
+    point = bundle.operating_point
     return (
-        f"intact, {runs} ({embeddings.vectors.shape[1]} values, {bundle.precision}, "
+        f"intact, the model runs ({embeddings.vectors.shape[1]} values, {bundle.precision}, "
         f"{bundle.provider}), "
         + (f"threshold {point.threshold:.4f}, " if point.decides else "")
         + f"FPIR {point.target_fpir:g} {point.status}"

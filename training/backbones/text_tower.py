@@ -47,10 +47,13 @@ class TextTower(nn.Module):
     @torch.inference_mode()
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the unit vectors (n, d) of texts, whose tokens `transformers` makes."""
-        options = {"truncation": True, "max_length": self.length, "return_tensors": "pt"}
-        options["padding"] = "max_length" if self.is_filled else False
+        padding = "max_length" if self.is_filled else False
         texts = [text.lower() for text in texts] if self.is_filled else texts
-        vectors = torch.cat([self(self.tokenizer([text], **options).input_ids) for text in texts])
+        made = (
+            self.tokenizer([text], truncation=True, max_length=self.length, padding=padding, return_tensors="pt")
+            for text in texts
+        )
+        vectors = torch.cat([self(tokens.input_ids) for tokens in made])
         return np.asarray(F.normalize(vectors, dim=1))
 
     def pack_tokenizer(self) -> bytes:
@@ -61,10 +64,10 @@ class TextTower(nn.Module):
         packed.enable_truncation(self.length)
         packed.no_padding()
         if self.is_filled:
-            pad = {"direction": known.padding_side, "pad_id": known.pad_token_id, "pad_token": known.pad_token}
-            packed.enable_padding(length=self.length, **pad)
-            both = [normalizers.Lowercase(), *filter(None, [packed.normalizer])]
-            packed.normalizer = normalizers.Sequence(both)
+            packed.enable_padding(
+                direction=known.padding_side, length=self.length, pad_id=known.pad_token_id, pad_token=known.pad_token
+            )
+            packed.normalizer = normalizers.Sequence([normalizers.Lowercase(), *filter(None, [packed.normalizer])])
         return packed.to_str().encode()
 
 
