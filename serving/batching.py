@@ -86,5 +86,5 @@ class BatchingEmbedder:
         start = 0
         for pixels, future in batch:
             rows = slice(start, start + len(pixels))
-            future.set_result(Embeddings(embeddings.vectors[rows], embeddings.certainties[rows]))
+            future.set_result(embeddings.where(rows))
             start = rows.stop

@@ -63,6 +63,7 @@ CALIBRATION, REPORT, GOLDEN, FITTED = "calibration.npz", "report.html", "golden.
 SEAL = "manifest_sha256"  # key of the hash of the rest of the manifest
 VERIFICATION, CALIBRATION_FEATURES = "verification.npz", "calibration_features.npz"
 FOLDS = "folds.onnx"
+LOOKS = 2  # at a photo (`retrieval.search.second_look`)
 VMF_NCA = "vmf_nca"  # loss or regularizer
 
 
@@ -83,6 +84,7 @@ class Bundle:
         self.operating_point = Point.from_dict(manifest["operating_point"])
         self.threshold = self.operating_point.threshold
         self.item_distance = ItemDistance.from_dict(manifest["item_distance"])
+        self.looks_twice = manifest.get("looks", 1) == LOOKS  # at a photo that does not match at first
         self.verifier = self._verifier()
         settings = manifest["evidence"].get("settings", {})
         self.tells_norms = VMF_NCA in (settings.get("loss"), settings.get("regularizer"))  # a norm is a concentration
@@ -268,6 +270,7 @@ def write_bundle(
         "embedding_id": _hash(_canonical({"model": _hash(contents[MODEL]), **deciding})),
         **deciding,
         "item_distance": distance.to_dict(),
+        "looks": LOOKS,
         "operating_point": operating_point.to_dict(),
         "evidence": dict(evidence or {}),
         "files": {name: _hash(data) for name, data in sorted(contents.items())},
@@ -365,10 +368,12 @@ class CalibrationSet:
     vectors: NDArray[np.float32]  # (n, d) of the query photos
     appearances: NDArray[np.float32]  # (n, 3) brightness, contrast, sharpness
     gallery: Probes  # the photos that were searched
+    looks: NDArray[np.float32] | None = None  # (n, d) of the second looks, zeros where there is none
 
     def pack(self) -> bytes:
         """Serialize as npz."""
         scores, gallery, file = self.scores, self.gallery, io.BytesIO()
+        looks: dict[str, Any] = {} if self.looks is None else {"look": self.looks, "gallery_look": gallery.looks}
         groups: dict[str, Any] = {"gallery_group": np.array(gallery.groups, dtype=str)} if any(gallery.groups) else {}
         np.savez_compressed(
             file,
@@ -385,6 +390,7 @@ class CalibrationSet:
             gallery_item=np.array(gallery.items, dtype=str),
             gallery_photo=np.array(gallery.ids, dtype=str),
             **groups,
+            **looks,
         )
         return file.getvalue()
 
@@ -397,7 +403,13 @@ class CalibrationSet:
         )
         items = file["gallery_item"]
         groups = file.get("gallery_group", np.full(len(items), ""))
-        gallery = Probes(file["gallery_vector"], file["gallery_photo"].tolist(), items.tolist(), groups=groups.tolist())
+        gallery = Probes(
+            file["gallery_vector"],
+            file["gallery_photo"].tolist(),
+            items.tolist(),
+            groups=groups.tolist(),
+            looks=file.get("gallery_look"),
+        )
         queries = (scores.own, scores.impostor, scores.misled, file["photo_id"], file["certainty"], file["vector"])
         lengths = {len(scores.labels), *map(len, queries), len(file["appearance"])}
         if len(lengths) > 1 or len({len(gallery.vectors), len(gallery.ids), len(gallery.items), len(groups)}) > 1:
@@ -410,7 +422,11 @@ class CalibrationSet:
             raise ValueError("it has ids that are not texts")
         if file["vector"].ndim != 2 or file["vector"].shape[1:] != gallery.vectors.shape[1:]:
             raise ValueError("its vectors differ in size")
-        return cls(scores, file["photo_id"], file["certainty"], file["vector"], file["appearance"], gallery)
+        looks = file.get("look")
+        pairs = () if looks is None else ((looks, file["vector"]), (file["gallery_look"], gallery.vectors))
+        if any(look.shape != vector.shape for look, vector in pairs):
+            raise ValueError("its second looks differ in size")
+        return cls(scores, file["photo_id"], file["certainty"], file["vector"], file["appearance"], gallery, looks)
 
 
 def pack_features(features: Mapping[str, bytes]) -> bytes:

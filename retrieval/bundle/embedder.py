@@ -35,6 +35,7 @@ from .providers import (
 if TYPE_CHECKING:
     import onnxruntime
 
+ENERGY = "energy"  # output with the energies of photos (`retrieval.encoders.energy`), of models that pool a feature map
 ALONE = "photos_run_alone"  # model metadata: quantization ranges depend on the batch, so each photo runs alone
 NO_FOLDER = "/nonexistent"  # forbids external weights, which the model's hash does not cover
 
@@ -45,6 +46,12 @@ class Embeddings:
 
     vectors: NDArray[np.float32]
     certainties: NDArray[np.float32]
+    energies: NDArray[np.float32] | None = None  # (n, g, g) where the model responds, None if it does not tell
+
+    def where(self, rows: slice | Sequence[int]) -> Embeddings:
+        """Return the embeddings of some photos."""
+        energies = None if self.energies is None else self.energies[rows]
+        return Embeddings(self.vectors[rows], self.certainties[rows], energies)
 
 
 class Describer(Protocol):
@@ -97,6 +104,7 @@ class Embedder:
         if len(shape) != 2 or not isinstance(shape[1], int):
             raise BundleError(f"the model's embedding has the shape {shape}", remedy="It needs (n, d): export it again")
         self.dim = shape[1]
+        self._outputs = ["embedding", "certainty", *({ENERGY} & outputs.keys())]
         alone = ALONE in self._session.get_modelmeta().custom_metadata_map
         self._most = 1 if alone else BATCH
         self._least = self._most if provider in GPU_PROVIDERS else 1
@@ -134,21 +142,21 @@ class Embedder:
             return Embeddings(np.zeros((0, self.dim), np.float32), np.zeros(0, np.float32))
         parts = (pixels[start : start + self._most] for start in range(0, len(pixels), self._most))
         made = [self._run(to_tensor(part, self.preprocessing)) for part in parts]
-        vectors, certainties = (np.concatenate(part) for part in zip(*made, strict=True))
+        vectors, certainties, *energies = (np.concatenate(part) for part in zip(*made, strict=True))
         if not np.isfinite(vectors).all() or np.abs(np.linalg.norm(vectors, axis=1) - 1).max() > 1e-3:
             raise RetrievalError(
                 "the model gave a vector that is not finite and of length one",
                 remedy=f"`{command('doctor', 'BUNDLE')}` checks the bundle",
             )
-        return Embeddings(vectors, certainties)
+        return Embeddings(vectors, certainties, *energies)
 
     def _run(self, tensor: NDArray[np.float32]) -> Sequence[NDArray[np.float32]]:
-        """Return the embeddings and certainties of a preprocessed tensor (n, 3, size, size), filled up on a GPU."""
+        """Return the outputs for a preprocessed tensor (n, 3, size, size), filled up on a GPU."""
         count = len(tensor)
         if count < self._least:
             tensor = np.concatenate([tensor, np.zeros((self._least - count, *tensor.shape[1:]), tensor.dtype)])
         try:
-            return [output[:count] for output in self._session.run(["embedding", "certainty"], {"pixels": tensor})]
+            return [output[:count] for output in self._session.run(self._outputs, {"pixels": tensor})]
         except Exception as error:  # ONNX Runtime raises many types
             raise RetrievalError(
                 f"the model failed: {error}", remedy=f"`{command('doctor', 'BUNDLE')}` checks the bundle"

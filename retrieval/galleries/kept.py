@@ -28,7 +28,7 @@ from index.upkeep.contents_020 import FOLDS_HASH, MOVES, by_number, read_folds_f
 from retrieval.bundle.bundle import pack_features, unpack_features
 from retrieval.bundle.text_embedder import checked_text
 from retrieval.errors import InvalidParameter, command
-from retrieval.measuring.drawing import NameVectors, WindowVectors, groups_of
+from retrieval.measuring.drawing import NameVectors, PartVectors, groups_of
 from retrieval.measuring.draws import AllDraws, Draws, Probes, Rows, Texts
 from retrieval.measuring.folds import FoldVectors
 
@@ -37,6 +37,7 @@ class Kept(StrEnum):
     """Names of the contents."""
 
     DRAWS = "draws"
+    LOOKS = "second looks"  # vectors of second looks at photos
     WINDOWS = "windows"  # vectors of windows of photos
     NAMES = "names"  # vectors of items' names
     FOLDS = "fold vectors"  # vectors of photos by fold models
@@ -65,6 +66,7 @@ def read(gallery: AnyGallery, name: Kept) -> dict[str, NDArray[Any]] | None:
 def pack_draws(draws: AllDraws) -> bytes:
     """Return draws as a content."""
     about = {"model": draws.model, "fitted": sorted(draws.fitted), "version": draws.version, "mark": draws.mark}
+    about |= {"looks": draws.looks}
     arrays: dict[str, Any] = {ABOUT: np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}
     for source, sample in draws.sources.items():
         arrays |= {f"{source}{SEPARATOR}{name}": value for name, value in sample.arrays().items()}
@@ -95,6 +97,7 @@ def _draws_of(arrays: dict[str, NDArray[Any]], gallery: AnyGallery) -> AllDraws:
         frozenset(about["fitted"]),
         int(about["version"]),
         mark,
+        bool(about.get("looks")),
         all("rivals" in values for values in sources.values()),
     )
 
@@ -139,18 +142,18 @@ def _vectors(arrays: Mapping[str, NDArray[Any]], gallery: AnyGallery) -> tuple[T
     return ids[same], vectors[same]
 
 
-def pack_windows(windows: WindowVectors, photos: Photos) -> bytes:
-    """Return window vectors of photos as a content."""
-    return pack_arrays({"ids": windows.ids, "contents": contents_of(photos, windows.ids), "vectors": windows.vectors})
+def pack_parts(parts: PartVectors, photos: Photos) -> bytes:
+    """Return vectors of parts of photos as a content."""
+    return pack_arrays({"ids": parts.ids, "contents": contents_of(photos, parts.ids), "vectors": parts.vectors})
 
 
-def read_windows(gallery: AnyGallery) -> WindowVectors | None:
-    """Return the window vectors that a gallery keeps, None if there are none or they are damaged."""
+def read_parts(gallery: AnyGallery, name: Kept) -> PartVectors | None:
+    """Return the vectors of LOOKS or WINDOWS that a gallery keeps, None if there are none or they are damaged."""
     try:
-        arrays = read(gallery, Kept.WINDOWS)
+        arrays = read(gallery, name)
         if arrays is None:
             return None
-        return WindowVectors(*_vectors(arrays, gallery))
+        return PartVectors(*_vectors(arrays, gallery))
     except DAMAGE:
         return None
 
@@ -226,6 +229,7 @@ def pack_queries(queries: Probes, features_key: str) -> bytes:
         for name in ("ids", "items", "groups")
         if getattr(queries, name)
     }
+    arrays |= {} if queries.looks is None else {"looks": queries.looks}
     if features_key:
         packed = pack_features(dict(zip(queries.ids, queries.features, strict=True)))
         arrays |= {"features": np.frombuffer(packed, dtype=np.uint8), "features_key": np.array(features_key)}
@@ -245,7 +249,10 @@ def read_queries(gallery: AnyGallery, features_key: str = "") -> Probes | None:
     vectors, ids, items = arrays["vectors"], arrays["ids"].tolist(), arrays["items"].tolist()
     if vectors.shape != (len(ids), gallery.dim) or len(items) != len(ids) or len(groups or ids) != len(ids):
         raise GalleryCorrupt(f"the {Kept.QUERIES} of {gallery.path} do not fit together", remedy=RESTORE)
-    queries = Probes(vectors, ids, items, groups=groups)
+    looks = arrays.get("looks")
+    if looks is not None and looks.shape != vectors.shape:
+        raise GalleryCorrupt(f"the {Kept.QUERIES} of {gallery.path} do not fit together", remedy=RESTORE)
+    queries = Probes(vectors, ids, items, groups=groups, looks=looks)
     if not features_key:
         return queries
     if "features" not in arrays or str(arrays["features_key"]) != features_key:

@@ -10,7 +10,7 @@ from index.photos import CONTENT
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import DataError, counted, listed
-from retrieval.indexing.worker import Batch, embed_batch
+from retrieval.indexing.worker import Batch, embed_batch, looks_of
 from retrieval.measuring.draws import Probes
 
 BATCH = 64  # labelled photos per batch
@@ -24,7 +24,9 @@ def embed_queries(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) 
     """
     indexed = {digest for *_, digest in gallery.values(CONTENT)}
     embedder = bundle.embedder()
-    batches = [embed_batch(embedder, photos[start : start + BATCH], {}) for start in range(0, len(photos), BATCH)]
+    twice = {photo.photo_id for photo in photos if bundle.looks_twice}
+    starts = range(0, len(photos), BATCH)
+    batches = [embed_batch(embedder, photos[start : start + BATCH], {}, twice=twice) for start in starts]
     refused = [(photo_id, error.message) for batch in batches for photo_id, error in batch.refused]
     whole = Batch.of(batches)
     kept, first = list[int](), dict[str, str]()
@@ -52,4 +54,5 @@ def embed_queries(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) 
         )
     features = [whole.features[place] for place in kept] if whole.features else ()
     groups = [group_of(photo.item_id, {GROUP: photo.group}) for photo in whole.photos]
-    return Probes(whole.vectors[kept], ids, items, features, [groups[place] for place in kept]), refused
+    looks = looks_of(whole, ids) if bundle.looks_twice else None
+    return Probes(whole.vectors[kept], ids, items, features, [groups[place] for place in kept], looks=looks), refused

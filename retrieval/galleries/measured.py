@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
 from index.database import POINT
 from index.groups import GROUP, group_key, groups_by_item
 from index.location import AnyGallery
@@ -20,6 +22,7 @@ from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import CalibrationError, DataError, ImageRefused
 from retrieval.inspect.duplicates import is_copy
+from retrieval.measuring.drawing import MOST_DRAWS, PartVectors
 from retrieval.measuring.draws import PROBE, REFERENCE, AllDraws, Probes
 from retrieval.measuring.labelled import by_source
 from retrieval.measuring.measure import Material, Measurement, Rule, draw, measure
@@ -27,10 +30,11 @@ from retrieval.measuring.point import CERTIFIED, Point
 from retrieval.measuring.rates import VersionRates
 from retrieval.measuring.sentences import Change
 
-from .kept import Kept, pack_draws, pack_queries, read_draws, read_folds, read_names, read_queries, read_windows
+from .kept import Kept, pack_draws, pack_queries, read_draws, read_folds, read_names, read_parts, read_queries
 from .labelled import embed_queries
 from .points import pack_points, read_points, served_point, stored_point
 
+LOOKED_AT = 0.5  # share of the photos that draws are made of whose second look must be known
 TRIES = 5  # to read what the photos are made of and the photos themselves in one version
 
 
@@ -169,7 +173,12 @@ def measure_gallery(
     before = stored_point(stored, bundle)
     labelled, refused = (None, []) if photos is None else _embedded(bundle, gallery, photos)
     known = None if rule == "set" else _kept_draws(bundle, gallery)
-    now, draws = (gallery.snapshot(), known) if known is not None else draw_gallery(bundle, gallery, labelled=labelled)
+    twice = rule == "set" or before is None or before.basis.looks is not None
+    now, draws = (
+        (gallery.snapshot(), known)
+        if known is not None
+        else draw_gallery(bundle, gallery, labelled=labelled, twice=twice)
+    )
     measured = measure(
         now,
         bundle.item_distance,
@@ -251,11 +260,16 @@ def _is_fitted(photo: Photo, fitted: Fitted) -> bool:
 
 
 def _made_of(gallery: AnyGallery) -> tuple[int, ...]:
-    return tuple(hash(gallery.kept(name)) for name in (Kept.QUERIES, Kept.WINDOWS, Kept.NAMES, Kept.FOLDS))
+    return tuple(hash(gallery.kept(name)) for name in (Kept.QUERIES, Kept.LOOKS, Kept.WINDOWS, Kept.NAMES, Kept.FOLDS))
 
 
-def draw_gallery(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | None = None) -> tuple[Photos, AllDraws]:
-    """Return the photos of the newest version and their draws, with given labelled queries or the kept ones."""
+def draw_gallery(
+    bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | None = None, twice: bool = True
+) -> tuple[Photos, AllDraws]:
+    """Return the photos of the newest version and their draws, with given labelled queries or the kept ones.
+
+    Without `twice`, searches take no second look at a photo.
+    """
     queries = read_queries(gallery, bundle.features_key) if labelled is None else labelled
     probes = {**_calibration_photos(bundle), **_usable(queries, gallery)}
     for _ in range(TRIES):  # others may change the gallery meanwhile
@@ -266,7 +280,8 @@ def draw_gallery(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | None
             probes=probes,
             fitted=fitted,
             fitted_groups=groups,
-            windows=read_windows(gallery),
+            looks=_looks(gallery, now) if bundle.looks_twice and twice else None,
+            windows=read_parts(gallery, Kept.WINDOWS),
             names=read_names(gallery, bundle.text_key),
             folds=read_folds(gallery, bundle.folds_key) if bundle.folds_key else None,
             fold_of=_fold_of(bundle.fitted, gallery, fitted) if bundle.folds_key else {},
@@ -277,6 +292,13 @@ def draw_gallery(bundle: Bundle, gallery: AnyGallery, *, labelled: Probes | None
         if gallery.version == version:
             break
     return now, draw(now, bundle.item_distance, material)
+
+
+def _looks(gallery: AnyGallery, now: Photos) -> PartVectors | None:
+    """Return the second looks that a gallery keeps, None if it lacks those of most photos that draws are made of."""
+    looks, sample = read_parts(gallery, Kept.LOOKS), now.sample(MOST_DRAWS)
+    known = looks is not None and np.isin(sample, now.positions(looks.ids.tolist())).sum() > LOOKED_AT * len(sample)
+    return looks if known else None
 
 
 def _fitted(
@@ -343,7 +365,8 @@ def _calibration_photos(bundle: Bundle) -> dict[str, Probes]:
     items = [str(label) for label in calibration.scores.labels]
     known = dict(zip(calibration.gallery.items, calibration.gallery.groups, strict=True))
     groups = [known.get(item, "") for item in items]
-    queries = Probes(calibration.vectors, calibration.photo_ids.tolist(), items, groups=groups)
+    ids = calibration.photo_ids.tolist()
+    queries = Probes(calibration.vectors, ids, items, groups=groups, looks=calibration.looks)
     sources = {PROBE: queries, REFERENCE: calibration.gallery}
     if bundle.verifier is None:
         return sources

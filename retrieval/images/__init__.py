@@ -1,6 +1,6 @@
 """Photos: decoding with limits, preprocessing and thumbnails."""
 
-from .decode import MAX_BYTES, Source, open_image, plain_source, read_file
+from .decode import FULL_SIZE, MAX_BYTES, Source, open_image, plain_source, read_file
 from .formats import check_sent
 from .pixels import MAX_PIXELS, MIN_SIDE
 from .preprocessing import (
@@ -14,6 +14,7 @@ from .preprocessing import (
 )
 
 __all__ = [
+    "FULL_SIZE",
     "MAX_BYTES",
     "MAX_PIXELS",
     "MIN_SIDE",

@@ -34,7 +34,10 @@ TURNS = {
     8: Image.Transpose.ROTATE_90,
 }  # by EXIF orientation
 
+LYING = (5, 6, 7, 8)  # orientations whose width is the height of the file
+
 Source = bytes | io.BytesIO | str | Path | Image.Image | NDArray[np.uint8]
+FULL_SIZE = "retrieval_full_size"  # in the info of an image that was decoded at a reduced scale: width and height
 ACCEPTED = "be an encoded image (bytes or BytesIO), a path, a PIL image or an RGB array, uint8 (height, width, 3)"
 
 
@@ -75,12 +78,15 @@ def _open_sent(data: bytes, name: str, min_side: int) -> Image.Image:
     plain = plain_file(name, data)
     with Image.open(io.BytesIO(plain.data), formats=(name,)) as image:
         check_shape(image)
+        size = image.size
         if name == "JPEG" and min_side:
             image.draft(None, (2 * min_side, 2 * min_side))
         image.load()
         upright = to_rgb(image)
     del image  # a large one takes 100 MB, and so does each of the next
-    return upright.transpose(TURNS[plain.orientation]) if plain.orientation in TURNS else upright
+    upright = upright.transpose(TURNS[plain.orientation]) if plain.orientation in TURNS else upright
+    upright.info[FULL_SIZE] = size[::-1] if plain.orientation in LYING else size
+    return upright
 
 
 def plain_source(source: Source) -> bytes | Path | Image.Image:

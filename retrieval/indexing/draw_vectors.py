@@ -1,4 +1,4 @@
-"""Vectors that draws are made with: of windows of gallery photos, of items' names, and of photos by fold models.
+"""Vectors that draws are made with: of second looks and windows, of items' names, and of photos by fold models.
 
 The vectors are kept in the gallery, so that draws can be made anew without the photos.
 """
@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from index.gallery import Gallery
 from index.location import AnyGallery
-from index.photos import hashed
+from index.photos import hashed, sampled
 from index.snapshot import Snapshot
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.fitted import Fitted
@@ -28,19 +28,68 @@ from retrieval.galleries.kept import (
     names_of,
     pack_folds,
     pack_names,
-    pack_windows,
+    pack_parts,
     read_folds,
     read_names,
-    read_windows,
+    read_parts,
 )
 from retrieval.images import crop, open_image
-from retrieval.measuring.drawing import MOST_DRAWS, NameVectors, WindowVectors
+from retrieval.measuring.drawing import MOST_DRAWS, NameVectors, PartVectors
 from retrieval.measuring.folds import FoldVectors
 from retrieval.search.boxes import MOST_WINDOWS, cropped, windows
+
+from .worker import Batch, embed_batch
 
 WINDOW_PHOTOS = 300  # number of photos whose windows are embedded, with every item once before any item twice
 FOLD_PHOTOS = 20_000  # embedded by fold models; of a larger gallery, whole items up to this number
 BATCH = 16
+
+
+def likely_draws(photos: Sequence[Photo]) -> set[str]:
+    """Return the ids of the photos that draws would be made of in a gallery of these photos."""
+    _, items = np.unique([photo.item_id for photo in photos], return_inverse=True)
+    keys = hashed(photo.item_id for photo in photos), hashed(photo.photo_id for photo in photos)
+    return {photos[place].photo_id for place in sampled(items, *keys)[:MOST_DRAWS].tolist()}
+
+
+def keep_looks(
+    bundle: Bundle,
+    gallery: Gallery,
+    photos: Sequence[Photo],
+    made: Mapping[str, NDArray[np.float32]],
+    *,
+    progress: bool = True,
+) -> None:
+    """Keep the vectors of second looks at the photos that draws are made of.
+
+    `made` has vectors by photo_id (`second_vectors`). Other photos are embedded, unless the gallery has their vectors.
+    """
+    now, before = gallery.snapshot(), read_parts(gallery, Kept.LOOKS)
+    wanted = _ids(now, now.sample(MOST_DRAWS))
+    kept = {} if before is None else dict(zip(before.ids.tolist(), before.vectors, strict=True))
+    kept |= made
+    missing = [photo for photo in photos if photo.photo_id in {*wanted} - kept.keys()]
+    if missing:
+        embedder, folds = bundle.embedder(), bundle.folds_embedder() if bundle.folds_key else None
+
+        def embed(some: list[Photo]) -> Batch:
+            return embed_batch(embedder, some, {}, twice={photo.photo_id for photo in some}, folds=folds)
+
+        batches = [missing[start : start + BATCH] for start in range(0, len(missing), BATCH)]
+        bar = tqdm(total=len(missing), desc="second looks", unit="photo", disable=not progress)
+        for batch in in_order(embed, batches, threads=os.cpu_count() or 1):
+            kept |= batch.looks
+            bar.update(len(batch.photos) + len(batch.refused))
+        bar.close()
+    ids = [photo_id for photo_id in wanted if photo_id in kept]
+    if before is not None and before.ids.tolist() == ids and not made:
+        return
+    width = max((len(kept[photo_id]) for photo_id in ids), default=1)
+    vectors = np.zeros((len(ids), max(1, width), bundle.dim), np.float16)
+    for row, photo_id in enumerate(ids):
+        vectors[row, : len(kept[photo_id])] = kept[photo_id]
+    packed = pack_parts(PartVectors(np.array(ids, dtype=str), vectors), now)
+    gallery.keep({Kept.LOOKS: packed, Kept.DRAWS: None}, "keep second looks")  # the next draws are made with them
 
 
 def keep_windows(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *, progress: bool = True) -> None:
@@ -50,7 +99,8 @@ def keep_windows(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *
     """
     if not isinstance(gallery, Gallery):
         raise InvalidParameter("--windows", "be used with a local gallery", "a gallery on Milvus")
-    now, known, before = gallery.snapshot(), {photo.photo_id: photo for photo in photos}, read_windows(gallery)
+    now, known = gallery.snapshot(), {photo.photo_id: photo for photo in photos}
+    before = read_parts(gallery, Kept.WINDOWS)
     wanted = _ids(now, now.sample(WINDOW_PHOTOS))
     kept = {} if before is None else dict(zip(before.ids.tolist(), before.vectors, strict=True))
     missing = [known[photo_id] for photo_id in wanted if photo_id not in kept and photo_id in known]
@@ -66,8 +116,8 @@ def keep_windows(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *
     ids = [photo_id for photo_id in wanted if photo_id in kept]
     if before is not None and before.ids.tolist() == ids:
         return
-    made = WindowVectors(np.array(ids, dtype=str), _stacked(kept, ids, (MOST_WINDOWS, bundle.dim)))
-    packed = pack_windows(made, now)
+    made = PartVectors(np.array(ids, dtype=str), _stacked(kept, ids, (MOST_WINDOWS, bundle.dim)))
+    packed = pack_parts(made, now)
     gallery.keep({Kept.WINDOWS: packed, Kept.DRAWS: None}, "keep windows")  # the next draws are made with them
 
 

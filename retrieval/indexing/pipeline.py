@@ -36,7 +36,7 @@ from retrieval.measuring.point import Point
 from retrieval.measuring.rates import VersionRates
 
 from .columns import columns_of, conversions, convert_columns, for_filters, refused_metadata
-from .draw_vectors import keep_fold_vectors, keep_names, keep_windows
+from .draw_vectors import keep_fold_vectors, keep_looks, keep_names, keep_windows, likely_draws
 from .plan import SyncPlan, SyncSettings, Update, apply_updates, check_prune, remove_gone, sync_plan
 from .ray import ray_batches
 from .worker import Batch, embed_batch, write_batch
@@ -117,7 +117,8 @@ def index_catalogue(
         usable = _update(gallery, photos, plan, report)
         bar.update(len(photos) - len(usable))
         batches = _grouped(_embedded(bundle, embedder, usable, plan.known, batch_size, threads))
-        for done in _write(gallery, batches, plan, report):
+        looks = dict[str, NDArray[np.float32]]()
+        for done in _write(gallery, batches, plan, report, looks):
             bar.update(done)
         if sync.prune and (plan.kept or report.added):  # not if no other photo would remain
             report.removed = remove_gone(gallery, plan.gone)
@@ -131,7 +132,7 @@ def index_catalogue(
         shutil.rmtree(gallery_place)
         return report
     with open_gallery(gallery_place) as gallery:
-        _keep_vectors(bundle, gallery, photos, sync, progress=progress)
+        _keep_vectors(bundle, gallery, photos, sync, looks, progress=progress)
     with open_gallery(gallery_place) as gallery:  # opened again, so that others may write during the measurement
         _measure(bundle, gallery, report)
     return report
@@ -189,14 +190,23 @@ def _update(gallery: AnyGallery, photos: Sequence[Photo], plan: SyncPlan, report
     return [photo for photo in (*plan.read, *plan.new) if photo.photo_id not in refused]
 
 
-def _write(gallery: AnyGallery, batches: Iterable[Batch], plan: SyncPlan, report: IndexReport) -> Iterator[int]:
+def _write(
+    gallery: AnyGallery,
+    batches: Iterable[Batch],
+    plan: SyncPlan,
+    report: IndexReport,
+    looks: dict[str, NDArray[np.float32]],
+) -> Iterator[int]:
     """Write embedded photos, and what else changed of the others; yield the number of all photos of each batch.
+
+    The vectors of second looks are added to `looks`.
 
     Updates of nothing but the file state are written together at the end, in few transactions.
     """
     touched: list[Update] = []
     for batch in batches:
         report.added += write_batch(gallery, batch, states=plan.states)
+        looks |= batch.looks
         report.replaced += sum(photo.photo_id in plan.stored for photo in batch.photos)
         updates = [update for photo in batch.unchanged if (update := plan.update_of(photo)) is not None]
         changed = [update for update in updates if update.is_change]
@@ -209,9 +219,17 @@ def _write(gallery: AnyGallery, batches: Iterable[Batch], plan: SyncPlan, report
 
 
 def _keep_vectors(
-    bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], sync: SyncSettings, *, progress: bool
+    bundle: Bundle,
+    gallery: AnyGallery,
+    photos: Sequence[Photo],
+    sync: SyncSettings,
+    looks: Mapping[str, NDArray[np.float32]],
+    *,
+    progress: bool,
 ) -> None:
     """Keep the vectors that draws are made with beside the photos."""
+    if bundle.looks_twice and isinstance(gallery, Gallery):
+        keep_looks(bundle, gallery, photos, looks, progress=progress)
     named = read_names(gallery, bundle.text_key)
     if column := sync.names or (named.column if named is not None else ""):
         keep_names(bundle, gallery, column, progress=progress)
@@ -255,8 +273,9 @@ def _embedded(
     """Return finished batches, made on this machine, or on a Ray cluster without an embedder."""
     if embedder is None:
         return ray_batches(bundle, photos, known, batch_size=batch_size)
+    twice = likely_draws(photos) if bundle.looks_twice and not bundle.folds_key else ()
     return in_order(
-        lambda batch: embed_batch(embedder, batch.photos, known, batch.contents()),
+        lambda batch: embed_batch(embedder, batch.photos, known, batch.contents(), twice=twice),
         read_ahead(photos, size=batch_size),
         threads=threads or os.cpu_count() or 1,
     )

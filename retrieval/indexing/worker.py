@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from retrieval.catalogue.reading import Content, content
 from retrieval.errors import ImageRefused
 from retrieval.images import center_crop_resize, crop, open_image
 from retrieval.images.thumbnails import thumbnail
+from retrieval.search.second_look import reduced, second_vectors
 
 FILE, BOX = "_file", "_bbox"  # reserved metadata keys: state of the file (`Photo.state`) and bounding box, if any
 
@@ -31,6 +32,7 @@ class Batch:
     thumbnails: list[bytes] = field(default_factory=list)
     features: list[bytes] = field(default_factory=list)  # local features, empty if the bundle does not verify matches
     vectors: NDArray[np.float32] | None = None
+    looks: dict[str, NDArray[np.float32]] = field(default_factory=dict)  # vectors (w, d) of second looks, by photo_id
     unchanged: list[Photo] = field(default_factory=list)  # photos whose content has the hash in `known`
     refused: list[tuple[str, ImageRefused]] = field(default_factory=list)  # photo_id, reason
 
@@ -44,20 +46,32 @@ class Batch:
             [jpeg for batch in batches for jpeg in batch.thumbnails],
             [packed for batch in batches for packed in batch.features],
             np.concatenate(vectors) if vectors else None,
+            {photo_id: look for batch in batches for photo_id, look in batch.looks.items()},
             [photo for batch in batches for photo in batch.unchanged],
             [refusal for batch in batches for refusal in batch.refused],
         )
 
 
 def embed_batch(
-    embedder: Embedder, photos: Sequence[Photo], known: Mapping[str, str], read: Iterable[Content] | None = None
+    embedder: Embedder,
+    photos: Sequence[Photo],
+    known: Mapping[str, str],
+    read: Iterable[Content] | None = None,
+    *,
+    twice: Container[str] = (),
+    folds: Embedder | None = None,
 ) -> Batch:
     """Decode and embed photos, skipping those whose content hash equals the one in `known` (photo_id to hash).
 
-    `read` yields the content of each photo; by default the photos are read here.
+    Parameters
+    ----------
+    read:
+        The content of each photo; by default the photos are read here.
+    twice, folds:
+        Ids of photos to look at twice, with the fold models too if there are any (`second_vectors`).
     """
     batch = Batch()
-    squares = []
+    squares, again = [], {}
     preprocessing = embedder.preprocessing
     for photo, data in zip(photos, map(content, photos) if read is None else read, strict=True):
         try:
@@ -74,12 +88,26 @@ def embed_batch(
         except ImageRefused as error:
             batch.refused.append((photo.photo_id, error))
             continue
+        if photo.photo_id in twice:
+            again[len(batch.photos)] = reduced(image, preprocessing)
         batch.photos.append(photo)
         batch.hashes.append(digest)
         batch.features += [] if features is None else [features]
     if squares:
-        batch.vectors = embedder.embed_pixels(np.stack(squares)).vectors
+        made = embedder.embed_pixels(np.stack(squares))
+        looks = second_vectors(embedder, list(again.values()), made.where(list(again)), folds)
+        batch.looks = {batch.photos[row].photo_id: look for row, look in zip(again, looks, strict=True)}
+        batch.vectors = made.vectors
     return batch
+
+
+def looks_of(batch: Batch, photo_ids: Sequence[str]) -> NDArray[np.float32]:
+    """Return the vectors (n, d) of the second looks at photos that were looked at twice, zeros where there is none."""
+    dim = 0 if batch.vectors is None else batch.vectors.shape[1]
+    vectors = np.zeros((len(photo_ids), dim), np.float32)
+    for row, photo_id in enumerate(photo_ids):
+        vectors[row] = batch.looks[photo_id][:1].sum(axis=0)
+    return vectors
 
 
 def write_batch(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from index.groups import group_key, group_of
 from index.photos import NONE, Photos, hashed, sampled
 from index.search.details import Verifier, check_query_features
+from index.search.distance import exact_unit
 from index.search.item_distance import ItemDistance, mean_photo
 from index.search.item_search import ItemSearch
 from index.search.left_out import LeftOut, Queries, searches_without
@@ -29,11 +31,11 @@ SOURCE = "source"  # metadata key that names where a photo comes from
 
 
 @dataclass(frozen=True)
-class WindowVectors:
-    """Vectors of the windows of n photos, with w windows per photo."""
+class PartVectors:
+    """Vectors of parts of n photos, with w parts per photo: windows, or the second look."""
 
     ids: Texts  # (n,) photo ids
-    vectors: NDArray[np.float32]  # (n, w, d) of length 1, zeros for a photo with fewer windows
+    vectors: NDArray[np.floating[Any]]  # (n, w, d) of length 1, zeros for a photo with fewer parts
 
 
 @dataclass(frozen=True)
@@ -65,22 +67,43 @@ class Drawing:
         probes: Mapping[str, Probes],
         *,
         excluded: Collection[int] = (),
-        windows: WindowVectors | None = None,
+        looks: PartVectors | None = None,
+        windows: PartVectors | None = None,
         names: NameVectors | None = None,
     ) -> dict[str, Draws]:
-        """Return the draws by source. Items with the `excluded` numbers get no own draws."""
-        sources = {OWN: self.own(excluded=excluded)}
+        """Return the draws by source. Items with the `excluded` numbers get no own draws.
+
+        With `looks`, own draws and probe draws are by the smaller distance of two looks at a photo.
+        """
+        sources = {OWN: self.own(excluded=excluded, looks=looks)}
         sources |= {PHOTOS.format(count): self.several(count, excluded=excluded) for count in SEVERAL}
         if windows is not None:
             sources[WINDOWS] = self.windows(windows, excluded=excluded)
         if names is not None:
             sources[NAMES] = self.names(names, excluded=excluded)
-        return sources | {name: self.probes(given) for name, given in probes.items()}
+        return sources | {
+            name: self.probes(given if looks is not None else replace(given, looks=None))
+            for name, given in probes.items()
+        }
 
-    def own(self, *, excluded: Collection[int] = (), most: int | None = None) -> Draws:
-        """Return the own draws, without draws of the items with the `excluded` numbers."""
+    def own(
+        self, *, excluded: Collection[int] = (), most: int | None = None, looks: PartVectors | None = None
+    ) -> Draws:
+        """Return the own draws, without draws of the items with the `excluded` numbers.
+
+        With `looks`, photos whose second look is not known are not drawn, and the smaller distance of the two counts.
+        """
         positions = self.photos.sample(self.most if most is None else most, excluded=excluded)
-        return self._of_photos(self.photos.vectors(positions), positions[:, None])[0]
+        if looks is None:
+            return self._of_photos(self.photos.vectors(positions), positions[:, None])[0]
+        known = dict(zip(self.photos.positions(looks.ids.tolist()).tolist(), range(len(looks.ids)), strict=True))
+        positions = positions[[position in known for position in positions.tolist()]]
+        (first,) = self._of_photos(self.photos.vectors(positions), positions[:, None])
+        vectors = looks.vectors[[known[position] for position in positions.tolist()], 0]
+        rows = _looked_at_again(first, vectors)
+        again = exact_unit(vectors[rows].astype(np.float32)).astype(np.float32)
+        (second,) = self._without_details._of_photos(again, positions[rows, None])
+        return _nearer(first, second, rows)
 
     def own_by(self, distances: Sequence[ItemDistance], most: int) -> list[Draws]:
         """Return the own draws by each of several item distances."""
@@ -96,7 +119,7 @@ class Drawing:
         means = [mean_photo(self.photos.vectors(positions)) for positions in sets]
         return self._without_details._of_photos(np.array(means, dtype=np.float32), sets)[0]
 
-    def windows(self, windows: WindowVectors, *, excluded: Collection[int] = ()) -> Draws:
+    def windows(self, windows: PartVectors, *, excluded: Collection[int] = ()) -> Draws:
         """Return own draws that search with windows of photos. For each photo, the window that comes closest counts."""
         positions = self.photos.positions(windows.ids.tolist())
         real = np.linalg.norm(windows.vectors, axis=2) > 0
@@ -131,7 +154,15 @@ class Drawing:
         ids = np.array(probes.ids, dtype=str)[chosen]
         here = self.photos.positions(ids.tolist()) if probes.are_here else np.full(len(chosen), NONE)
         queries = Queries(probes.vectors[chosen], numbers, here[:, None], features)
-        return self._draws(ids, labels[chosen], groups, queries, are_grouped=bool(probes.groups))[0]
+        grouped = bool(probes.groups)
+        (first,) = self._draws(ids, labels[chosen], groups, queries, are_grouped=grouped)
+        if probes.looks is None:
+            return first
+        rows = _looked_at_again(first, probes.looks[chosen])
+        again = replace(queries, vectors=probes.looks[chosen], features=()).where(rows)
+        plain = self._without_details
+        (second,) = plain._draws(ids[rows], labels[chosen][rows], groups[rows], again, are_grouped=grouped)
+        return _nearer(first, second, rows)
 
     @property
     def _without_details(self) -> Drawing:
@@ -224,6 +255,19 @@ class Drawing:
             rows[positions != NONE] = of + 1
             names.append(texts[rows])
         return names[0], names[1]
+
+
+def _looked_at_again(first: Draws, vectors: NDArray[np.floating[Any]]) -> Rows:
+    """Return the rows of draws with a second look, given the vectors (n, d) of these looks.
+
+    A photo with a copy under another item is not looked at again: a part of it would find the copy.
+    """
+    return np.flatnonzero(vectors.any(axis=1) & ~first.is_copied)
+
+
+def _nearer(first: Draws, second: Draws, rows: Rows) -> Draws:
+    """Return the draws of first looks, each replaced by that of the second look, which some `rows` have, if nearer."""
+    return Draws.joined([first, second]).closest(np.concatenate([np.arange(len(first)), rows]), len(first))
 
 
 def groups_of(photos: Photos, numbers: Rows, others: Texts) -> Texts:

@@ -96,13 +96,13 @@ class Draws:
         return np.where(np.isinf(self.wrong), self.own, np.inf)
 
     def closest(self, of: Rows, count: int) -> Draws:
-        """Return one draw for each of `count` photos: that of its closest window. `of` (n,) is the photo of each draw.
+        """Return one draw for each of `count` photos: that of its closest part. `of` (n,) is the photo of each draw.
 
-        The search without the own item and the search with it may take different windows.
+        The search without the own item and the search with it may take different parts.
         """
         first = np.minimum(self.right, self.wrong)
         without, having = (np.lexsort((distances, of)) for distances in (self.distances, first))
-        starts = np.searchsorted(of, np.arange(count))
+        starts = np.searchsorted(np.sort(of), np.arange(count))
         arrays = {name: values[without[starts]] for name, values in self.arrays().items()}
         mated = {name: getattr(self, name)[having[starts]] for name in ("own", "own_plain", "wrong")}
         return Draws(**arrays | mated)
@@ -132,6 +132,7 @@ class Probes:
     features: Sequence[bytes] = ()  # local features of each probe, if they are compared
     groups: Sequence[str] = ()  # group of each probe's item, "" for none; () if no item has a group
     are_here: bool = False  # whether a photo of the collection with the id of a probe is the probe itself
+    looks: NDArray[np.float32] | None = None  # (m, d) vectors of second looks, zeros where there is none
 
     @property
     def keys(self) -> list[str]:
@@ -145,7 +146,8 @@ class Probes:
             return [values[row] for row in rows] if values else []
 
         vectors, ids, items = self.vectors[rows], taken(self.ids), taken(self.items)
-        return Probes(vectors, ids, items, taken(self.features), taken(self.groups), self.are_here)
+        looks = None if self.looks is None else self.looks[rows]
+        return Probes(vectors, ids, items, taken(self.features), taken(self.groups), self.are_here, looks)
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,7 @@ class AllDraws:
     fitted: frozenset[str]  # items of the collection that are not drawn: the model was fitted on them or their group
     version: int = -1  # of the gallery
     mark: tuple[int, ...] = (0,)  # of the photos that were searched (`Photos.mark`)
+    looks: bool = False  # whether each draw is by the smaller distance of two looks
     has_rivals: bool = True  # bounds need the rivals; draws of the first program called 0.2.0 have none
 
     @property

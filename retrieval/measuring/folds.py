@@ -20,7 +20,7 @@ from index.photos.arrays import ArrayPhotos
 from index.search.distance import exact_unit
 from index.search.item_distance import ItemDistance
 
-from .drawing import MOST_DRAWS, MOST_SEVERAL, SEVERAL, Drawing
+from .drawing import MOST_DRAWS, MOST_SEVERAL, SEVERAL, Drawing, PartVectors
 from .draws import OWN, PHOTOS, Draws, Rows, Texts
 
 
@@ -57,7 +57,12 @@ class FoldPhotos(ArrayPhotos):
 
 
 def fold_draws(
-    photos: Photos, folds: FoldVectors, fold_of: Mapping[str, int], distance: ItemDistance
+    photos: Photos,
+    folds: FoldVectors,
+    fold_of: Mapping[str, int],
+    distance: ItemDistance,
+    *,
+    looks: PartVectors | None = None,
 ) -> Mapping[str, Draws]:
     """Return the draws of fitted items by source: own draws, and draws with several photos per query.
 
@@ -69,6 +74,8 @@ def fold_draws(
         Vectors of the photos. Photos without vectors take no part.
     fold_of:
         The fold of each item to draw, whose model was fitted without it.
+    looks:
+        Vectors of the second looks: by the model that serves, and by each of the fold models.
     """
     positions = photos.positions(folds.ids.tolist())
     rows = np.flatnonzero(positions != NONE)
@@ -85,7 +92,8 @@ def fold_draws(
             continue
         excluded = np.flatnonzero(~np.isin(among.item_ids, drawn)).tolist()
         drawing = Drawing(among, distance)
-        made = {OWN: drawing.own(excluded=excluded, most=MOST_DRAWS // count)}
+        second = None if looks is None else PartVectors(looks.ids, looks.vectors[:, 1 + fold : 2 + fold])
+        made = {OWN: drawing.own(excluded=excluded, most=MOST_DRAWS // count, looks=second)}
         for several in SEVERAL:
             made[PHOTOS.format(several)] = drawing.several(several, excluded=excluded, most=MOST_SEVERAL // count)
         for kind, draws in made.items():

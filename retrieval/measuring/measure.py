@@ -35,7 +35,7 @@ from index.search.details import Verifier
 from index.search.item_distance import ItemDistance
 from retrieval.errors import CalibrationError, InvalidParameter
 
-from .drawing import Drawing, NameVectors, WindowVectors
+from .drawing import Drawing, NameVectors, PartVectors
 from .draws import LABELLED, OWN, PROBE, REFERENCE, UNKNOWN, AllDraws, Draws, Probes
 from .folds import FoldVectors, fold_draws
 from .fpir import LEAST_ITEMS, DrawnDistances
@@ -57,7 +57,8 @@ class Material:
     probes: Mapping[str, Probes] = field(default_factory=dict)  # photos from elsewhere, by source (`PROBE_SOURCES`)
     fitted: frozenset[str] = frozenset()  # items that the model was fitted on, with others of their groups
     fitted_groups: frozenset[str] = frozenset()  # keys of these groups
-    windows: WindowVectors | None = None
+    looks: PartVectors | None = None  # the second looks that searches take, None if they take none
+    windows: PartVectors | None = None
     names: NameVectors | None = None
     folds: FoldVectors | None = None
     fold_of: Mapping[str, int] = field(default_factory=dict)  # fold of the fitted items that fold models can draw
@@ -149,17 +150,28 @@ def draw(photos: Photos, distance: ItemDistance, material: Material) -> AllDraws
     numbers = photos.item_numbers(sorted(material.fitted))
     probes = material.probes if photos.size else {}
     sources = Drawing(photos, distance, material.verifier).every(
-        probes, excluded=list(numbers.values()), windows=material.windows, names=material.names
+        probes,
+        excluded=list(numbers.values()),
+        looks=material.looks,
+        windows=material.windows,
+        names=material.names,
     )
     fitted, groups = list(material.fitted), list(material.fitted_groups)
     for name in probes:
         draws = sources[name]
         sources[name] = draws.where(~np.isin(draws.groups, groups) | np.isin(draws.items, fitted))
     if material.folds is not None:
-        by_folds = fold_draws(photos, material.folds, material.fold_of, distance)
+        by_folds = fold_draws(photos, material.folds, material.fold_of, distance, looks=material.looks)
         sources |= {kind: Draws.joined([sources[kind], some]) for kind, some in by_folds.items()}
     here = {*numbers} | (material.fitted & {*probes[LABELLED].items} if LABELLED in probes else set())
-    return AllDraws(material.model, without_copies(sources), frozenset(here), material.version, photos.mark)
+    return AllDraws(
+        material.model,
+        without_copies(sources),
+        frozenset(here),
+        material.version,
+        photos.mark,
+        looks=material.looks is not None,
+    )
 
 
 def without_copies(sources: Mapping[str, Draws]) -> dict[str, Draws]:

@@ -85,6 +85,7 @@ class Basis:
     items_drawn: int | None = None
     cross_fitted: int | None = None  # items that were drawn by fold models
     sources: Mapping[str, int] | None = None  # number of groups by source of draws
+    looks: int | None = None  # at a photo, of which the nearest decides; None for one
     duplicates: int | None = None  # draws with a copy of the photo under another item
     twins: tuple[tuple[str, str], ...] | None = None  # pairs of items that look like one item under two ids
     assumptions: tuple[str, ...] | None = None

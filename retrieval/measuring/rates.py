@@ -53,6 +53,7 @@ def rated(point: Point, draws: AllDraws, drawn: DrawnDistances, mated: Mated | N
         items_drawn=drawn.items,
         cross_fitted=drawn.cross_fitted,
         sources={name: len(set(used[name].groups)) for name in SETTING if name in used and len(used[name])},
+        looks=2 if draws.looks else None,
         duplicates=int(own.is_copied.sum()),
         twins=tuple(suspected_twins(own)),
         assumptions=tuple(

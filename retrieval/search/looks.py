@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,8 @@ from retrieval.errors import ImageRefused, InvalidParameter
 from retrieval.images import Appearance, Source, open_image
 
 from .boxes import check_bbox, cropped
-from .result import BBox
+from .result import PHOTO, BBox
+from .second_look import SquareEmbedder, reduced
 
 MOST_MATCHES = 100  # per search
 MOST_QUERY_PHOTOS = 4  # photos of one query
@@ -50,20 +51,14 @@ class Options:
             raise InvalidParameter("review", "lie between 0 and 1", review)
 
 
-class PhotoEmbedder(Protocol):
+class PhotoEmbedder(SquareEmbedder, Protocol):
     """The part of an `Embedder` that searches use."""
 
     def open(self, image: Source) -> Image.Image:
         """Return the decoded image; raise ImageRefused if it cannot be used."""
 
-    def square(self, image: Image.Image) -> NDArray[np.uint8]:
-        """Return the preprocessed image, uint8 (size, size, 3)."""
-
     def describe(self, image: Image.Image) -> bytes | None:
         """Return the local features of the image, None if the bundle does not verify matches."""
-
-    def embed_pixels(self, pixels: NDArray[np.uint8]) -> Embeddings:
-        """Return the embeddings of pixels (n, size, size, 3)."""
 
 
 @dataclass(frozen=True)
@@ -73,17 +68,20 @@ class Look:
     pixels: NDArray[np.uint8]  # (size, size, 3)
     features: bytes = b""  # empty if the bundle does not verify matches
     box: BBox | None = None  # the part; None for the whole photo
+    name: Literal["photo", "block", "region"] = PHOTO
+    image: Image.Image | None = None  # of a photo that may be looked at again
 
     @classmethod
     def read(cls, embedder: PhotoEmbedder, image: Source, bbox: Sequence[float] | None = None) -> Look:
-        """Decode, preprocess and describe an image or a part of it.
+        """Decode, preprocess and describe an image, which may be looked at again, or a part of it.
 
         Raises ImageRefused if it cannot be used, and InvalidParameter if the box is invalid or reaches beyond it.
         """
         if bbox is not None:
             return cls.of_part(embedder, open_image(image), check_bbox(bbox))
         opened = embedder.open(image)
-        return cls(embedder.square(opened), embedder.describe(opened) or b"")
+        features = embedder.describe(opened) or b""
+        return cls(embedder.square(opened), features, image=reduced(opened, embedder.preprocessing))
 
     @classmethod
     def of_part(cls, embedder: PhotoEmbedder, opened: Image.Image, box: BBox, *, describe: bool = True) -> Look:

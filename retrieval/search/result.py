@@ -18,6 +18,9 @@ from retrieval.images import Appearance
 MATCH: Literal["match"] = "match"
 PERHAPS: Literal["perhaps"] = "perhaps"  # no match, but an item to confirm
 NO_MATCH: Literal["no_match"] = "no_match"
+PHOTO: Literal["photo"] = "photo"
+BLOCK: Literal["block"] = "block"  # the thing on a plain ground, or the picture in a screenshot
+REGION: Literal["region"] = "region"  # where the model responds most
 RANKED: Literal["ranked"] = "ranked"  # neither, because there is no threshold
 UNCALIBRATED: Literal["uncalibrated"] = "uncalibrated"
 BEYOND_THRESHOLD: Literal["beyond_threshold"] = "beyond_threshold"
@@ -128,6 +131,14 @@ class SearchResult:
     box: Annotated[
         BBox | None, Field(description="The part that was searched: left, upper, right, lower in pixels; null: all.")
     ] = None
+    look: Annotated[
+        Literal["photo", "block", "region"],
+        Field(
+            description="The look that decided: at the photo or a given part of it, or a second look at its `box`: at "
+            "the thing on a plain ground or the picture in a screenshot (block), or where the model responds most "
+            "(region)."
+        ),
+    ] = PHOTO
     norm: Annotated[
         float | None,
         Field(description="The norm of the embedding, if the model was trained with vmf_nca; null for other models."),

@@ -16,6 +16,7 @@ from retrieval.catalogue.splits import photos_in_protocol
 from retrieval.errors import CalibrationError
 from retrieval.images import open_image
 from retrieval.images.thumbnails import thumbnail
+from retrieval.indexing.worker import embed_batch, looks_of
 from retrieval.measuring.drawing import Drawing
 from retrieval.measuring.draws import PROBE, AllDraws, Draws, Probes
 from retrieval.measuring.fpir import LEAST_ITEMS, DrawnDistances
@@ -41,6 +42,7 @@ from .verification import detect_features
 
 FAR_RANGES = (FAR_RANGE, (1e-4, 1e-3), (1e-3, 1e-2), (1e-2, 5e-2), (1e-1, 3e-1))  # of pairs, in the report
 PICTURES = 4  # photos per item in the report
+LOOKED_AT = 64  # photos at a time
 LEAST_SERVED = 50  # minimum number of items of a gallery in which the threshold of a bundle decides
 
 
@@ -56,6 +58,7 @@ class CalibrationItems:
     appearances: np.ndarray  # (n, statistics)
     searches: SearchScores
     raw: np.ndarray  # (n, d) by torch
+    looks: np.ndarray  # (n, d) of the second looks, zeros where there is none
     item_distance: ItemDistance
     verifier: GeometricVerifier | None = None
     features: Sequence[bytes] = ()  # local features of each photo, if matches are verified
@@ -93,6 +96,7 @@ class CalibrationItems:
             vectors=embeddings.vectors,
             certainties=embeddings.certainties[split.queries],
             appearances=appearances,
+            looks=_second_looks(model, photos),
             searches=searches,
             raw=embed_with_torch(run, exporter.model, photos).vectors,
             item_distance=item_distance,
@@ -172,7 +176,14 @@ class CalibrationItems:
             certainties=self.certainties,
             vectors=self.vectors[queries],
             appearances=self.appearances[queries],
-            gallery=Probes(self.vectors[self.split.gallery], ids, items, groups=item_groups(shown).tolist()),
+            gallery=Probes(
+                self.vectors[self.split.gallery],
+                ids,
+                items,
+                groups=item_groups(shown).tolist(),
+                looks=self.looks[self.split.gallery],
+            ),
+            looks=self.looks[queries],
         ).pack()
 
     def pack_features(self) -> bytes:
@@ -196,6 +207,16 @@ class CalibrationItems:
     def _pictures(self, item_id: str) -> list[bytes]:
         photos = [photo for photo in self.photos if photo.item_id == item_id][:PICTURES]
         return [thumbnail(open_image(photo.read())) for photo in photos]
+
+
+def _second_looks(model: ExportedModel, photos: Sequence[Photo]) -> np.ndarray:
+    """Return the vectors (n, d) of the second looks at photos by an exported model, zeros where there is none."""
+    parts = []
+    for start in range(0, len(photos), LOOKED_AT):
+        ids = [photo.photo_id for photo in photos[start : start + LOOKED_AT]]
+        batch = embed_batch(model.embedder, photos[start : start + LOOKED_AT], {}, twice=ids)
+        parts.append(looks_of(batch, ids))
+    return np.concatenate(parts)
 
 
 def compare_with_fp32(items: CalibrationItems, target_fpir: float) -> list[dict[str, Any]]:

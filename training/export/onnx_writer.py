@@ -12,19 +12,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import onnx
 import torch
 from torch import nn
 
+from retrieval.encoders.energy import add_energy
 from retrieval.files import naming
-from training.model import ExportModel
+from training.model import ExportModel, FoldModels
 
 OPSET = 18
 INPUTS, OUTPUTS = ("pixels",), ("embedding", "certainty")
 
 
 def write_onnx(model: nn.Module, path: Path, *, size: int) -> None:
-    """Write a model in fp32."""
+    """Write a model in fp32, with the energy of photos as an output if it pools a feature map (`add_energy`)."""
     _write(model, path, INPUTS[0], torch.zeros(2, 3, size, size), {0: torch.export.Dim("n", min=1, max=4096)})
+    if not isinstance(model, FoldModels):
+        program = onnx.load(path)
+        add_energy(program)
+        onnx.save(program, path)
 
 
 def write_text_onnx(model: nn.Module, path: Path, *, length: int) -> None:

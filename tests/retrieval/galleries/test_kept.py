@@ -31,7 +31,7 @@ from retrieval.galleries.kept import (
     read_queries,
     read_windows,
 )
-from retrieval.measuring.drawing import Drawing, WindowVectors
+from retrieval.measuring.drawing import Drawing, PartVectors
 from retrieval.measuring.draws import OWN, AllDraws, Draws, Probes
 from retrieval.measuring.folds import FoldVectors
 from tests.index.vectors import DIM, unit
@@ -121,10 +121,10 @@ def assert_same(first: AllDraws, second: AllDraws) -> None:
             np.testing.assert_array_equal(values, second.sources[source].arrays()[name], err_msg=f"{source} {name}")
 
 
-def windows_of(gallery: Gallery) -> WindowVectors:
+def windows_of(gallery: Gallery) -> PartVectors:
     """Return the vectors of two windows of some photos."""
     ids = np.array([photo_id for photo_id, *_ in gallery.photos()])[3:40:3]
-    return WindowVectors(ids, unit(2 * len(ids), 9).reshape(-1, 2, DIM))
+    return PartVectors(ids, unit(2 * len(ids), 9).reshape(-1, 2, DIM))
 
 
 def folds_of(gallery: Gallery) -> FoldVectors:

@@ -15,7 +15,7 @@ from index.groups import GROUP, group_key, group_number
 from index.photos import CONTENT, NONE
 from index.search.distance import plain_distance
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
-from retrieval.measuring.drawing import MOST_DRAWS, MOST_VERIFIED, SOURCE, Drawing, WindowVectors
+from retrieval.measuring.drawing import MOST_DRAWS, MOST_VERIFIED, SOURCE, Drawing, PartVectors
 from retrieval.measuring.draws import AllDraws, Draws, Probes
 from retrieval.measuring.measure import Material, draw
 from tests.index.search.fake_verifier import FakeVerifier
@@ -262,7 +262,7 @@ def test_a_photo_with_fewer_windows_is_drawn_with_those_that_it_has(tmp_path: Pa
         vectors = np.zeros((3, 3, DIM), np.float32)  # zeros where a photo has fewer windows
         for row, windows in enumerate(angles.values()):
             vectors[row, : len(windows)] = [at(angle) for angle in windows]
-        found = drawing(gallery).windows(WindowVectors(np.array(list(angles)), vectors))
+        found = drawing(gallery).windows(PartVectors(np.array(list(angles)), vectors))
     assert by_id(found, "nearest_items") == {"c0": "b", "a1": "b", "d0": "c"}
     assert by_id(found, "distances") == pytest.approx(
         {"c0": distance(7), "a1": distance(2), "d0": distance(9)}, abs=1e-6
