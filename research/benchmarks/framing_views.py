@@ -12,6 +12,7 @@ from typing import TypeVar
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
+AS_IT_IS = "as it is"
 HALF, THIRD, CORNER = 0.5, 0.35, 0.6  # of the side
 JITTER = 0.1  # of the frame, to each side
 PLAIN_GROUNDS = ((255, 255, 255), (238, 238, 236), (128, 128, 128), (200, 200, 204))
@@ -114,7 +115,7 @@ def corner(photo: Image.Image, generator: np.random.Generator) -> Image.Image:
 def views(clutter: Clutter) -> Mapping[str, View]:
     """Return the views by name; `clutter` draws photos of other things."""
     return {
-        "as it is": lambda photo, _: photo,
+        AS_IT_IS: lambda photo, _: photo,
         "half, plain": lambda photo, generator: on_plain(photo, generator, share=HALF),
         "half, shaded": lambda photo, generator: on_shaded(photo, generator, share=HALF),
         "half, clutter": lambda photo, generator: on_clutter(photo, generator, share=HALF, clutter=clutter),

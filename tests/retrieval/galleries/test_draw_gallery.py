@@ -96,7 +96,7 @@ def test_draws_are_of_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         def removed_meanwhile(_: Gallery) -> None:
             writer.remove(item_ids=["b"])
 
-        monkeypatch.setattr(measured, "read_windows", removed_meanwhile)
+        monkeypatch.setattr(measured, "read_parts", removed_meanwhile)
         made = drawn(reader, probes=probes)
         assert made.sources[PROBE].nearest_items.tolist() == ["a"]
         assert reader.snapshot().changes_since(made.mark) == 0  # that of the version after the removal
@@ -113,7 +113,7 @@ def test_what_was_read_of_one_version_is_not_read_again(tmp_path: Path, monkeypa
             if len(read) == TRIES:
                 writer.remove(item_ids=["b"])
 
-        monkeypatch.setattr(measured, "read_windows", removed_at_last)
+        monkeypatch.setattr(measured, "read_parts", removed_at_last)
         made = drawn(reader, probes=probes)
         assert made.sources[PROBE].nearest_items.tolist() == ["a"]  # b is left out of the search for it
         assert reader.snapshot().changes_since(made.mark) == 0

@@ -24,12 +24,12 @@ from retrieval.galleries.kept import (
     Kept,
     pack_draws,
     pack_folds,
+    pack_parts,
     pack_queries,
-    pack_windows,
     read_draws,
     read_folds,
+    read_parts,
     read_queries,
-    read_windows,
 )
 from retrieval.measuring.drawing import Drawing, PartVectors
 from retrieval.measuring.draws import OWN, AllDraws, Draws, Probes
@@ -183,7 +183,7 @@ def test_vectors_of_version_0_2_0_are_those_of_the_same_photos_after_updates_and
                 gallery.remove(photo_ids=[gone])
                 gallery.rebuild(purge=True)
             left = [~np.isin(vectors.ids, [gone] if purge else []) for vectors in (windows, folds)]
-            read, vectors = read_windows(gallery), read_folds(gallery, "key")
+            read, vectors = read_parts(gallery, Kept.WINDOWS), read_folds(gallery, "key")
             assert read is not None
             assert vectors is not None
             assert read.ids.tolist() == windows.ids[left[0]].tolist()
@@ -207,7 +207,7 @@ def test_windows_of_another_shape_or_kind_are_made_anew(tmp_path: Path, vectors:
     with shop(tmp_path / "g", LINE) as gallery:
         ids = [photo_id for photo_id, *_ in gallery.photos()][:5]
         gallery.keep({Kept.WINDOWS: pack_arrays({"ids": ids, "contents": [""] * 5, "vectors": vectors})}, "windows")
-        assert read_windows(gallery) is None
+        assert read_parts(gallery, Kept.WINDOWS) is None
 
 
 @pytest.mark.parametrize("in_file", [False, True], ids=["in the database", "in a file"])
@@ -228,7 +228,7 @@ def test_vectors_of_version_0_2_0_keep_their_photos_when_all_are_updated_and_rew
                 gallery.update([photo for photo, *_ in photos], ["x"] * 60, [values for *_, values in photos])
             else:
                 gallery.rebuild(purge=True)
-            read, vectors = read_windows(gallery), read_folds(gallery, "key")
+            read, vectors = read_parts(gallery, Kept.WINDOWS), read_folds(gallery, "key")
             assert read is not None
             assert vectors is not None
             assert (read.ids.tolist(), vectors.ids.tolist()) == (windows.ids.tolist(), folds.ids.tolist())
@@ -264,7 +264,7 @@ def test_vectors_follow_their_photos_through_updates_a_rebuild_and_a_backup(tmp_
     with some_photos(tmp_path / "g") as gallery:
         windows, folds = windows_of(gallery), folds_of(gallery)
         now = gallery.snapshot()
-        gallery.keep({Kept.WINDOWS: pack_windows(windows, now), Kept.FOLDS: pack_folds(folds, now)}, "keep")
+        gallery.keep({Kept.WINDOWS: pack_parts(windows, now), Kept.FOLDS: pack_folds(folds, now)}, "keep")
         before = Drawing(now, NEAREST_PHOTO).windows(windows)
         renamed = [photo for photo in gallery.photos() if photo[0] in windows.ids[::2]]
         gallery.update([p[0] for p in renamed], [p[1] for p in renamed], [p[2] | {"n": 1} for p in renamed])
@@ -272,7 +272,7 @@ def test_vectors_follow_their_photos_through_updates_a_rebuild_and_a_backup(tmp_
         export_gallery(gallery, tmp_path / "copy")
         with Gallery.open(tmp_path / "copy") as copy:
             for place in (gallery, copy):
-                read, vectors = read_windows(place), read_folds(place, "key")
+                read, vectors = read_parts(place, Kept.WINDOWS), read_folds(place, "key")
                 assert read is not None
                 assert vectors is not None
                 assert (read.ids.tolist(), vectors.ids.tolist()) == (windows.ids.tolist(), folds.ids.tolist())
@@ -287,7 +287,7 @@ def test_vectors_of_photos_that_were_removed_or_show_something_else_are_left_out
 ) -> None:
     with some_photos(tmp_path / "g") as gallery:
         windows, folds, now = windows_of(gallery), folds_of(gallery), gallery.snapshot()
-        contents = {Kept.WINDOWS: pack_windows(windows, now), Kept.FOLDS: pack_folds(folds, now)}
+        contents = {Kept.WINDOWS: pack_parts(windows, now), Kept.FOLDS: pack_folds(folds, now)}
         if is_old:
             contents[Kept.WINDOWS] = pack_vectors_020(gallery, windows.ids, windows.vectors)
             contents[Kept.FOLDS] = pack_vectors_020(gallery, folds.ids, folds.vectors, key=np.array("key"))
@@ -296,7 +296,7 @@ def test_vectors_of_photos_that_were_removed_or_show_something_else_are_left_out
         gallery.remove(photo_ids=[gone])
         for photo_id, content in ((new, "another file"), (same, same)):
             gallery.add([photo_id], ["i3"], unit(1, 5), metadata=[{CONTENT: content}], upsert=True)
-        read, vectors = read_windows(gallery), read_folds(gallery, "key")
+        read, vectors = read_parts(gallery, Kept.WINDOWS), read_folds(gallery, "key")
         assert read is not None
         assert vectors is not None
         assert set(windows.ids) - set(read.ids) == {gone, new}

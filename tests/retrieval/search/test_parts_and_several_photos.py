@@ -16,7 +16,7 @@ from retrieval.bundle.bundle import FITTED
 from retrieval.bundle.fitted import Fitted
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import ImageUnreadable, InvalidParameter
-from retrieval.galleries.kept import read_windows
+from retrieval.galleries.kept import Kept, read_parts
 from retrieval.galleries.measured import draw_gallery
 from retrieval.indexing import draw_vectors
 from retrieval.indexing.pipeline import index_catalogue
@@ -196,7 +196,7 @@ def test_photos_whose_metadata_changes_keep_their_windows_and_index_embeds_those
         assert sorted(embedded) == sorted(expected)
         embedded.clear()
         with Gallery.open(tmp_path / "gallery") as gallery:
-            kept = read_windows(gallery)
+            kept = read_parts(gallery, Kept.WINDOWS)
             assert kept is not None
             assert sorted(kept.ids.tolist()) == sorted(photo_id for photo_id, *_ in gallery.photos())
 
