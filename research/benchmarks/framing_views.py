@@ -6,14 +6,16 @@ Every view is drawn from the photo alone, with a generator that the photo's id s
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFilter
+from PIL import Image, ImageDraw, ImageEnhance, ImageFilter
 
 AS_IT_IS = "as it is"
 HALF, THIRD, CORNER = 0.5, 0.35, 0.6  # of the side
+BLUR, DARK = 0.015, 0.35  # standard deviation as a share of the shorter side, and share of the brightness
 JITTER = 0.1  # of the frame, to each side
 PLAIN_GROUNDS = ((255, 255, 255), (238, 238, 236), (128, 128, 128), (200, 200, 204))
 SHADED_GROUNDS = ((112, 84, 60), (196, 176, 150), (235, 232, 226), (150, 128, 104))  # wood, beige, a white table
@@ -112,6 +114,13 @@ def corner(photo: Image.Image, generator: np.random.Generator) -> Image.Image:
     return photo.crop((left, upper, left + width, upper + height))
 
 
+def as_jpeg(photo: Image.Image, *, quality: int) -> Image.Image:
+    """Return a photo after it was encoded as JPEG."""
+    file = io.BytesIO()
+    photo.save(file, "JPEG", quality=quality)
+    return Image.open(file).convert("RGB")
+
+
 def views(clutter: Clutter) -> Mapping[str, View]:
     """Return the views by name; `clutter` draws photos of other things."""
     return {
@@ -123,6 +132,11 @@ def views(clutter: Clutter) -> Mapping[str, View]:
         "a third, clutter": lambda photo, generator: on_clutter(photo, generator, share=THIRD, clutter=clutter),
         "screenshot": screenshot,
         "corner": corner,
+        "turned a quarter": lambda photo, _: photo.transpose(Image.Transpose.ROTATE_90),
+        "blurred": lambda photo, _: photo.filter(ImageFilter.GaussianBlur(BLUR * min(photo.size))),
+        "dark": lambda photo, _: ImageEnhance.Brightness(photo).enhance(DARK),
+        "grey": lambda photo, _: photo.convert("L").convert("RGB"),
+        "JPEG, quality 10": lambda photo, _: as_jpeg(photo, quality=10),
     }
 
 

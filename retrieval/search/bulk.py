@@ -32,7 +32,7 @@ STDIN = "-"
 STDIN_FILE = Path("standard input")  # its paths are relative to the current folder
 SHOWN = 3  # items named in a message
 BATCH = 16  # photos that are embedded together
-LEFT_OUT = ("bundle_id", "timings_ms", "request_id", "box")  # of an answer: the same for all
+LEFT_OUT = ("bundle_id", "timings_ms", "request_id")  # of an answer: the same for all
 
 Line = dict[str, Any]
 

@@ -16,6 +16,7 @@ from retrieval.retriever import Retriever
 from retrieval.search.result import (
     FILTERED_OUT,
     PERHAPS,
+    PHOTO,
     RANKED,
     TWINS,
     Match,
@@ -103,6 +104,8 @@ def answer_html(result: SearchResult, request_id: str = "", *, least_p: float = 
     others = shown[len(matches) :]
     told: dict[str, Any] = {"others": others, "request_id": request_id}
     told |= {"places": _places(result), "threshold": result.threshold}
+    if result.look != PHOTO:  # the first card is what the framed part shows
+        told["boxes"] = [result.box, *[None] * len(shown)]
     if not shown:
         empty = "The gallery holds no photos yet." if result.reason != FILTERED_OUT else "No photo passes the filter."
         return _answer(kind="none", title=NO_MATCH, text=empty)
