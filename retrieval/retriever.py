@@ -264,11 +264,11 @@ class Retriever:
         answers, found = self._searched(made.vectors, options, features=features, queries=queries, kind=kind)
         results = [answers.answer(made.where([row]), found[row], look) for row, look in enumerate(looks)]
         searched = time.perf_counter()
+        stages = {"decode": decoded - started, "embed": embedded - decoded, "search": searched - embedded}
         if answers.point.basis.looks == LOOKS and not kind and queries == 1:
             self._look_again(looks, made, answers, found, results)
-        again = time.perf_counter() - searched
-        stages = {"decode": decoded - started, "embed": embedded - decoded, "search": searched - embedded}
-        timings = _milliseconds({name: seconds / len(looks) for name, seconds in (stages | {"again": again}).items()})
+            stages["again"] = time.perf_counter() - searched
+        timings = _milliseconds({name: seconds / len(looks) for name, seconds in stages.items()})
         return [replace(result, timings_ms=dict(timings)) for result in results]
 
     def _look_again(

@@ -32,8 +32,9 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.images import open_image
-from retrieval.measuring.drawing import PartVectors
-from retrieval.measuring.measure import Material, measure
+from retrieval.measuring.drawing import Drawing, PartVectors
+from retrieval.measuring.draws import OWN, AllDraws
+from retrieval.measuring.measure import measure, without_copies
 from retrieval.search.second_look import reduced, second_vectors
 from training.export.pretrained import Pretrained, export_pretrained
 
@@ -157,7 +158,9 @@ def divided(photos: PhotoSet, seed: int, *, looks: int, centred: bool = False) -
     distance = ItemDistance.default()
     ids = gallery.photos_at(np.arange(len(vectors)))
     second = PartVectors(np.array([each[0] for each in ids]), photos.shown.second[among][:, None])
-    point = measure(gallery, distance, material=Material(looks=second if looks > 1 else None)).required
+    own = Drawing(gallery, distance).own(looks=second if looks > 1 else None)
+    draws = AllDraws("", without_copies({OWN: own}), frozenset(), mark=gallery.mark, looks=looks > 1)
+    point = measure(gallery, distance, draws=draws).required
     search = ItemSearch(gallery, distance)
     results = {view: _searched(search, gallery, queries, looks) for view, queries in photos.asked.items()}
     mated = {view: np.isin(queries.items, known) for view, queries in photos.asked.items()}
@@ -258,23 +261,25 @@ def add_tables(record: Recorder, sets: Mapping[str, PhotoSet], repetitions: int)
         record.add(name, f"{len(photos.items)}", f"{len(photos.shown.items)}", f"{len(photos.asked[AS_IT_IS].items)}")
     columns = {
         "strict TPIR, one look": (ONE, "tpir"),
-        "two": (TWO, "tpir"),
-        "R@1, one": (ONE, "recall"),
-        "two looks": (TWO, "recall"),
-        "served TPIR": (TWO, "found"),
-        "FPIR": (TWO, "fpir"),
+        "two looks": (TWO, "tpir"),
+        "R@1, one look": (ONE, "recall"),
+        "R@1, two": (TWO, "recall"),
+        "served TPIR, one look": (ONE, "found"),
+        "served TPIR, two": (TWO, "found"),
+        "FPIR, one look": (ONE, "fpir"),
+        "FPIR, two": (TWO, "fpir"),
     }
-    record.table("views", ("view", *columns, "with a second look"))
+    record.table("views", ("photo", *columns, "photos with a second look"))
     for view in shown:
         values = [np.mean([mean(name, way, rate, view) for name in sets]) for way, rate in columns.values()]
         share = np.mean([photos.asked[view].second.any(axis=1).mean() for photos in sets.values()])
         record.add(view, *(f"{value:.3f}" for value in values), f"{share:.2f}")
     for title, way, rate in (
-        ("strict", ONE, "tpir"),
-        ("strict twice", TWO, "tpir"),
-        ("served twice", TWO, "fpir"),
-        ("served once", ONE, "fpir"),
-        ("strict twice, centred", CENTRED, "tpir"),
+        ("strict TPIR, one look", ONE, "tpir"),
+        ("strict TPIR, two looks", TWO, "tpir"),
+        ("FPIR, one look", ONE, "fpir"),
+        ("FPIR, two looks", TWO, "fpir"),
+        ("strict TPIR with centres", CENTRED, "tpir"),
     ):
         record.table(title, ("set", *shown))
         for name in sets:

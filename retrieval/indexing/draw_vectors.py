@@ -82,7 +82,7 @@ def keep_looks(
             bar.update(len(batch.photos) + len(batch.refused))
         bar.close()
     ids = [photo_id for photo_id in wanted if photo_id in kept]
-    if before is not None and before.ids.tolist() == ids and not made:
+    if before is not None and {*ids} <= {*before.ids.tolist()} and not made:
         return
     width = max((len(kept[photo_id]) for photo_id in ids), default=1)
     vectors = np.zeros((len(ids), max(1, width), bundle.dim), np.float16)

@@ -99,7 +99,7 @@ class Drawing:
         known = dict(zip(self.photos.positions(looks.ids.tolist()).tolist(), range(len(looks.ids)), strict=True))
         positions = positions[[position in known for position in positions.tolist()]]
         (first,) = self._of_photos(self.photos.vectors(positions), positions[:, None])
-        vectors = looks.vectors[[known[position] for position in positions.tolist()], 0]
+        vectors = looks.vectors[[known[position] for position in positions.tolist()], :1].sum(axis=1)
         rows = _looked_at_again(first, vectors)
         again = exact_unit(vectors[rows].astype(np.float32)).astype(np.float32)
         (second,) = self._without_details._of_photos(again, positions[rows, None])

@@ -145,7 +145,7 @@ class SearchResult:
     ] = None
     timings_ms: Annotated[
         dict[str, float],
-        Field(description="queue, decode, embed, search."),
+        Field(description="queue, decode, embed, search, and again, of second looks."),
     ] = field(default_factory=dict, compare=False)
     explanation: Explanation | None = field(default=None, compare=False)
     request_id: Annotated[str, Field(description="Id of an answer over HTTP, for feedback.")] = field(

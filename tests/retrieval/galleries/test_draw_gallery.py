@@ -15,6 +15,7 @@ from index.groups import GROUP, group_key, groups_by_item
 from index.search.item_distance import NEAREST_PHOTO
 from retrieval.bundle.fitted import Fitted
 from retrieval.galleries import measured
+from retrieval.galleries.kept import Kept
 from retrieval.galleries.measured import TRIES, draw_gallery
 from retrieval.measuring.draws import OWN, PROBE, AllDraws, Probes
 from tests.index.vectors import DIM, unit
@@ -27,7 +28,8 @@ def bundle(fitted: Fitted, probes: Probes | None = None) -> Any:
     if probes is not None:
         scores = SimpleNamespace(labels=np.array(probes.items))
         photo_ids = np.array(probes.ids)
-        calibration = SimpleNamespace(scores=scores, vectors=probes.vectors, photo_ids=photo_ids, gallery=probes)
+        queries = {"vectors": probes.vectors, "photo_ids": photo_ids, "looks": None}
+        calibration = SimpleNamespace(scores=scores, gallery=probes, **queries)
     return SimpleNamespace(
         fitted=fitted,
         calibration=calibration,
@@ -35,6 +37,7 @@ def bundle(fitted: Fitted, probes: Probes | None = None) -> Any:
         features_key="",
         folds_key="",
         text_key="",
+        looks_twice=False,
         verifier=None,
         item_distance=NEAREST_PHOTO,
         draws_id="m",
@@ -93,7 +96,7 @@ def test_draws_are_of_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     probes = Probes(np.stack([at(11.0)]), ["q"], ["b"], groups=[""])
     with shop(tmp_path / "g", LINE) as writer, Gallery.open(tmp_path / "g", read_only=True) as reader:
 
-        def removed_meanwhile(_: Gallery) -> None:
+        def removed_meanwhile(*_: object) -> None:
             writer.remove(item_ids=["b"])
 
         monkeypatch.setattr(measured, "read_parts", removed_meanwhile)
@@ -108,7 +111,7 @@ def test_what_was_read_of_one_version_is_not_read_again(tmp_path: Path, monkeypa
     probes, read = Probes(np.stack([at(11.0)]), ["q"], ["b"], groups=[""]), []
     with shop(tmp_path / "g", LINE) as writer, Gallery.open(tmp_path / "g", read_only=True) as reader:
 
-        def removed_at_last(gallery: Gallery) -> None:
+        def removed_at_last(gallery: Gallery, _: Kept) -> None:
             read.append(gallery)
             if len(read) == TRIES:
                 writer.remove(item_ids=["b"])

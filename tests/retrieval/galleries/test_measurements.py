@@ -56,6 +56,6 @@ def test_a_proposal_is_written_under_the_lock_of_the_gallery() -> None:
 
     point, bundle, gallery = set_point({OWN: source}, 0.1, items=40), SimpleNamespace(), Calls()
     kept = all_draws({OWN: source})
-    found = GalleryMeasurement(bundle, Measurement(kept, point), point, point, made_of=(hash(None),) * 4)  # type: ignore[arg-type]
+    found = GalleryMeasurement(bundle, Measurement(kept, point), point, point, made_of=(hash(None),) * 5)  # type: ignore[arg-type]
     found.write(gallery, actor="me")  # type: ignore[arg-type]
     assert called == ["lock", f"keep {Kept.DRAWS}: measure the threshold by me"]

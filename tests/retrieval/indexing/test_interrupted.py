@@ -32,8 +32,8 @@ def _index(bundle: str, photos: str, gallery: str, log: str) -> None:
     """Index a few batches, and write down every photo that is embedded."""
     embed, numbers = batches.embed_batch, count()
 
-    def noted(*arguments: object) -> object:
-        made = embed(*arguments)
+    def noted(*arguments: object, **options: object) -> object:
+        made = embed(*arguments, **options)
         with Path(log).open("a") as file:
             file.write("".join(f"{photo.photo_id}\n" for photo in made.photos))
         if made.photos and next(numbers) >= MOST:

@@ -62,8 +62,8 @@ class Shop:
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
     shop, embed = Shop(tmp_path), pipeline.embed_batch
 
-    def noted(*arguments):  # type: ignore[no-untyped-def]
-        made = embed(*arguments)
+    def noted(*arguments, **options):  # type: ignore[no-untyped-def]
+        made = embed(*arguments, **options)
         shop.embedded += [photo.photo_id for photo in made.photos]
         return made
 
