@@ -16,6 +16,7 @@ item_distance    the item distance against the nearest photo, and one threshold 
 verification     geometric verification on covers and on the rotations of grocery; `verification_data`
 promise          what the thresholds of galleries realise: by size, with labelled photos, while they grow; `anchoring`
 promise_vectors  what promises for vectors that lie elsewhere realise: short lists, growth, filters, the usual ways
+framing          second looks at photos in which a thing is small, and eleven other changes of a photo; `framing_views`
 operating_point  what estimated points of galleries realise, and certified ones: matches and questions
 demo             thresholds of `retrieval demo` for several seeds
 

@@ -34,6 +34,7 @@ from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.images import open_image
 from retrieval.measuring.drawing import Drawing, PartVectors
 from retrieval.measuring.draws import OWN, AllDraws
+from retrieval.measuring.fpir import LEAST_ITEMS
 from retrieval.measuring.measure import measure, without_copies
 from retrieval.search.second_look import reduced, second_vectors
 from training.export.pretrained import Pretrained, export_pretrained
@@ -136,7 +137,7 @@ def load(name: str, data: Path, embedder: Embedder) -> PhotoSet:
 
 def _judged(data: Path, name: str) -> list[Photo]:
     photos = read_catalogue(data / "data" / name / f"{name}.csv")
-    return [photo for photo in photos if photo.metadata.get("partition") != TRAIN and photo.source != ICONIC]
+    return [photo for photo in photos if photo.partition != TRAIN and photo.source != ICONIC]
 
 
 def centre(image: Image.Image) -> Image.Image:
@@ -147,8 +148,11 @@ def centre(image: Image.Image) -> Image.Image:
 
 
 def divided(photos: PhotoSet, seed: int, *, looks: int, centred: bool = False) -> Division:
-    """Halve the items at random, measure the gallery of one half, and search it with the queries of both."""
-    known = np.random.default_rng(seed).permutation(photos.items)[: len(photos.items) // 2]
+    """Halve the items at random, measure the gallery of one half, and search it with the queries of both.
+
+    If a half has too few items for a threshold, the gallery has more.
+    """
+    known = np.random.default_rng(seed).permutation(photos.items)[: max(len(photos.items) // 2, LEAST_ITEMS + 1)]
     among = np.isin(photos.shown.items, known)
     vectors = photos.shown.first[among]
     if centred:
@@ -158,8 +162,8 @@ def divided(photos: PhotoSet, seed: int, *, looks: int, centred: bool = False) -
     distance = ItemDistance.default()
     ids = gallery.photos_at(np.arange(len(vectors)))
     second = PartVectors(np.array([each[0] for each in ids]), photos.shown.second[among][:, None])
-    own = Drawing(gallery, distance).own(looks=second if looks > 1 else None)
-    draws = AllDraws("", without_copies({OWN: own}), frozenset(), mark=gallery.mark, looks=looks > 1)
+    drawn = Drawing(gallery, distance).own(looks=second if looks > 1 else None)
+    draws = AllDraws("", without_copies({OWN: drawn}), frozenset(), mark=gallery.mark, looks=looks > 1)
     point = measure(gallery, distance, draws=draws).required
     search = ItemSearch(gallery, distance)
     results = {view: _searched(search, gallery, queries, looks) for view, queries in photos.asked.items()}

@@ -59,6 +59,7 @@ BENCHMARKS = (
     Benchmark("item_distance", fast="--output OUTPUT --repetitions 2 --compared 1 --demos 0"),
     Benchmark("promise", fast="--output OUTPUT --worlds 2 --repetitions 1 --grown 1 --labelled 1"),
     Benchmark("promise_vectors", fast="--output OUTPUT --repetitions 1"),
+    Benchmark("framing", "", "--repetitions 1"),
     Benchmark("operating_point", fast="--output OUTPUT --repetitions 1"),
     Benchmark("verification"),
     Benchmark("head_start", fast="--output OUTPUT --repetitions 1 --only cars"),

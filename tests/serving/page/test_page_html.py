@@ -114,6 +114,14 @@ def test_perhaps_names_the_item_to_confirm_and_claims_no_match() -> None:
     assert re.findall(r'data-item="item (\d+)"', page) == ["2"]
 
 
+def test_the_part_that_a_second_look_found_an_item_in_is_framed() -> None:
+    seen = replace(result(0.2, 0.45), look="block", box=(10.0, 20.0, 110.0, 90.5))
+    page = answer_html(seen)
+    assert re.findall(r'data-box="([^"]+)"', page) == ["10.0,20.0,110.0,90.5"]
+    assert page.index("data-box") < page.index("item 1")  # on the first card
+    assert "data-box" not in answer_html(result(0.2, 0.45))
+
+
 def test_twins_are_both_named() -> None:
     nearby = with_p_values(result(0.4, 0.45), 0.01, 0.02)
     page = answer_html(replace(nearby, matches=(), review=nearby.matches, decision="perhaps", reason="twins"), "r-1")
