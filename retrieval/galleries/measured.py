@@ -24,7 +24,6 @@ from retrieval.errors import CalibrationError, DataError, ImageRefused
 from retrieval.inspect.duplicates import is_copy
 from retrieval.measuring.drawing import MOST_DRAWS, PartVectors
 from retrieval.measuring.draws import PROBE, REFERENCE, AllDraws, Probes
-from retrieval.measuring.fpir import LEAST_ITEMS
 from retrieval.measuring.labelled import by_source
 from retrieval.measuring.measure import Material, Measurement, Rule, draw, measure
 from retrieval.measuring.point import CERTIFIED, Point
@@ -296,13 +295,10 @@ def draw_gallery(
 
 
 def _looks(gallery: AnyGallery, now: Photos) -> PartVectors | None:
-    """Return the second looks that a gallery keeps, None if they are of too few photos to make draws with."""
+    """Return the second looks that a gallery keeps, None if it lacks those of most photos that draws are made of."""
     looks, sample = read_parts(gallery, Kept.LOOKS), now.sample(MOST_DRAWS)
-    if looks is None:
-        return None
-    known = sample[np.isin(sample, now.positions(looks.ids.tolist()))]
-    is_enough = len(known) > LOOKED_AT * len(sample) and len(np.unique(now.items_at(known))) >= LEAST_ITEMS
-    return looks if is_enough else None
+    known = looks is not None and np.isin(sample, now.positions(looks.ids.tolist())).sum() > LOOKED_AT * len(sample)
+    return looks if known else None
 
 
 def _fitted(

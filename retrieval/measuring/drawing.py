@@ -91,17 +91,18 @@ class Drawing:
     ) -> Draws:
         """Return the own draws, without draws of the items with the `excluded` numbers.
 
-        With `looks`, photos whose second look is not known are not drawn, and the smaller distance of the two counts.
+        With `looks`, the smaller distance of two looks counts. A photo whose second look is unknown is drawn with one.
         """
         positions = self.photos.sample(self.most if most is None else most, excluded=excluded)
-        if looks is None:
-            return self._of_photos(self.photos.vectors(positions), positions[:, None])[0]
-        known = dict(zip(self.photos.positions(looks.ids.tolist()).tolist(), range(len(looks.ids)), strict=True))
-        positions = positions[[position in known for position in positions.tolist()]]
         (first,) = self._of_photos(self.photos.vectors(positions), positions[:, None])
-        vectors = looks.vectors[[known[position] for position in positions.tolist()], :1].sum(axis=1)
+        if looks is None:
+            return first
+        known = self.photos.positions(looks.ids.tolist())
+        _, places, looked_at = np.intersect1d(positions, known, return_indices=True)
+        vectors = np.zeros((len(positions), looks.vectors.shape[2]), np.float32)
+        vectors[places] = looks.vectors[looked_at, :1].sum(axis=1)
         rows = _looked_at_again(first, vectors)
-        again = exact_unit(vectors[rows].astype(np.float32)).astype(np.float32)
+        again = exact_unit(vectors[rows]).astype(np.float32)
         (second,) = self._without_details._of_photos(again, positions[rows, None])
         return _nearer(first, second, rows)
 

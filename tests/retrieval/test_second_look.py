@@ -263,6 +263,16 @@ def test_a_threshold_of_one_look_stays_one_until_it_is_set_anew(indexed: tuple[B
         assert (anew.after.basis.looks, anew.draws.looks) == (2, True)
 
 
+def test_new_photos_without_a_second_look_are_drawn_with_one(indexed: tuple[Bundle, Path], tmp_path: Path) -> None:
+    bundle, place = indexed
+    with Gallery.open(shutil.copytree(place, tmp_path / "gallery")) as gallery:
+        vectors = np.eye(bundle.dim, dtype=np.float32)[:20]
+        gallery.add([f"p{row}" for row in range(20)], [f"new-{row // 2}" for row in range(20)], vectors)
+        draws = measure_gallery(bundle, gallery, rule="set").draws
+    assert draws.looks
+    assert {f"p{row}" for row in range(20)} <= {*draws.sources[OWN].ids.tolist()}
+
+
 def test_a_gallery_with_the_looks_of_few_photos_is_measured_by_one(
     indexed: tuple[Bundle, Path], tmp_path: Path
 ) -> None:

@@ -343,11 +343,11 @@ def test_a_photo_saved_again_under_another_item_leaves_the_draws(tmp_path: Path,
     path = tmp_path / "again.jpg"
     draw(3, 0).resize((90, 90)).save(path, quality=60)
     with Gallery.open(tmp_path / "g") as gallery:
-        before = draw_gallery(bundle, gallery, twice=False)[1].sources[OWN]
+        before = draw_gallery(bundle, gallery)[1].sources[OWN]
         assert not before.is_copied.any()
         copy = Photo("copy", path, "second-id")
         write_batch(gallery, embed_batch(bundle.embedder(), [copy], {}))
-        after = draw_gallery(bundle, gallery, twice=False)[1].sources[OWN]
+        after = draw_gallery(bundle, gallery)[1].sources[OWN]
     assert "copy" in after.ids[after.is_copied]
     assert after.nearest_items[after.ids == "copy"] != "item-03"
     assert {"copy", *before.ids} == set(after.ids)

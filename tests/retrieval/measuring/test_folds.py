@@ -183,10 +183,10 @@ def test_photos_without_fold_vectors_are_no_rivals_of_fold_draws(tmp_path: Path,
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, photos)
     with Gallery.open(tmp_path / "g") as gallery:
-        before = draw_gallery(bundle, gallery, twice=False)[1].sources[OWN]
+        before = draw_gallery(bundle, gallery)[1].sources[OWN]
         new = write_folder(tmp_path / "new", items=range(30, 31))
         write_batch(gallery, embed_batch(bundle.embedder(), read_catalogue(new), {}))
-        after = draw_gallery(bundle, gallery, twice=False)[1].sources[OWN]
+        after = draw_gallery(bundle, gallery)[1].sources[OWN]
     assert set(after.items) - set(before.items) == {"item-30"}
     assert "item-30" not in set(after.nearest_items[np.isin(after.items, list(FOLD_OF))])
 
