@@ -22,7 +22,7 @@ from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import CalibrationError, DataError, ImageRefused
 from retrieval.inspect.duplicates import is_copy
-from retrieval.measuring.drawing import MOST_DRAWS, PartVectors
+from retrieval.measuring.drawing import PartVectors, most_draws
 from retrieval.measuring.draws import PROBE, REFERENCE, AllDraws, Probes
 from retrieval.measuring.labelled import by_source
 from retrieval.measuring.measure import Material, Measurement, Rule, draw, measure
@@ -280,7 +280,7 @@ def draw_gallery(
             probes=probes,
             fitted=fitted,
             fitted_groups=groups,
-            looks=_looks(gallery, now) if bundle.looks_twice and twice else None,
+            looks=_looks(bundle, gallery, now) if bundle.looks_twice and twice else None,
             windows=read_parts(gallery, Kept.WINDOWS),
             names=read_names(gallery, bundle.text_key),
             folds=read_folds(gallery, bundle.folds_key) if bundle.folds_key else None,
@@ -294,9 +294,9 @@ def draw_gallery(
     return now, draw(now, bundle.item_distance, material)
 
 
-def _looks(gallery: AnyGallery, now: Photos) -> PartVectors | None:
+def _looks(bundle: Bundle, gallery: AnyGallery, now: Photos) -> PartVectors | None:
     """Return the second looks that a gallery keeps, None if it lacks those of most photos that draws are made of."""
-    looks, sample = read_parts(gallery, Kept.LOOKS), now.sample(MOST_DRAWS)
+    looks, sample = read_parts(gallery, Kept.LOOKS), now.sample(most_draws(bundle.verifier))
     known = looks is not None and np.isin(sample, now.positions(looks.ids.tolist())).sum() > LOOKED_AT * len(sample)
     return looks if known else None
 

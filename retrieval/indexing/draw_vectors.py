@@ -34,7 +34,7 @@ from retrieval.galleries.kept import (
     read_parts,
 )
 from retrieval.images import crop, open_image
-from retrieval.measuring.drawing import MOST_DRAWS, NameVectors, PartVectors
+from retrieval.measuring.drawing import MOST_DRAWS, NameVectors, PartVectors, most_draws
 from retrieval.measuring.folds import FoldVectors
 from retrieval.search.boxes import MOST_WINDOWS, cropped, windows
 
@@ -45,11 +45,11 @@ FOLD_PHOTOS = 20_000  # embedded by fold models; of a larger gallery, whole item
 BATCH = 16
 
 
-def likely_draws(photos: Sequence[Photo]) -> set[str]:
+def likely_draws(bundle: Bundle, photos: Sequence[Photo]) -> set[str]:
     """Return the ids of the photos that draws would be made of in a gallery of these photos."""
     _, items = np.unique([photo.item_id for photo in photos], return_inverse=True)
     keys = hashed(photo.item_id for photo in photos), hashed(photo.photo_id for photo in photos)
-    return {photos[place].photo_id for place in sampled(items, *keys)[:MOST_DRAWS].tolist()}
+    return {photos[place].photo_id for place in sampled(items, *keys)[: most_draws(bundle.verifier)].tolist()}
 
 
 def keep_looks(
@@ -65,7 +65,7 @@ def keep_looks(
     `made` has vectors by photo_id (`second_vectors`). Other photos are embedded, unless the gallery has their vectors.
     """
     now, before = gallery.snapshot(), read_parts(gallery, Kept.LOOKS)
-    wanted = _ids(now, now.sample(MOST_DRAWS))
+    wanted = _ids(now, now.sample(most_draws(bundle.verifier)))
     kept = {} if before is None else dict(zip(before.ids.tolist(), before.vectors, strict=True))
     kept |= made
     missing = [photo for photo in photos if photo.photo_id in {*wanted} - kept.keys()]

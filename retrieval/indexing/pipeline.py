@@ -273,7 +273,7 @@ def _embedded(
     """Return finished batches, made on this machine, or on a Ray cluster without an embedder."""
     if embedder is None:
         return ray_batches(bundle, photos, known, batch_size=batch_size)
-    twice = likely_draws(photos) if bundle.looks_twice and not bundle.folds_key else ()
+    twice = likely_draws(bundle, photos) if bundle.looks_twice and not bundle.folds_key else ()
     return in_order(
         lambda batch: embed_batch(embedder, batch.photos, known, batch.contents(), twice=twice),
         read_ahead(photos, size=batch_size),

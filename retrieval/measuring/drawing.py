@@ -60,7 +60,7 @@ class Drawing:
     @property
     def most(self) -> int:
         """The maximum number of draws per source."""
-        return MOST_DRAWS if self.verifier is None else MOST_VERIFIED
+        return most_draws(self.verifier)
 
     def every(
         self,
@@ -256,6 +256,11 @@ class Drawing:
             rows[positions != NONE] = of + 1
             names.append(texts[rows])
         return names[0], names[1]
+
+
+def most_draws(verifier: object) -> int:
+    """Return the maximum number of draws per source, with a verifier of details or None."""
+    return MOST_DRAWS if verifier is None else MOST_VERIFIED
 
 
 def _looked_at_again(first: Draws, vectors: NDArray[np.floating[Any]]) -> Rows:
