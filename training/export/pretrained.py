@@ -6,7 +6,7 @@ All items of a gallery count for its threshold, except those that the model was 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,7 @@ from retrieval.errors import ImageRefused, InvalidParameter
 from retrieval.images import Preprocessing, crop, open_image
 from retrieval.measuring.point import ESTIMATED, Basis, Point
 from retrieval.verification.verifier import GeometricVerifier
-from training.backbones import check_size, load_backbone, published_preprocessing
+from training.backbones import PairBackbone, check_size, load_backbone, published_preprocessing, shared_size
 from training.config import LITE0
 from training.data.reader import PhotoReader
 from training.evaluation.embedding import to_device
@@ -60,6 +60,20 @@ class Pretrained:
         backbone = load_backbone(name)[0]
         check_size(backbone, name, preprocessing.size)
         return cls(name, PretrainedModel(backbone).eval(), preprocessing)
+
+    @classmethod
+    def load_pair(cls, first: str, second: str) -> Pretrained:
+        """Load two different pretrained backbones as one (`PairBackbone`), with the preprocessing of the first.
+
+        Their input is of the first one's size, or of the second one's where only that suits both.
+        """
+        if Path(first).resolve() == Path(second).resolve():
+            raise InvalidParameter("--and", f"be another model than {first}", second)
+        published, published_2 = published_preprocessing(first), published_preprocessing(second)
+        loaded, loaded_2 = load_backbone(first)[0], load_backbone(second)[0]
+        size = shared_size({first: loaded, second: loaded_2}, (published.size, published_2.size))
+        backbone = PairBackbone(loaded, loaded_2, preprocessing=published, preprocessing_2=published_2)
+        return cls(f"{first} + {second}", PretrainedModel(backbone).eval(), replace(published, size=size))
 
     @torch.inference_mode()
     def features(self, pixels: NDArray[np.uint8]) -> Tensor:
