@@ -3,6 +3,7 @@
 base                   the base class
 lite0                  our own large network
 transformers_backbone  the image models of `transformers`
+packaged               those of `timm` and `open_clip`, where they are installed
 pair                   two backbones as one
 load hub               loading by name or from the record of a run, our small network; the hub and the choice of `auto`
 preprocessing          the preprocessing that a pretrained model was published with

@@ -118,15 +118,14 @@ def export(  # noqa: PLR0913, PLR0917, one an option
     bundle needs galleries of its own.
 
     The threshold of a pretrained model is set by `retrieval index` in a gallery of 20 items or more. MODEL is
-    efficientnet-lite0, a local folder, a model of the Hugging Face hub, or auto.
+    efficientnet-lite0, a local folder, a model of the Hugging Face hub, timm/NAME, open_clip/NAME:WEIGHTS, or auto.
 
     \b
     Example:
       retrieval export runs/shop -o bundles/shop --target-fpir 0.05
       retrieval export runs/shop -o bundles/shop-int8 --precision int8
-      retrieval export --pretrained auto -o bundles/shop
       retrieval export --pretrained auto --fit photos.csv --verify -o bundles/shop
-      retrieval export --pretrained efficientnet-lite0 --and models/mobilenet -o bundles/both
+      retrieval export --pretrained facebook/dinov2-small --and efficientnet-lite0 -o bundles/both
     """
     from training.export.variants import Variant
 
@@ -135,14 +134,9 @@ def export(  # noqa: PLR0913, PLR0917, one an option
         if run is not None or certify or even_if_worse:
             rule = "be used without RUN, --certify and --even-if-worse"
             raise InvalidParameter("--pretrained", rule, pretrained, remedy="Leave them out")
+        models = [pretrained] if second is None else [pretrained, second]
         bundle = _export_pretrained(
-            [pretrained] if second is None else [pretrained, second],
-            output,
-            fit=fit,
-            verify=verify,
-            distance=distance,
-            target_fpir=target_fpir,
-            variant=variant,
+            models, output, fit=fit, verify=verify, distance=distance, target_fpir=target_fpir, variant=variant
         )
     else:
         from training.export.export import export as export_run
