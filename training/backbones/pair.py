@@ -53,19 +53,13 @@ def shared_size(backbones: dict[str, Backbone], sizes: tuple[int, int]) -> int:
 
     Raises InvalidParameter, with both sizes, if there is none.
     """
-    reasons = []
+    first, second = backbones
     for size in dict.fromkeys(sizes):
         try:
             for name, backbone in backbones.items():
                 check_size(backbone, name, size)
-        except InvalidParameter as error:
-            reasons.append(error)
-        else:
-            return size
-    first, second = backbones
-    raise InvalidParameter(
-        "--and",
-        f"read the same input as {first}, whose size is {sizes[0]} pixels",
-        f"{second} of {sizes[1]} pixels",
-        remedy=f"Name two models that share a size ({reasons[0]})",
-    ) from reasons[0]
+        except InvalidParameter:
+            continue
+        return size
+    rule = f"share an input size with {first} of {sizes[0]} pixels; its own is {sizes[1]}"
+    raise InvalidParameter("--and", rule, second, remedy="Name another model")

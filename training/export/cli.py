@@ -47,8 +47,8 @@ class ExportCommand(GroupedCommand):
     "--and",
     "second",
     metavar="MODEL",
-    help="A second pretrained model that sees the same input. Both count equally, in one file: two different small "
-    "models find more items than either, in the time of both.",
+    help="A second pretrained model for the same file: both see the same input and count equally, in the time of both. "
+    "A different kind of model mostly finds more items.",
 )
 @click.option(
     "--fit",

@@ -63,5 +63,7 @@ def test_the_size_is_the_first_one_that_suits_both(first: tuple[int], second: tu
 
 
 def test_without_a_size_for_both_the_message_has_both() -> None:
-    with pytest.raises(InvalidParameter, match=r"--and must .* a, whose size is 32 .* 'b of 48 .*no 32"):
+    with pytest.raises(
+        InvalidParameter, match=r"--and must share an input size with a of 32 pixels; its own is 48, got 'b'"
+    ):
         shared_size({"a": Fixed(32), "b": Fixed(48)}, (32, 48))
