@@ -47,8 +47,7 @@ class ExportCommand(GroupedCommand):
     "--and",
     "second",
     metavar="MODEL",
-    help="A second pretrained model for the same file: both see the same input and count equally, in the time of both. "
-    "A different kind of model mostly finds more items.",
+    help="A second pretrained model for the same file: both see the same input and count equally, in the time of both.",
 )
 @click.option(
     "--fit",
