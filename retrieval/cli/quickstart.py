@@ -34,7 +34,8 @@ CHECKED_WITH = 50  # labelled photos of users that the output suggests
     "--backbone",
     default="auto",
     show_default=True,
-    help="Pretrained model: efficientnet-lite0, a local folder, a model of the Hugging Face hub, or auto.",
+    help="Pretrained model: efficientnet-lite0, a local folder, a model of the Hugging Face hub, timm/NAME or "
+    "open_clip/NAME:WEIGHTS where these packages are installed, or auto.",
 )
 @click.option(
     "--fit/--no-fit",

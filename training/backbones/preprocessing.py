@@ -18,6 +18,7 @@ from training.config import LITE0, SMALL
 
 from . import lite0
 from .hub import is_local, resolved, unreadable
+from .packaged import is_packaged, load_packaged
 
 FILES = ("preprocessor_config.json", "processor_config.json")
 WARPED_FROM = 384  # ConvNeXt's processor squashes at this size and above, and crops by `crop_pct` below it
@@ -30,7 +31,12 @@ def published_preprocessing(name: str, *, size: int | None = None) -> Preprocess
     name = resolved(name)
     if name == SMALL:
         raise InvalidParameter("backbone", f"be pretrained, and {SMALL!r} is not", name, remedy=f"Use {LITE0}")
-    published = lite0.PREPROCESSING if name == LITE0 else translated(name, read_processor(name))
+    if name == LITE0:
+        published = lite0.PREPROCESSING
+    elif is_packaged(name):
+        published = load_packaged(name, weights=False)[1]
+    else:
+        published = translated(name, read_processor(name))
     return published if size is None else replace(published, size=size)
 
 

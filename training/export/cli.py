@@ -32,7 +32,7 @@ class ExportCommand(GroupedCommand):
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
         "Threshold": ["target_fpir", "certify"],
         HARDWARE: ["precision", "provider"],
-        MODEL: ["pretrained", "text_onnx", "fit", "verify", "item_distance", "even_if_worse"],
+        MODEL: ["pretrained", "second", "text_onnx", "fit", "verify", "item_distance", "even_if_worse"],
         OUTPUT: ["output"],
     }
 
@@ -43,6 +43,12 @@ class ExportCommand(GroupedCommand):
     "--pretrained",
     metavar="MODEL",
     help="Instead of RUN: a pretrained model. A gallery sets its threshold.",
+)
+@click.option(
+    "--and",
+    "second",
+    metavar="MODEL",
+    help="A second pretrained model for the same file: both see the same input and count equally, in the time of both.",
 )
 @click.option(
     "--text-onnx",
@@ -102,6 +108,7 @@ def export(  # noqa: PLR0913, PLR0917, one an option
     run: Path | None,
     output: Path,
     pretrained: str | None,
+    second: str | None,
     text_onnx: Path | None,
     fit: Path | None,
     verify: bool,
@@ -118,14 +125,14 @@ def export(  # noqa: PLR0913, PLR0917, one an option
     bundle needs galleries of its own.
 
     The threshold of a pretrained model is set by `retrieval index` in a gallery of 20 items or more. MODEL is
-    efficientnet-lite0, a local folder, a model of the Hugging Face hub, or auto.
+    efficientnet-lite0, a local folder, a model of the Hugging Face hub, timm/NAME, open_clip/NAME:WEIGHTS, or auto.
 
     \b
     Example:
       retrieval export runs/shop -o bundles/shop --target-fpir 0.05
       retrieval export runs/shop -o bundles/shop-int8 --precision int8
-      retrieval export --pretrained auto -o bundles/shop
       retrieval export --pretrained auto --fit photos.csv --verify -o bundles/shop
+      retrieval export --pretrained facebook/dinov2-small --and efficientnet-lite0 -o bundles/both
     """
     from training.export.variants import Variant
 
@@ -134,14 +141,16 @@ def export(  # noqa: PLR0913, PLR0917, one an option
         if run is not None or certify or even_if_worse:
             rule = "be used without RUN, --certify and --even-if-worse"
             raise InvalidParameter("--pretrained", rule, pretrained, remedy="Leave them out")
+        models = [pretrained] if second is None else [pretrained, second]
         bundle = _export_pretrained(
-            pretrained, output, text_onnx, fit=fit, verify=verify, distance=distance, fpir=target_fpir, variant=variant
+            models, output, text_onnx, fit=fit, verify=verify, distance=distance, fpir=target_fpir, variant=variant
         )
     else:
         from training.export.export import export as export_run
 
-        if run is None or fit is not None or text_onnx is not None:
-            raise InvalidParameter("RUN", "be given, or --pretrained, which alone takes --fit and --text-onnx", run)
+        if run is None or fit is not None or second is not None or text_onnx is not None:
+            rule = "be given, or --pretrained MODEL, which alone takes --fit, --and and --text-onnx"
+            raise InvalidParameter("RUN", rule, run)
         bundle = export_run(
             open_run(run),
             output,
@@ -167,7 +176,7 @@ def _distance(name: str, *, verify: bool) -> ItemDistance:
 
 
 def _export_pretrained(
-    model: str,
+    models: Sequence[str],
     output: Path,
     text_onnx: Path | None,
     *,
@@ -177,7 +186,7 @@ def _export_pretrained(
     fpir: float,
     variant: Variant,
 ) -> Bundle:
-    """Write a pretrained model as a bundle, fitted to the photos of `fit` if that finds more items."""
+    """Write a pretrained model, or two as one, as a bundle, fitted to the photos of `fit` if that finds more items."""
     from retrieval.bundle.bundle import check_new
     from retrieval.bundle.text_embedder import text_files
     from training.export.pretrained import Pretrained, export_pretrained
@@ -187,7 +196,8 @@ def _export_pretrained(
         remedy = "Pass --fit PHOTOS"
         raise InvalidParameter("--verify", "be used with photos to fit its visual words to", None, remedy=remedy)
     check_new(output)  # before the model is loaded and fitted
-    pretrained = Pretrained.load(named_backbone(model))
+    names = [named_backbone(model) for model in models]
+    pretrained = Pretrained.load(*names) if len(names) == 1 else Pretrained.load_pair(*names)
     if text_onnx is not None:
         pretrained = replace(pretrained, text=text_files(text_onnx), no_text="")
     if fit is not None:

@@ -6,7 +6,7 @@ All items of a gallery count for its threshold, except those that the model was 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,7 @@ from retrieval.errors import ImageRefused, InvalidParameter
 from retrieval.images import Preprocessing, crop, open_image
 from retrieval.measuring.point import ESTIMATED, Basis, Point
 from retrieval.verification.verifier import GeometricVerifier
-from training.backbones import check_size, load_backbone, published_preprocessing
+from training.backbones import PairBackbone, check_size, load_backbone, published_preprocessing, shared_size
 from training.backbones.hub import resolved
 from training.backbones.text_tower import TextTower, load_text_tower
 from training.backbones.transformers_backbone import TransformersBackbone
@@ -77,6 +77,27 @@ class Pretrained:
         check_size(backbone, name, preprocessing.size)
         text, no_text = load_text_tower(resolved(name)) if isinstance(backbone, TransformersBackbone) else (None, "")
         return cls(name, PretrainedModel(backbone).eval(), preprocessing, text=text, no_text=no_text)
+
+    @classmethod
+    def load_pair(cls, first: str, second: str) -> Pretrained:
+        """Load two different pretrained backbones as one (`PairBackbone`), with the preprocessing of the first.
+
+        Their input is of the first one's size, or of the second one's where only that suits both.
+        """
+        if Path(first).resolve() == Path(second).resolve():
+            raise InvalidParameter("--and", f"be another model than {first}", second)
+        parts = {name: cls.load(name) for name in (first, second)}
+        backbones = {name: part.model.backbone for name, part in parts.items()}
+        published, published_2 = (part.preprocessing for part in parts.values())
+        size = shared_size(backbones, (published.size, published_2.size))
+        backbone = PairBackbone(*backbones.values(), preprocessing=published, preprocessing_2=published_2)
+        has_text = any(part.text is not None or part.no_text for part in parts.values())
+        return cls(
+            f"{first} + {second}",
+            PretrainedModel(backbone).eval(),
+            replace(published, size=size),
+            no_text="a text tower belongs to one model alone, and these are two" if has_text else "",
+        )
 
     @torch.inference_mode()
     def features(self, pixels: NDArray[np.uint8]) -> Tensor:
