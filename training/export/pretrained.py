@@ -6,7 +6,7 @@ All items of a gallery count for its threshold, except those that the model was 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,16 +22,18 @@ from retrieval.bundle.embedder import golden_pixels, pack_golden
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.providers import INT8
 from retrieval.catalogue.read import Photo
-from retrieval.errors import ImageRefused, InvalidParameter
-from retrieval.images import Preprocessing, crop, open_image
+from retrieval.encoders.export import Fit
+from retrieval.errors import InvalidParameter
+from retrieval.images import Preprocessing
 from retrieval.measuring.point import ESTIMATED, Basis, Point
 from retrieval.verification.verifier import GeometricVerifier
 from training.backbones import check_size, load_backbone, published_preprocessing
 from training.config import LITE0
 from training.data.reader import PhotoReader
 from training.evaluation.embedding import to_device
-from training.model import PretrainedModel
+from training.model import PretrainedModel, ProjectionLayer
 
+from .fit import is_readable
 from .variants import CALIBRATION_PHOTOS, REFERENCE, Variant, check_parity, write_variant
 
 SYNTHETIC, COMPARED = 8, 32  # synthetic images and photos that the ONNX model is compared with torch on
@@ -60,6 +62,13 @@ class Pretrained:
         backbone = load_backbone(name)[0]
         check_size(backbone, name, preprocessing.size)
         return cls(name, PretrainedModel(backbone).eval(), preprocessing)
+
+    def with_fit(self, fit: Fit) -> Pretrained:
+        """Return the model with what was fitted to a catalogue."""
+        model = self.model
+        if fit.projection is not None:
+            model = PretrainedModel(model.backbone, projection=ProjectionLayer(fit.projection)).eval()
+        return replace(self, model=model, fitted=fit.fitted, evidence=fit.evidence, verifier=fit.verifier)
 
     @torch.inference_mode()
     def features(self, pixels: NDArray[np.uint8]) -> Tensor:
@@ -146,15 +155,6 @@ def _readable_sample(photos: Sequence[Photo]) -> list[Photo]:
     """Return up to CALIBRATION_PHOTOS photos, evenly spaced, without those that cannot be used."""
     spread = np.unique(np.linspace(0, len(photos) - 1, min(len(photos), CALIBRATION_PHOTOS)).astype(int))
     return [photos[i] for i in spread if is_readable(photos[i])]
-
-
-def is_readable(photo: Photo) -> bool:
-    """Return whether a photo can be used; indexing reports those that cannot."""
-    try:
-        crop(open_image(photo.read()), photo.bbox)
-    except ImageRefused:
-        return False
-    return True
 
 
 def _compared(photos: Sequence[Photo], preprocessing: Preprocessing) -> NDArray[np.uint8]:
