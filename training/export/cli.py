@@ -78,13 +78,14 @@ class ExportCommand(GroupedCommand):
 @click.option(
     "--fit",
     type=FOLDER_OR_TABLE,
-    help="Fit the pretrained model to part of these photos (folder, CSV or parquet) if that finds more items.",
+    help="Fit the model of --pretrained or --onnx to part of these photos (folder, CSV or parquet) if that finds more "
+    "items.",
 )
 @click.option(
     "--verify",
     is_flag=True,
-    help="Compare local features as well, which finds printed items such as covers and boxes. With --pretrained, it "
-    "needs --fit.",
+    help="Compare local features as well, which finds printed items such as covers and boxes. With --pretrained and "
+    "--onnx, it needs --fit.",
 )
 @click.option(
     "--item-distance",
@@ -138,15 +139,13 @@ def export(  # noqa: PLR0913, PLR0917, one an option
     precision: str,
     provider: str,
 ) -> None:
-    """Write a run or a pretrained model as a bundle: the ONNX model and one threshold with its evidence.
-
-    With --onnx, the model is a file of another maker, and torch is not needed.
+    """Write a model as a bundle: the ONNX model and one threshold with its evidence.
 
     With another precision or provider than fp32 on the CPU, everything is measured again and compared with fp32; such a
     bundle needs galleries of its own.
 
-    The threshold of a pretrained model is set by `retrieval index` in a gallery of 20 items or more. MODEL is
-    efficientnet-lite0, a local folder, a model of the Hugging Face hub, or auto.
+    The threshold of a pretrained model or an ONNX file is set by `retrieval index` in a gallery of 20 items or more.
+    MODEL is efficientnet-lite0, a local folder, a model of the Hugging Face hub, or auto.
 
     \b
     Example:
