@@ -72,7 +72,9 @@ def _chosen(place: str, names: Sequence[str]) -> str:
     plain = [name for name in PLAIN if name in names] or list(names)
     if not plain or (len(plain) > 1 and plain[0] not in PLAIN):
         told = f"{place} holds {listed(sorted(names)) if names else 'no ONNX file'}"
-        raise EncoderRefused(told, remedy=f"Name one file, such as {place.rstrip('/')}/{(*names, 'model.onnx')[0]}")
+        raise EncoderRefused(
+            told, remedy=f"Name one file, such as {place.rstrip('/')}/{(*sorted(names), 'model.onnx')[0]}"
+        )
     return plain[0]
 
 
@@ -108,7 +110,7 @@ def _downloaded(name: str) -> tuple[Path, str]:
     online = hub_is_reachable()
     try:
         if not online:
-            return Path(snapshot_download(repository, local_files_only=True)), file
+            return Path(snapshot_download(repository, local_files_only=True, allow_patterns="*.json")), file
         names = [path for path in list_repo_files(repository) if path.endswith(".onnx")]
         file = file or _chosen(f"{HUB}{name}", names)
         patterns = ["*.json", file, file + DATA]

@@ -61,7 +61,7 @@ class EncoderOptions:
         if self.resize:
             view, squash = min(1.0, (size or self.resize) / self.resize), False
         if size is None:
-            raise InvalidParameter("--size", f"be given: the input of {name} takes any size", None)
+            raise InvalidParameter("--size", "be given where the input takes any size", name)
         if side not in (None, size) or self.crop not in (None, size):
             inputs = f"{name}: the input has {side or self.crop} pixels, the preprocessing {size}"
             raise InvalidParameter(
@@ -78,7 +78,8 @@ class EncoderOptions:
             return PIXEL_VALUES
         if processor is None and not (self.mean and self.std):
             remedy = "They are on its page; for values from 0 to 255, --mean 0 0 0 --std .0039216 .0039216 .0039216"
-            raise InvalidParameter("--preprocessor, or --mean and --std,", f"be given for {name}", None, remedy=remedy)
+            rule = "be given where the file has no preprocessor_config.json"
+            raise InvalidParameter("--preprocessor, or --mean and --std,", rule, name, remedy=remedy)
         mean, std = ((0.0,) * 3, (1.0,) * 3) if processor is None else _scaling(name, processor)
         return self.mean or mean, self.std or std
 

@@ -18,12 +18,7 @@ from retrieval.bundle.providers import import_onnxruntime
 from retrieval.errors import EncoderRefused, InvalidParameter, MissingDependency, listed
 
 KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc")
-KINDS = {
-    "tensor(float)": "float32",
-    "tensor(float16)": "float16",
-    "tensor(double)": "float64",
-    "tensor(uint8)": "uint8",
-}
+KINDS = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(uint8)": "uint8"}
 VECTORS = (  # names of vectors, best first
     r"image_embed(ding)?s?",
     r"pooler_output|pooled(_output)?",
