@@ -20,7 +20,6 @@ from .reading import ImageInput, VectorOutput, ancestors, import_onnx
 PIXELS, EMBEDDING, CERTAINTY = "pixels", "embedding", "certainty"
 OURS = "retrieval."  # before the names of the values that are added
 AXES_ARE_INPUTS = 18  # the opset from which on reductions take them so
-MOST_IN_FRONT = 9  # nodes
 
 
 @dataclass(frozen=True)
@@ -74,11 +73,11 @@ def adapted(
     _replace(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in kept])
     _rename(graph)
     opset = max(entry.version for entry in copy.opset_import if entry.domain in {"", "ai.onnx"})
-    front, behind = _Nodes(opset), _Nodes(opset, first=MOST_IN_FRONT)
-    front.feed(image, bgr=bgr)
-    behind.scale(_renamed(output.name), output, projection)
-    _replace(graph.node, [*front.nodes, *graph.node, *behind.nodes])
-    graph.initializer.extend([*front.constants, *behind.constants])
+    added = _Nodes(opset)
+    first = added.feed(image, bgr=bgr)
+    added.scale(_renamed(output.name), output, projection)
+    _replace(graph.node, [*added.nodes[:first], *graph.node, *added.nodes[first:]])
+    graph.initializer.extend(added.constants)
     values = {PIXELS: ["n", 3, size, size], EMBEDDING: ["n", dim], CERTAINTY: ["n"]}
     made = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in values.items()]
     _replace(graph.input, made[:1])
@@ -98,13 +97,13 @@ def run_in_batches(model: Any, count: int, *, fixed: bool) -> None:
 class _Nodes:
     """New nodes of a graph and their constants."""
 
-    def __init__(self, opset: int, *, first: int = 0) -> None:
+    def __init__(self, opset: int) -> None:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
-        self._opset, self._first, self._onnx = opset, first, import_onnx()
+        self._opset, self._onnx = opset, import_onnx()
 
-    def feed(self, image: ImageInput, *, bgr: bool) -> None:
-        """Turn `pixels` into the input of an encoder."""
+    def feed(self, image: ImageInput, *, bgr: bool) -> int:
+        """Turn `pixels` into the input of an encoder; return the number of nodes."""
         value = PIXELS
         if bgr:
             value = self._add("Gather", value, np.array([2, 1, 0]), axis=1)
@@ -114,6 +113,7 @@ class _Nodes:
             value = self._add("Add", value, np.float32(0.5))  # the cast rounds down
         kind = self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(image.kind))
         self._add("Cast", value, to=kind, output=_renamed(image.name))
+        return len(self.nodes)
 
     def scale(self, value: str, output: VectorOutput, projection: Projection | None) -> None:
         """Turn an output of an encoder into `embedding` and `certainty`."""
@@ -142,10 +142,10 @@ class _Nodes:
         """Add a node; return the name of its output. Arrays become constants."""
         names = []
         for value in inputs:
-            names.append(value if isinstance(value, str) else f"{OURS}constant.{self._first + len(self.constants)}")
+            names.append(value if isinstance(value, str) else f"{OURS}constant.{len(self.constants)}")
             if not isinstance(value, str):
                 self.constants.append(self._onnx.numpy_helper.from_array(np.asarray(value), names[-1]))
-        output = output or f"{OURS}{self._first + len(self.nodes)}"
+        output = output or f"{OURS}{len(self.nodes)}"
         self.nodes.append(
             self._onnx.helper.make_node(kind, names, [output], name=f"{OURS}{kind}.{output}", **attributes)
         )

@@ -33,8 +33,7 @@ from .reading import EncoderFile, VectorOutput, import_onnx
 COMPARED = 10  # photos that the bundle is compared with the file on
 TOGETHER = 3  # photos of one run that are compared with runs of one
 PARITY = {FP32: 1e-5, FP16: 1e-3, INT8: 1e-3}  # largest difference between components of unit vectors
-SAME = 1e-6  # difference between the components of vectors of different photos that is none
-LEAST_NORM = 1e-12
+TINY = 1e-6  # a norm that is none, and a difference between the components of unit vectors
 QUANTIZED = "QuantizeLinear|Integer|^QLinear"  # operators
 
 
@@ -73,9 +72,9 @@ class Encoder:
         layout = find_encoder(str(options.onnx), folder, preprocessor=options.preprocessor)
         file, processor = EncoderFile(layout.file, threads=threads_of_share()), layout.processor
         preprocessing = options.preprocessing(processor, side=file.image.side, raw=file.image.kind == "uint8")
-        drawn = to_tensor(_drawn(file.image.batch or 1, preprocessing.size), preprocessing)
+        pixels = to_tensor(drawn(file.image.batch or 1, preprocessing.size), preprocessing)
         bgr = options.bgr or bool((processor or {}).get("do_flip_channel_order"))
-        return cls(file, file.choose(options.output, drawn), preprocessing, bgr)
+        return cls(file, file.choose(options.output, pixels), preprocessing, bgr)
 
     def with_fit(self, fit: Fit) -> Encoder:
         """Return the encoder with what was fitted to a catalogue."""
@@ -94,17 +93,26 @@ class Encoder:
             return INT8
         return FP16 if any(tensor.data_type == half for tensor in graph.initializer) else FP32
 
+    def described(self) -> Mapping[str, str]:
+        """Return the evidence about the file: its name and hash, its input and the output that is the vector."""
+        return {
+            "file": self.file.path.name,
+            "sha256": hashlib.sha256(self.file.path.read_bytes()).hexdigest(),
+            "input": f"{self.file.image}",
+            "channels": "blue, green, red" if self.bgr else "red, green, blue",
+            "vector": f"{self.output}",
+        }
+
     def graph(self, dim: int, *, runs: int | None) -> tuple[bytes, bytes | None]:
         """Return the bundle's model, and its weights if the file keeps them in other files.
 
         `runs` is the number of photos of each run; with None, a run takes any number.
         """
-        size = self.preprocessing.size
         model = adapted(
             self.file.model,
             self.file.image,
             self.output,
-            size=size,
+            size=self.preprocessing.size,
             dim=dim,
             bgr=self.bgr,
             projection=self.fit.projection,
@@ -145,7 +153,7 @@ def export_encoder(
     """
     check_new(path)
     shown = [_pixels(photo, encoder.preprocessing) for photo in photos[:COMPARED]]
-    pixels = np.concatenate([*shown, _drawn(COMPARED - len(shown), encoder.preprocessing.size)])
+    pixels = np.concatenate([*shown, drawn(COMPARED - len(shown), encoder.preprocessing.size)])
     features, fit = _sound(encoder, encoder.features(pixels)), encoder.fit
     expected = _unit(features if fit.projection is None else fit.projection(features))
     model, weights, embedder, parity = _proved(encoder, pixels, expected)
@@ -164,7 +172,7 @@ def export_encoder(
             operating_point=Point.uncalibrated(target_fpir),
             item_distance=item_distance,
             precision=encoder.precision,
-            evidence={"onnx": _described(encoder), "parity": parity, **fit.evidence},
+            evidence={"onnx": encoder.described(), "parity": parity, **fit.evidence},
             files=files,
         )
 
@@ -204,29 +212,16 @@ def _sound(encoder: Encoder, features: NDArray[np.float64]) -> NDArray[np.float6
     if not np.isfinite(features).all():
         remedy = "Check --mean and --std; a model in fp16 may overflow: use it in fp32"
         raise EncoderRefused(f"{name} is not finite for some photos", remedy=remedy)
-    if not np.linalg.norm(features, axis=1).min() > LEAST_NORM:
+    if not np.linalg.norm(features, axis=1).min() > TINY:
         raise EncoderRefused(f"{name} is zero for some photos", remedy="Name another one with --output")
     unit = _unit(features)
-    if np.abs(unit - unit[0]).max() <= SAME:
+    if np.abs(unit - unit[0]).max() <= TINY:
         remedy = "Check --mean and --std, or name another one with --output"
         raise EncoderRefused(f"{name} is the same for {len(unit)} different photos", remedy=remedy)
     return features
 
 
-def _described(encoder: Encoder) -> Mapping[str, Any]:
-    """Return the evidence about the file: its name and hash, its input and the output that is the vector."""
-    path = encoder.file.path
-    channels = "blue, green, red" if encoder.bgr else "red, green, blue"
-    return {
-        "file": path.name,
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        "input": f"{encoder.file.image}",
-        "channels": channels,
-        "vector": f"{encoder.output}",
-    }
-
-
-def _drawn(count: int, size: int) -> NDArray[np.uint8]:
+def drawn(count: int, size: int) -> NDArray[np.uint8]:
     """Return drawn photos, uint8 (n, size, size, 3)."""
     return np.concatenate(
         [np.zeros((0, size, size, 3), np.uint8), *(golden_pixels(size, seed=i) for i in range(count))]

@@ -70,9 +70,9 @@ class EncoderOptions:
         if raw and (self.mean or self.std):
             remedy = "Leave --mean and --std out"
             raise InvalidParameter("--mean and --std", "belong to an input of numbers", f"{name}: bytes", remedy=remedy)
-        return Preprocessing(size, view, *self._scaling(name, processor, raw=raw), squash)
+        return Preprocessing(size, view, *self._scale(name, processor, raw=raw), squash)
 
-    def _scaling(self, name: str, processor: Mapping[str, Any] | None, *, raw: bool) -> tuple[Channels, Channels]:
+    def _scale(self, name: str, processor: Mapping[str, Any] | None, *, raw: bool) -> tuple[Channels, Channels]:
         """Return mean and std for values from 0 to 1."""
         if raw:
             return PIXEL_VALUES

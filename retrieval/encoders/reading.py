@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from retrieval.bundle.providers import import_onnxruntime
 from retrieval.errors import EncoderRefused, InvalidParameter, MissingDependency, listed
 
-KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc")
 KINDS = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(uint8)": "uint8"}
 VECTORS = (  # names of vectors, best first
     r"image_embed(ding)?s?",
@@ -29,6 +28,11 @@ SCORES = r"logit|prob|softmax|class|score"  # names of what a classifier gives
 CLASSES = (1000, 1001, 21841, 21843)  # of ImageNet
 NO_VECTOR = 99
 MOST_WORDS = 300  # characters of what ONNX Runtime says
+REMEDIES = {  # of a file that cannot be loaded, by what ONNX Runtime says
+    "opset|IR version": "Write it again with an older opset, or upgrade onnxruntime",
+    "not a registered function/op": "Write it again with the standard operators of ONNX, for this one is of its maker",
+    "": "Check that the file is whole",
+}
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class VectorOutput:
 class EncoderFile:
     """An ONNX file, loaded and run as it is.
 
-    Raises EncoderRefused if it cannot be loaded, has operators of others, or does not have one image input.
+    Raises EncoderRefused if it cannot be loaded, as with operators of its maker, or does not have one image input.
     """
 
     def __init__(self, path: Path, *, threads: int) -> None:
@@ -159,10 +163,7 @@ def import_onnx() -> Any:
 
 
 def _load(path: Path) -> tuple[Any, bool]:
-    """Return the model of a file with its weights, and whether these lie in other files.
-
-    Raises EncoderRefused if it has operators of others.
-    """
+    """Return the model of a file with its weights, and whether these lie in other files."""
     onnx = import_onnx()
     try:
         model = onnx.load(path, load_external_data=False)
@@ -170,19 +171,12 @@ def _load(path: Path) -> tuple[Any, bool]:
         onnx.external_data_helper.load_external_data_for_model(model, str(path.parent))
     except Exception as error:  # protobuf and onnx raise many types
         raise _unloadable(path, error) from error
-    own = {function.domain for function in model.functions}
-    nodes = [node for node in model.graph.node if node.domain not in (*KNOWN_DOMAINS, *own)]
-    strange = sorted({f"{node.domain}.{node.op_type}" for node in nodes})
-    if strange:
-        told = f"{path} has operators that ONNX Runtime does not know: {listed(strange)}"
-        raise EncoderRefused(told, remedy="Write the model again with the standard operators of ONNX")
     return model, external
 
 
 def _unloadable(path: Path, error: Exception) -> EncoderRefused:
     words = _words(error)
-    newer = re.search("opset|IR version", words)
-    remedy = "Write it again with an older opset, or upgrade onnxruntime" if newer else "Check that the file is whole"
+    remedy = next(remedy for said, remedy in REMEDIES.items() if re.search(said, words))
     return EncoderRefused(f"{path} cannot be loaded: {words}", remedy=remedy)
 
 
@@ -208,14 +202,13 @@ def _image_input(path: Path, entries: Sequence[Any]) -> ImageInput:
         raise EncoderRefused(
             f"{path} has {number}: {shown}", remedy="Write an encoder of one photo to a file of its own"
         )
-    (name,) = images
-    shape, kind = shapes[name], kinds[name]
+    shape, kind = shapes[images[0]], kinds[images[0]]
     last = shape[1] != 3 and shape[3] == 3
     sides = set(shape[1:3] if last else shape[2:4])
     if len(sides - {None}) > 1:
         told = f"{path} takes photos that are not square: {shown}"
         raise EncoderRefused(told, remedy="Write it again with a square input")
-    return ImageInput(name, str(kind), last, shape[0], next(iter(sides - {None}), None))
+    return ImageInput(images[0], str(kind), last, shape[0], next(iter(sides - {None}), None))
 
 
 def _ones(entry: Any) -> NDArray[Any]:

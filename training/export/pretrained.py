@@ -18,11 +18,11 @@ from torch import Tensor
 from index.files import working_folder
 from index.search.item_distance import ItemDistance
 from retrieval.bundle.bundle import FITTED, GOLDEN, VERIFICATION, Bundle, check_new, write_bundle
-from retrieval.bundle.embedder import golden_pixels, pack_golden
+from retrieval.bundle.embedder import pack_golden
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.providers import INT8
 from retrieval.catalogue.read import Photo
-from retrieval.encoders.export import Fit
+from retrieval.encoders.export import Fit, drawn
 from retrieval.errors import InvalidParameter
 from retrieval.images import Preprocessing
 from retrieval.measuring.point import ESTIMATED, Basis, Point
@@ -159,8 +159,6 @@ def _readable_sample(photos: Sequence[Photo]) -> list[Photo]:
 
 def _compared(photos: Sequence[Photo], preprocessing: Preprocessing) -> NDArray[np.uint8]:
     """Return synthetic images and the first photos, preprocessed: uint8 (n, size, size, 3)."""
-    drawn = [golden_pixels(preprocessing.size, seed=seed) for seed in range(SYNTHETIC)]
     shown = photos[:COMPARED]
-    if shown:
-        drawn.append(PhotoReader(shown, preprocessing, cache_bytes=0).pixels(range(len(shown))))
-    return np.concatenate(drawn)
+    given = [PhotoReader(shown, preprocessing, cache_bytes=0).pixels(range(len(shown)))] if shown else []
+    return np.concatenate([drawn(SYNTHETIC, preprocessing.size), *given])
