@@ -369,12 +369,13 @@ def test_torch_is_not_needed(tmp_path: Path) -> None:
 
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["lite0", "mobilenet"])
-@pytest.mark.parametrize("form", ["first", "last", "fixed", "fp16", "external"])
+@pytest.mark.parametrize("form", ["first", "last", "fixed", "fp16", "int8", "external"])
 def test_real_networks_are_taken_in_each_form(tmp_path: Path, test_data: Path, name: str, form: str) -> None:
     path = write_network(tmp_path / "model.onnx", name, test_data, form)
     bundle = bundle_of(path, tmp_path / "bundle", **({"mean": None, "std": None} if form == "last" else {}))
     pixels = drawn(3, 224)
-    values = pixels if form == "last" else scaled(pixels).astype(np.float16 if form == "fp16" else np.float32)
+    values = pixels if form == "last" else to_tensor(pixels, bundle.preprocessing)
+    values = values.astype(np.float16) if form == "fp16" else values
     session = onnxruntime.InferenceSession(path)
     batches = [values[i : i + 1] for i in range(3)]
     raw = np.concatenate([session.run(None, {session.get_inputs()[0].name: batch})[0] for batch in batches])
@@ -408,6 +409,10 @@ def write_network(path: Path, name: str, test_data: Path, form: str) -> Path:
         from onnxruntime.transformers.float16 import convert_float_to_float16
 
         onnx.save(convert_float_to_float16(onnx.load(path)), path)
+    if form == "int8":
+        from onnxruntime.quantization import quantize_dynamic
+
+        quantize_dynamic(path, path)
     if form == "external":
         save(onnx.load(path), path, external=True)
     return path
