@@ -103,7 +103,7 @@ class Embedder:
             raise BundleError(f"the model's embedding has the shape {shape}", remedy="It needs (n, d): export it again")
         self.dim = shape[1]
         fixed = self._session.get_modelmeta().custom_metadata_map.get(ALONE, "")
-        self._most = int(fixed) if fixed.isdecimal() else BATCH
+        self._most = max(1, int(fixed[:4])) if fixed[:4].isdecimal() else BATCH
         self._least = self._most if fixed or provider in GPU_PROVIDERS else 1
 
     @property
