@@ -18,13 +18,14 @@ from torch import Tensor
 from index.files import working_folder
 from index.search.item_distance import ItemDistance
 from retrieval.bundle.bundle import FITTED, GOLDEN, VERIFICATION, Bundle, check_new, write_bundle
-from retrieval.bundle.embedder import golden_pixels, pack_golden
+from retrieval.bundle.embedder import pack_golden
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.providers import INT8
 from retrieval.bundle.text_embedder import TEXT, TOKENIZER, TextEmbedder
 from retrieval.catalogue.read import Photo
-from retrieval.errors import ImageRefused, InvalidParameter
-from retrieval.images import Preprocessing, crop, open_image
+from retrieval.encoders.export import MOVED, Fit, drawn
+from retrieval.errors import InvalidParameter
+from retrieval.images import Preprocessing
 from retrieval.measuring.point import ESTIMATED, Basis, Point
 from retrieval.verification.verifier import GeometricVerifier
 from training.backbones import PairBackbone, check_size, load_backbone, published_preprocessing, shared_size
@@ -34,8 +35,9 @@ from training.backbones.transformers_backbone import TransformersBackbone
 from training.config import LITE0
 from training.data.reader import PhotoReader
 from training.evaluation.embedding import to_device
-from training.model import PretrainedModel
+from training.model import PretrainedModel, ProjectionLayer
 
+from .fit import is_readable
 from .onnx_writer import write_text_onnx
 from .variants import CALIBRATION_PHOTOS, REFERENCE, Variant, check_parity, write_variant
 
@@ -98,6 +100,14 @@ class Pretrained:
             replace(published, size=size),
             no_text="a text tower belongs to one model alone, and these are two" if has_text else "",
         )
+
+    def with_fit(self, fit: Fit) -> Pretrained:
+        """Return the model with what was fitted to a catalogue."""
+        made = replace(self, fitted=fit.fitted, evidence=fit.evidence, verifier=fit.verifier)
+        if fit.projection is None:
+            return made
+        model = PretrainedModel(self.model.backbone, projection=ProjectionLayer(fit.projection)).eval()
+        return replace(made, model=model, text=None, no_text=self.no_text if self.text is None else MOVED)
 
     @torch.inference_mode()
     def features(self, pixels: NDArray[np.uint8]) -> Tensor:
@@ -196,19 +206,8 @@ def _readable_sample(photos: Sequence[Photo]) -> list[Photo]:
     return [photos[i] for i in spread if is_readable(photos[i])]
 
 
-def is_readable(photo: Photo) -> bool:
-    """Return whether a photo can be used; indexing reports those that cannot."""
-    try:
-        crop(open_image(photo.read()), photo.bbox)
-    except ImageRefused:
-        return False
-    return True
-
-
 def _compared(photos: Sequence[Photo], preprocessing: Preprocessing) -> NDArray[np.uint8]:
     """Return synthetic images and the first photos, preprocessed: uint8 (n, size, size, 3)."""
-    drawn = [golden_pixels(preprocessing.size, seed=seed) for seed in range(SYNTHETIC)]
     shown = photos[:COMPARED]
-    if shown:
-        drawn.append(PhotoReader(shown, preprocessing, cache_bytes=0).pixels(range(len(shown))))
-    return np.concatenate(drawn)
+    given = [PhotoReader(shown, preprocessing, cache_bytes=0).pixels(range(len(shown)))] if shown else []
+    return np.concatenate([drawn(SYNTHETIC, preprocessing.size), *given])

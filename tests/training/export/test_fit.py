@@ -10,13 +10,14 @@ import torch
 
 from retrieval.bundle.fitted import content_hash
 from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.encoders.adapt import Projection
 from retrieval.images import Preprocessing
 from retrieval.indexing.pipeline import index_catalogue
 from training.backbones.load import SmallConvNet
 from training.export import fit as fitting
 from training.export.fit import fit_to_catalogue
 from training.export.pretrained import Pretrained, export_pretrained
-from training.export.projection import Projection, ProjectionChoice
+from training.export.projection import ProjectionChoice
 from training.model import PretrainedModel
 
 from ...world import write_folder

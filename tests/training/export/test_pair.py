@@ -24,7 +24,7 @@ from training.export.fit import features_of
 from training.export.pretrained import Pretrained, export_pretrained
 from training.export.projection import fit_projection
 from training.export.variants import Variant
-from training.model import PretrainedModel
+from training.model import PretrainedModel, ProjectionLayer
 
 from ...world import write_folder
 
@@ -91,6 +91,6 @@ def test_a_pair_is_fitted_and_written_in_lower_precisions(tmp_path: Path, precis
     pair = Pretrained.load_pair(LITE0, "b")
     items = np.array([photo.item_id for photo in photos])
     projection = fit_projection(features_of(pair, photos).astype(np.float64), items, 0.5, 0.4)
-    fitted = replace(pair, model=PretrainedModel(pair.model.backbone, projection=projection.module()).eval())
+    fitted = replace(pair, model=PretrainedModel(pair.model.backbone, projection=ProjectionLayer(projection)).eval())
     made = export_pretrained(fitted, tmp_path / "bundle", variant=Variant(precision), photos=photos)
     assert 0.99 < made.manifest["evidence"]["parity"]["mean_cosine"] < 1

@@ -1,0 +1,176 @@
+"""The graph of an encoder, rewritten to the input and the outputs of a bundle's model.
+
+A bundle's model maps `pixels` (n, 3, size, size) to `embedding` (n, d) of length one and `certainty` (n,), the norm
+before scaling. The operators added are those of every opset since 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrieval.bundle.embedder import ALONE
+
+from .reading import ImageInput, VectorOutput, ancestors, import_onnx
+
+PIXELS, EMBEDDING, CERTAINTY = "pixels", "embedding", "certainty"
+OURS = "retrieval."  # before the names of the values that are added
+AXES_ARE_INPUTS = 18  # the opset from which on reductions take them so
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A projection that was fitted to features (n, c): `((sign(x) |x| ** power) - mean) @ matrix`."""
+
+    power: float
+    mean: NDArray[np.float64]  # (c,)
+    matrix: NDArray[np.float64]  # (c, c)
+
+    def __call__(self, features: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+        """Return the projected features (n, c), not normalised."""
+        return np.asarray((powered(features, self.power) - self.mean) @ self.matrix)
+
+
+def powered(features: NDArray[np.floating[Any]], power: float) -> NDArray[np.float64]:
+    """Return the signed power of features."""
+    exact = np.asarray(features, dtype=np.float64)
+    return exact if power == 1 else np.asarray(np.sign(exact) * np.abs(exact) ** power)
+
+
+def adapted(
+    model: Any,
+    image: ImageInput,
+    output: VectorOutput,
+    *,
+    size: int,
+    dim: int,
+    bgr: bool = False,
+    projection: Projection | None = None,
+) -> Any:
+    """Return an encoder's model with the input and the outputs of a bundle's model, for any number of photos.
+
+    Nodes and weights that the vector does not need are left out.
+
+    Parameters
+    ----------
+    size, dim:
+        Side of the input in pixels, and length of the vector.
+    bgr:
+        Whether the encoder takes blue, green and red.
+    projection:
+        Applied to the vector before it is scaled to length one.
+    """
+    onnx = import_onnx()
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    graph, kept = copy.graph, ancestors(model.graph, output.name)
+    copy.ir_version = max(copy.ir_version, 4)  # before, weights were inputs
+    _replace(graph.node, [node for node in graph.node if kept & set(node.output)])
+    _replace(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in kept])
+    _rename(graph)
+    opset = max(entry.version for entry in copy.opset_import if entry.domain in {"", "ai.onnx"})
+    added = _Nodes(opset)
+    first = added.feed(image, bgr=bgr)
+    added.scale(_renamed(output.name), output, projection)
+    _replace(graph.node, [*added.nodes[:first], *graph.node, *added.nodes[first:]])
+    graph.initializer.extend(added.constants)
+    values = {PIXELS: ["n", 3, size, size], EMBEDDING: ["n", dim], CERTAINTY: ["n"]}
+    made = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in values.items()]
+    _replace(graph.input, made[:1])
+    _replace(graph.output, made[1:])
+    graph.ClearField("value_info")  # inferred shapes, which another number of photos would contradict
+    copy.ClearField("metadata_props")
+    return copy
+
+
+def run_in_batches(model: Any, count: int, *, fixed: bool) -> None:
+    """Let an adapted model run `count` photos at a time; `fixed` writes the number into the shapes of the graph too."""
+    import_onnx().helper.set_model_props(model, {ALONE: str(count)})
+    for value in (*model.graph.input, *model.graph.output) if fixed else ():
+        value.type.tensor_type.shape.dim[0].dim_value = count
+
+
+class _Nodes:
+    """New nodes of a graph and their constants."""
+
+    def __init__(self, opset: int) -> None:
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self._opset, self._onnx = opset, import_onnx()
+
+    def feed(self, image: ImageInput, *, bgr: bool) -> int:
+        """Turn `pixels` into the input of an encoder; return the number of nodes."""
+        value = PIXELS
+        if bgr:
+            value = self._add("Gather", value, np.array([2, 1, 0]), axis=1)
+        if image.last:
+            value = self._add("Transpose", value, perm=[0, 2, 3, 1])
+        if image.kind == "uint8":
+            value = self._add("Add", value, np.float32(0.5))  # the cast rounds down
+        kind = self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(image.kind))
+        self._add("Cast", value, to=kind, output=_renamed(image.name))
+        return len(self.nodes)
+
+    def scale(self, value: str, output: VectorOutput, projection: Projection | None) -> None:
+        """Turn an output of an encoder into `embedding` and `certainty`."""
+        value = self._add("Cast", value, to=self._onnx.TensorProto.FLOAT)
+        if output.axes:
+            value = self._reduce("ReduceMean", value, output.axes)
+        elif len(output.shape) == 3:
+            value = self._add("Gather", value, np.array(0), axis=1)
+        if projection is not None:
+            if projection.power != 1:
+                power = self._add("Pow", self._add("Abs", value), np.float32(projection.power))
+                value = self._add("Mul", self._add("Sign", value), power)
+            value = self._add("Sub", value, projection.mean.astype(np.float32))
+            value = self._add("MatMul", value, projection.matrix.astype(np.float32))
+        self._reduce("ReduceL2", value, (1,), output=CERTAINTY)
+        self._add("Div", value, self._reduce("ReduceL2", value, (1,), keepdims=1), output=EMBEDDING)
+
+    def _reduce(self, kind: str, value: str, axes: Sequence[int], *, keepdims: int = 0, output: str = "") -> str:
+        if self._opset < AXES_ARE_INPUTS:
+            return self._add(kind, value, axes=list(axes), keepdims=keepdims, output=output)
+        return self._add(kind, value, np.array(axes), keepdims=keepdims, output=output)
+
+    def _add(
+        self, kind: str, *inputs: str | NDArray[Any] | np.floating[Any], output: str = "", **attributes: Any
+    ) -> str:
+        """Add a node; return the name of its output. Arrays become constants."""
+        names = []
+        for value in inputs:
+            names.append(value if isinstance(value, str) else f"{OURS}constant.{len(self.constants)}")
+            if not isinstance(value, str):
+                self.constants.append(self._onnx.numpy_helper.from_array(np.asarray(value), names[-1]))
+        output = output or f"{OURS}{len(self.nodes)}"
+        self.nodes.append(
+            self._onnx.helper.make_node(kind, names, [output], name=f"{OURS}{kind}.{output}", **attributes)
+        )
+        return output
+
+
+def _replace(field: Any, values: Sequence[Any]) -> None:
+    """Replace the values of a repeated field."""
+    kept = list(values)
+    del field[:]
+    field.extend(kept)
+
+
+def _renamed(name: str) -> str:
+    """Return the name of a value of the file in the new graph, which keeps the names of a bundle's model for itself."""
+    return f"{OURS}file.{name}" if name in {PIXELS, EMBEDDING, CERTAINTY} else name
+
+
+def _rename(graph: Any) -> None:
+    """Rename the values of a graph, and of the graphs within it."""
+    for node in graph.node:
+        node.input[:], node.output[:] = map(_renamed, node.input), map(_renamed, node.output)
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                if inner.node:
+                    _rename(inner)
+    for value in (*graph.initializer, *graph.input, *graph.output):
+        value.name = _renamed(value.name)
