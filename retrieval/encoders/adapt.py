@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.bundle.embedder import ALONE
+from retrieval.bundle.embedder import ALONE, ENERGY
 
 from .reading import ImageInput, VectorOutput, ancestors, import_onnx
 
@@ -161,7 +161,7 @@ def _replace(field: Any, values: Sequence[Any]) -> None:
 
 def _renamed(name: str) -> str:
     """Return the name of a value of the file in the new graph, which keeps the names of a bundle's model for itself."""
-    return f"{OURS}file.{name}" if name in {PIXELS, EMBEDDING, CERTAINTY} else name
+    return f"{OURS}file.{name}" if name in {PIXELS, EMBEDDING, CERTAINTY, ENERGY} else name
 
 
 def _rename(graph: Any) -> None:

@@ -14,18 +14,22 @@ import numpy as np
 
 from retrieval.images.region import GRID
 
+from .reading import import_onnx
+
 ENERGY = "energy"
 POOLING = ("GlobalAveragePool", "ReduceMean")
 AXES_ARE_INPUTS = {"ReduceSum": 13, "ReduceL2": 18}  # opsets
+LARGEST = 2**31  # bytes of a model whose shapes onnx can infer
 NUDGE = 1e-4  # of a cell, so that rounding does not cost one
 
 
 def add_energy(model: Any) -> bool:
-    """Add the output `energy` (n, GRID, GRID) to an ONNX model, in place; return False if it pools no feature map."""
-    import onnx
+    """Add the output `energy` (n, GRID, GRID) to an ONNX model, in place.
 
-    graph, opset = model.graph, max(each.version for each in model.opset_import if each.domain in {"", "ai.onnx"})
-    sides = _sides(onnx.shape_inference.infer_shapes(model).graph)
+    Return False if it pools no feature map of a size that is known, in fp32, with the channels before height and width.
+    """
+    onnx, graph, sides = import_onnx(), model.graph, _sides(model)
+    opset = max(each.version for each in model.opset_import if each.domain in {"", "ai.onnx"})
     nodes = list(graph.node)
     pooled = [place for place, node in enumerate(nodes) if node.op_type in POOLING and node.input[0] in sides]
     if not pooled or opset < AXES_ARE_INPUTS["ReduceSum"]:
@@ -62,12 +66,17 @@ def add_energy(model: Any) -> bool:
     return True
 
 
-def _sides(graph: Any) -> dict[str, tuple[int, int]]:
-    """Return the height and width of the feature maps (n, c, h, w) of a graph, by name."""
-    sides = {}
-    for value in graph.value_info:
-        height_and_width = value.type.tensor_type.shape.dim[2:]
-        if len(height_and_width) == 2 and all(side.dim_value > 1 for side in height_and_width):
-            height, width = (side.dim_value for side in height_and_width)
-            sides[value.name] = height, width
+def _sides(model: Any) -> dict[str, tuple[int, int]]:
+    """Return the height and width of the square feature maps (n, c, h, w) of a model, by name."""
+    onnx, sides = import_onnx(), dict[str, tuple[int, int]]()
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model if model.ByteSize() < LARGEST else onnx.ModelProto())
+    except onnx.shape_inference.InferenceError:
+        return sides
+    for value in inferred.graph.value_info:
+        tensor = value.type.tensor_type
+        height_and_width = [side.dim_value for side in tensor.shape.dim[2:]]
+        is_square = len(height_and_width) == 2 and height_and_width[0] == height_and_width[1] > 1
+        if is_square and tensor.elem_type == onnx.TensorProto.FLOAT:
+            sides[value.name] = height_and_width[0], height_and_width[1]
     return sides

@@ -26,6 +26,7 @@ from retrieval.process import threads_of_share
 from retrieval.verification.verifier import GeometricVerifier
 
 from .adapt import Projection, adapted, run_in_batches
+from .energy import add_energy
 from .layout import find_encoder
 from .processor import EncoderOptions
 from .reading import EncoderFile, VectorOutput, import_onnx
@@ -109,7 +110,7 @@ class Encoder:
         }
 
     def graph(self, dim: int, *, runs: int | None) -> tuple[bytes, bytes | None]:
-        """Return the bundle's model, and its weights if the file keeps them in other files.
+        """Return the bundle's model, with `energy` if it can be, and its weights if the file keeps them in other files.
 
         `runs` is the number of photos of each run; with None, a run takes any number.
         """
@@ -122,6 +123,7 @@ class Encoder:
             bgr=self.bgr,
             projection=self.fit.projection,
         )
+        add_energy(model)
         if runs is not None:
             run_in_batches(model, runs, fixed=self.file.image.batch is not None)
         if not self.file.is_external:
