@@ -168,11 +168,10 @@ def export(  # noqa: PLR0913, PLR0917, one an option
     bundle needs galleries of its own.
 
     The threshold of a pretrained model or an ONNX file is set by `retrieval index` in a gallery of 20 items or more.
-    MODEL is efficientnet-lite0, a local folder, a model of the Hugging Face hub, or auto.
+    MODEL is efficientnet-lite0, a local folder, timm/NAME, open_clip/NAME, a model of the Hugging Face hub, or auto.
 
     \b
     Example:
-      retrieval export runs/shop -o bundles/shop --target-fpir 0.05
       retrieval export runs/shop -o bundles/shop-int8 --precision int8
       retrieval export --pretrained auto -o bundles/shop
       retrieval export --pretrained auto --fit photos.csv --verify -o bundles/shop
@@ -198,9 +197,8 @@ def export(  # noqa: PLR0913, PLR0917, one an option
         elif run is not None:
             from .export import export as export_run
 
-            made = export_run(
-                open_run(run), bundle, verify=verify, certify=certify, even_if_worse=even_if_worse, **chosen
-            )
+            chosen |= {"certify": certify, "even_if_worse": even_if_worse}
+            made = export_run(open_run(run), bundle, verify=verify, **chosen)
             _show_evidence(made.manifest["evidence"])
         else:
             raise InvalidParameter("RUN", "be given, or --pretrained MODEL, or --onnx FILE", run)
