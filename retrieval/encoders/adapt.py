@@ -19,7 +19,7 @@ from .reading import ImageInput, VectorOutput, ancestors, import_onnx
 
 PIXELS, EMBEDDING, CERTAINTY = "pixels", "embedding", "certainty"
 OURS = "retrieval."  # before the names of the values that are added
-AXES_ARE_INPUTS = 18  # the opset from which on reductions take them so
+AXES_ARE_INPUTS = {"ReduceSum": 13, "": 18}  # the opsets from which on reductions take them so
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,7 @@ def adapted(
     _replace(graph.node, [node for node in graph.node if kept & set(node.output)])
     _replace(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in kept])
     _rename(graph)
-    opset = max(entry.version for entry in copy.opset_import if entry.domain in {"", "ai.onnx"})
-    added = _Nodes(opset)
+    added = Nodes(copy)
     first = added.feed(image, bgr=bgr)
     added.scale(_renamed(output.name), output, projection)
     _replace(graph.node, [*added.nodes[:first], *graph.node, *added.nodes[first:]])
@@ -94,61 +93,62 @@ def run_in_batches(model: Any, count: int, *, fixed: bool) -> None:
         value.type.tensor_type.shape.dim[0].dim_value = count
 
 
-class _Nodes:
-    """New nodes of a graph and their constants."""
+class Nodes:
+    """New nodes of a model and their constants; `prefix` begins the names of their values."""
 
-    def __init__(self, opset: int) -> None:
+    def __init__(self, model: Any, *, prefix: str = OURS) -> None:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
-        self._opset, self._onnx = opset, import_onnx()
+        self.opset = max(entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"})
+        self._prefix, self._onnx = prefix, import_onnx()
 
     def feed(self, image: ImageInput, *, bgr: bool) -> int:
         """Turn `pixels` into the input of an encoder; return the number of nodes."""
         value = PIXELS
         if bgr:
-            value = self._add("Gather", value, np.array([2, 1, 0]), axis=1)
+            value = self.add("Gather", value, np.array([2, 1, 0]), axis=1)
         if image.last:
-            value = self._add("Transpose", value, perm=[0, 2, 3, 1])
+            value = self.add("Transpose", value, perm=[0, 2, 3, 1])
         if image.kind == "uint8":
-            value = self._add("Add", value, np.float32(0.5))  # the cast rounds down
+            value = self.add("Add", value, np.float32(0.5))  # the cast rounds down
         kind = self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(image.kind))
-        self._add("Cast", value, to=kind, output=_renamed(image.name))
+        self.add("Cast", value, to=kind, output=_renamed(image.name))
         return len(self.nodes)
 
     def scale(self, value: str, output: VectorOutput, projection: Projection | None) -> None:
         """Turn an output of an encoder into `embedding` and `certainty`."""
-        value = self._add("Cast", value, to=self._onnx.TensorProto.FLOAT)
+        value = self.add("Cast", value, to=self._onnx.TensorProto.FLOAT)
         if output.axes:
-            value = self._reduce("ReduceMean", value, output.axes)
+            value = self.reduce("ReduceMean", value, output.axes)
         elif len(output.shape) == 3:
-            value = self._add("Gather", value, np.array(0), axis=1)
+            value = self.add("Gather", value, np.array(0), axis=1)
         if projection is not None:
             if projection.power != 1:
-                power = self._add("Pow", self._add("Abs", value), np.float32(projection.power))
-                value = self._add("Mul", self._add("Sign", value), power)
-            value = self._add("Sub", value, projection.mean.astype(np.float32))
-            value = self._add("MatMul", value, projection.matrix.astype(np.float32))
-        self._reduce("ReduceL2", value, (1,), output=CERTAINTY)
-        self._add("Div", value, self._reduce("ReduceL2", value, (1,), keepdims=1), output=EMBEDDING)
+                power = self.add("Pow", self.add("Abs", value), np.float32(projection.power))
+                value = self.add("Mul", self.add("Sign", value), power)
+            value = self.add("Sub", value, projection.mean.astype(np.float32))
+            value = self.add("MatMul", value, projection.matrix.astype(np.float32))
+        self.reduce("ReduceL2", value, (1,), output=CERTAINTY)
+        self.add("Div", value, self.reduce("ReduceL2", value, (1,), keepdims=1), output=EMBEDDING)
 
-    def _reduce(self, kind: str, value: str, axes: Sequence[int], *, keepdims: int = 0, output: str = "") -> str:
-        if self._opset < AXES_ARE_INPUTS:
-            return self._add(kind, value, axes=list(axes), keepdims=keepdims, output=output)
-        return self._add(kind, value, np.array(axes), keepdims=keepdims, output=output)
+    def reduce(self, kind: str, value: str, axes: Sequence[int], *, keepdims: int = 0, output: str = "") -> str:
+        """Add a reduction over axes; return the name of its output."""
+        if self.opset < AXES_ARE_INPUTS.get(kind, AXES_ARE_INPUTS[""]):
+            return self.add(kind, value, axes=list(axes), keepdims=keepdims, output=output)
+        return self.add(kind, value, np.array(axes), keepdims=keepdims, output=output)
 
-    def _add(
+    def add(
         self, kind: str, *inputs: str | NDArray[Any] | np.floating[Any], output: str = "", **attributes: Any
     ) -> str:
         """Add a node; return the name of its output. Arrays become constants."""
         names = []
         for value in inputs:
-            names.append(value if isinstance(value, str) else f"{OURS}constant.{len(self.constants)}")
+            names.append(value if isinstance(value, str) else f"{self._prefix}constant.{len(self.constants)}")
             if not isinstance(value, str):
                 self.constants.append(self._onnx.numpy_helper.from_array(np.asarray(value), names[-1]))
-        output = output or f"{OURS}{len(self.nodes)}"
-        self.nodes.append(
-            self._onnx.helper.make_node(kind, names, [output], name=f"{OURS}{kind}.{output}", **attributes)
-        )
+        output = output or f"{self._prefix}{len(self.nodes)}"
+        name = f"{self._prefix}{kind}.{output}"
+        self.nodes.append(self._onnx.helper.make_node(kind, names, [output], name=name, **attributes))
         return output
 
 

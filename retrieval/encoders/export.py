@@ -216,15 +216,15 @@ def _proved(
 def _sound(encoder: Encoder, features: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the vectors (n, d) of different photos; raise EncoderRefused if they cannot be those of an encoder."""
     name = f"the output {encoder.output.name} of {encoder.file.path}"
-    if not np.isfinite(features).all():
-        remedy = "Check --mean and --std; a model in fp16 may overflow: use it in fp32"
-        raise EncoderRefused(f"{name} is not finite for some photos", remedy=remedy)
-    if not np.linalg.norm(features, axis=1).min() > TINY:
-        raise EncoderRefused(f"{name} is zero for some photos", remedy="Name another one with --output")
     unit = _unit(features)
-    if np.abs(unit - unit[0]).max() <= TINY:
-        remedy = "Check --mean and --std, or name another one with --output"
-        raise EncoderRefused(f"{name} is the same for {len(unit)} different photos", remedy=remedy)
+    wrong = {
+        "is not finite for some photos": not np.isfinite(features).all(),
+        "is zero for some photos": np.linalg.norm(features, axis=1).min() <= TINY,
+        f"is the same for {len(unit)} different photos": np.abs(unit - unit[0]).max() <= TINY,
+    }
+    for told in (told for told, holds in wrong.items() if holds):
+        remedy = "Check --mean, --std and --output; a model in fp16 may overflow: use it in fp32"
+        raise EncoderRefused(f"{name} {told}", remedy=remedy)
     return features
 
 
@@ -242,4 +242,5 @@ def _pixels(photo: Photo, preprocessing: Preprocessing) -> NDArray[np.uint8]:
 
 
 def _unit(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    with np.errstate(all="ignore"):  # vectors without a direction are refused (`_sound`)
+        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))

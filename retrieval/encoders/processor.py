@@ -125,17 +125,12 @@ def _square(name: str, size: Mapping[str, Any]) -> int:
 
 def _scaling(name: str, processor: Mapping[str, Any]) -> tuple[Channels, Channels]:
     """Return mean and std for values from 0 to 1; a processor may first multiply the values by a factor."""
-    factor = 255 * (float(processor.get("rescale_factor", 1 / 255)) if processor.get("do_rescale", True) else 1.0)
-    offset = 1.0 if processor.get("do_rescale", True) and processor.get("rescale_offset") else 0.0
-    divisions = 0
-    mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
-    if processor.get("do_normalize"):
-        mean = _channels(name, processor, "image_mean")
-        divisions += 1
-    if processor.get("include_top"):  # EfficientNet's processor divides once more
-        divisions += 1
-    if divisions:
-        std = _channels(name, processor, "image_std")
+    rescales, normalizes = processor.get("do_rescale", True), bool(processor.get("do_normalize"))
+    factor = 255 * float(processor.get("rescale_factor", 1 / 255) if rescales else 1)
+    offset = 1.0 if rescales and processor.get("rescale_offset") else 0.0
+    divisions = normalizes + bool(processor.get("include_top"))  # EfficientNet's processor divides once more
+    mean = _channels(name, processor, "image_mean") if normalizes else (0.0, 0.0, 0.0)
+    std = _channels(name, processor, "image_std") if divisions else (1.0, 1.0, 1.0)
     red, green, blue = ((value + offset) / factor for value in mean)
     spread_red, spread_green, spread_blue = (value**divisions / factor for value in std)
     return (red, green, blue), (spread_red, spread_green, spread_blue)

@@ -18,6 +18,7 @@ from retrieval.bundle.providers import import_onnxruntime
 from retrieval.errors import EncoderRefused, InvalidParameter, MissingDependency, listed
 
 KINDS = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(uint8)": "uint8"}
+OTHER_KINDS = {"tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(bool)": "bool"}
 VECTORS = (  # names of vectors, best first
     r"image_embed(ding)?s?",
     r"pooler_output|pooled(_output)?",
@@ -81,14 +82,18 @@ class EncoderFile:
 
     def __init__(self, path: Path, *, threads: int) -> None:
         self.path = path
-        self.model, self.is_external = _load(path)
-        onnxruntime = import_onnxruntime()
+        onnx, onnxruntime = import_onnx(), import_onnxruntime()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = threads, 4
         try:
+            self.model = onnx.load(path, load_external_data=False)
+            self.is_external = any(map(onnx.external_data_helper.uses_external_data, self.model.graph.initializer))
+            onnx.external_data_helper.load_external_data_for_model(self.model, str(path.parent))
             self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # ONNX Runtime raises many types for a bad model
-            raise _unloadable(path, error) from error
+        except Exception as error:  # protobuf, onnx and ONNX Runtime raise many types
+            words = _words(error)
+            remedy = next(remedy for said, remedy in REMEDIES.items() if re.search(said, words))
+            raise EncoderRefused(f"{path} cannot be loaded: {words}", remedy=remedy) from error
         self.image = _image_input(path, self._session.get_inputs())
 
     def choose(self, named: str | None, pixels: NDArray[np.float32]) -> VectorOutput:
@@ -162,24 +167,6 @@ def import_onnx() -> Any:
     return onnx
 
 
-def _load(path: Path) -> tuple[Any, bool]:
-    """Return the model of a file with its weights, and whether these lie in other files."""
-    onnx = import_onnx()
-    try:
-        model = onnx.load(path, load_external_data=False)
-        external = any(map(onnx.external_data_helper.uses_external_data, model.graph.initializer))
-        onnx.external_data_helper.load_external_data_for_model(model, str(path.parent))
-    except Exception as error:  # protobuf and onnx raise many types
-        raise _unloadable(path, error) from error
-    return model, external
-
-
-def _unloadable(path: Path, error: Exception) -> EncoderRefused:
-    words = _words(error)
-    remedy = next(remedy for said, remedy in REMEDIES.items() if re.search(said, words))
-    return EncoderRefused(f"{path} cannot be loaded: {words}", remedy=remedy)
-
-
 def _words(error: Exception) -> str:
     """Return what ONNX Runtime says, without the lines of its own code."""
     return re.sub(r"/onnxruntime_src/\S+ .*?\) (?=[A-Z])", "", " ".join(str(error).split()))[:MOST_WORDS]
@@ -213,20 +200,16 @@ def _image_input(path: Path, entries: Sequence[Any]) -> ImageInput:
 
 def _ones(entry: Any) -> NDArray[Any]:
     """Return an input filled with ones; sides of any length are 1."""
-    kind = {"tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(bool)": "bool"}.get(entry.type)
-    return np.ones(
-        [side if isinstance(side, int) else 1 for side in entry.shape], kind or KINDS.get(entry.type, "float32")
-    )
+    sides = [side if isinstance(side, int) else 1 for side in entry.shape]
+    return np.ones(sides, KINDS.get(entry.type) or OTHER_KINDS.get(entry.type, "float32"))
 
 
 def _best(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> str:
     """Return the output that is the vector, by name and then by shape; raise EncoderRefused unless it is one."""
-    ranks: dict[int, list[str]] = {}
-    for name, shape in shapes.items():
-        ranks.setdefault(_rank(name.lower(), shape), []).append(name)
-    best = ranks[min(ranks)]
+    ranks = {name: _rank(name.lower(), shape) for name, shape in shapes.items()}
+    best = [name for name, rank in ranks.items() if rank == min(ranks.values())]
     shown = listed([f"{name} {shape}" for name, shape in shapes.items()])
-    if min(ranks) == NO_VECTOR:
+    if ranks[best[0]] == NO_VECTOR:
         told = f"{path} gives no vector of an image by its names and shapes: {shown}"
         remedy = "Scores of classes tell photos of other things apart badly; --output NAME takes them all the same"
         raise EncoderRefused(told, remedy=remedy)

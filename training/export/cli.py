@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 from click.core import ParameterSource
@@ -23,11 +23,8 @@ from training.config import HARDWARE, MODEL, OUTPUT
 
 if TYPE_CHECKING:
     from retrieval.bundle.bundle import Bundle
-    from retrieval.encoders.export import Encoder
 
-    from .pretrained import Pretrained
-
-Model = TypeVar("Model", "Pretrained", "Encoder")
+    from .fit import Model
 
 DEFAULT_FPIR = 0.05
 ENCODER = "An ONNX file of another maker"

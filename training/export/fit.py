@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,12 @@ from tqdm import tqdm
 
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.catalogue.read import Photo
-from retrieval.encoders.export import NOT_FITTED, Fit
-from retrieval.errors import ImageRefused, counted
-from retrieval.images import Preprocessing, crop, open_image
+from retrieval.encoders.export import NOT_FITTED, Encoder, Fit
+from retrieval.errors import counted
 from training.data.folds import share_of_items
-from training.data.reader import PhotoReader, evaluation_batches
+from training.data.reader import PhotoReader, evaluation_batches, is_readable
 
+from .pretrained import Pretrained
 from .projection import LEAST_ITEMS, ProjectionChoice, choose_projection
 from .verification import fit_verifier
 
@@ -29,21 +29,7 @@ SHARE, MOST_ITEMS = 0.5, 1000  # largest part of the items that is fitted to
 MOST_PHOTOS = 12  # of an item
 
 
-class Fittable(Protocol):
-    """A model that can be fitted: a pretrained one, or an ONNX encoder."""
-
-    @property
-    def preprocessing(self) -> Preprocessing:
-        """The preprocessing of photos."""
-
-    def features(self, pixels: NDArray[np.uint8]) -> Any:
-        """Return the features (n, c) of preprocessed pixels, uint8 (n, size, size, 3)."""
-
-    def with_fit(self, fit: Fit) -> Self:
-        """Return the model with what was fitted."""
-
-
-Model = TypeVar("Model", bound=Fittable)
+Model = TypeVar("Model", Pretrained, Encoder)
 
 
 def fit_to_catalogue(
@@ -92,7 +78,7 @@ def _projected(choice: ProjectionChoice, photos: Sequence[Photo], catalogue_item
     )
 
 
-def features_of(model: Fittable, photos: Sequence[Photo]) -> NDArray[np.floating[Any]]:
+def features_of(model: Pretrained | Encoder, photos: Sequence[Photo]) -> NDArray[np.floating[Any]]:
     """Return the features (n, c) of photos, before they are scaled to length one."""
     reader = PhotoReader(photos, model.preprocessing, cache_bytes=0)
     with tqdm(total=len(photos), desc="fitting", unit="photo") as bar:
@@ -112,12 +98,3 @@ def _readable(photos: Sequence[Photo], items: set[str]) -> list[Photo]:
             counts[photo.item_id] += 1
             readable.append(photo)
     return readable
-
-
-def is_readable(photo: Photo) -> bool:
-    """Return whether a photo can be used; indexing reports those that cannot."""
-    try:
-        crop(open_image(photo.read()), photo.bbox)
-    except ImageRefused:
-        return False
-    return True

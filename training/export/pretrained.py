@@ -33,11 +33,10 @@ from training.backbones.hub import resolved
 from training.backbones.text_tower import TextTower, load_text_tower
 from training.backbones.transformers_backbone import TransformersBackbone
 from training.config import LITE0
-from training.data.reader import PhotoReader
+from training.data.reader import PhotoReader, is_readable
 from training.evaluation.embedding import to_device
 from training.model import PretrainedModel, ProjectionLayer
 
-from .fit import is_readable
 from .onnx_writer import write_text_onnx
 from .variants import CALIBRATION_PHOTOS, REFERENCE, Variant, check_parity, write_variant
 

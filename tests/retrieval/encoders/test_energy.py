@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from retrieval.bundle.embedder import Embedder, golden_pixels
-from retrieval.encoders.energy import ENERGY, add_energy
+from retrieval.bundle.embedder import ENERGY, Embedder, golden_pixels
+from retrieval.encoders.energy import add_energy
 from retrieval.images import Preprocessing
 from retrieval.images.region import GRID
 from training.config import LITE0
