@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.bundle.embedder import ALONE, ENERGY
+from retrieval.bundle.embedder import ENERGY
 
 from .reading import ImageInput, VectorOutput, ancestors, import_onnx
 
@@ -84,13 +84,6 @@ def adapted(
     graph.ClearField("value_info")  # inferred shapes, which another number of photos would contradict
     copy.ClearField("metadata_props")
     return copy
-
-
-def run_in_batches(model: Any, count: int, *, fixed: bool) -> None:
-    """Let an adapted model run `count` photos at a time; `fixed` writes the number into the shapes of the graph too."""
-    import_onnx().helper.set_model_props(model, {ALONE: str(count)})
-    for value in (*model.graph.input, *model.graph.output) if fixed else ():
-        value.type.tensor_type.shape.dim[0].dim_value = count
 
 
 class Nodes:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from index.files import working_folder
 from index.search.item_distance import ItemDistance
 from retrieval.bundle.bundle import FITTED, GOLDEN, MODEL, VERIFICATION, Bundle, check_new, write_bundle
-from retrieval.bundle.embedder import WEIGHTS, Embedder, golden_pixels, pack_golden
+from retrieval.bundle.embedder import ALONE, WEIGHTS, Embedder, golden_pixels, pack_golden
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.providers import FP16, FP32, INT8
 from retrieval.catalogue.read import Photo
@@ -25,7 +25,7 @@ from retrieval.measuring.point import Point
 from retrieval.process import threads_of_share
 from retrieval.verification.verifier import GeometricVerifier
 
-from .adapt import Projection, adapted, run_in_batches
+from .adapt import Projection, adapted
 from .energy import add_energy
 from .layout import find_encoder
 from .processor import EncoderOptions
@@ -125,7 +125,9 @@ class Encoder:
         )
         add_energy(model)
         if runs is not None:
-            run_in_batches(model, runs, fixed=self.file.image.batch is not None)
+            import_onnx().helper.set_model_props(model, {ALONE: str(runs)})
+            for value in (*model.graph.input, *model.graph.output):
+                value.type.tensor_type.shape.dim[0].dim_value = runs
         if not self.file.is_external:
             return model.SerializeToString(deterministic=True), None
         with working_folder() as folder:

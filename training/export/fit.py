@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +21,17 @@ from retrieval.errors import counted
 from training.data.folds import share_of_items
 from training.data.reader import PhotoReader, evaluation_batches, is_readable
 
-from .pretrained import Pretrained
 from .projection import LEAST_ITEMS, ProjectionChoice, choose_projection
 from .verification import fit_verifier
+
+if TYPE_CHECKING:
+    from .pretrained import Pretrained
 
 SHARE, MOST_ITEMS = 0.5, 1000  # largest part of the items that is fitted to
 MOST_PHOTOS = 12  # of an item
 
 
-Model = TypeVar("Model", Pretrained, Encoder)
+Model = TypeVar("Model", "Pretrained", Encoder)
 
 
 def fit_to_catalogue(

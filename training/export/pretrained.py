@@ -6,7 +6,7 @@ All items of a gallery count for its threshold, except those that the model was 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +19,13 @@ from index.files import working_folder
 from index.search.item_distance import ItemDistance
 from retrieval.bundle.bundle import FITTED, GOLDEN, VERIFICATION, Bundle, check_new, write_bundle
 from retrieval.bundle.embedder import pack_golden
-from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.providers import INT8
 from retrieval.bundle.text_embedder import TEXT, TOKENIZER, TextEmbedder
 from retrieval.catalogue.read import Photo
-from retrieval.encoders.export import MOVED, Fit, drawn
+from retrieval.encoders.export import MOVED, NOT_FITTED, Fit, drawn
 from retrieval.errors import InvalidParameter
 from retrieval.images import Preprocessing
 from retrieval.measuring.point import ESTIMATED, Basis, Point
-from retrieval.verification.verifier import GeometricVerifier
 from training.backbones import PairBackbone, check_size, load_backbone, published_preprocessing, shared_size
 from training.backbones.hub import resolved
 from training.backbones.text_tower import TextTower, load_text_tower
@@ -54,7 +52,6 @@ TEXTS = (  # that the ONNX text tower is compared with torch on
     "غلاية حمراء",
     "a " * 400,
 )
-NOTHING_FITTED = Fitted.of((), ())
 
 
 @dataclass(frozen=True)
@@ -64,9 +61,7 @@ class Pretrained:
     name: str
     model: PretrainedModel
     preprocessing: Preprocessing
-    fitted: Fitted = NOTHING_FITTED  # the items and photos that a projection was fitted to
-    evidence: Mapping[str, object] = field(default_factory=dict)  # about the fit
-    verifier: GeometricVerifier | None = None
+    fit: Fit = NOT_FITTED
     text: TextTower | Mapping[str, bytes] | None = None  # the text tower of the same model, or its files for a bundle
     no_text: str = ""  # why there is none although the model has one
 
@@ -102,7 +97,7 @@ class Pretrained:
 
     def with_fit(self, fit: Fit) -> Pretrained:
         """Return the model with what was fitted to a catalogue."""
-        made = replace(self, fitted=fit.fitted, evidence=fit.evidence, verifier=fit.verifier)
+        made = replace(self, fit=fit)
         if fit.projection is None:
             return made
         model = PretrainedModel(self.model.backbone, projection=ProjectionLayer(fit.projection)).eval()
@@ -153,9 +148,9 @@ def export_pretrained(
     if variant.precision == INT8 and not photos:
         rule = "be fp32 or fp16 without photos, which decide the ranges of int8"
         raise InvalidParameter("precision", rule, INT8, remedy="Pass --fit PHOTOS")
-    distance = item_distance or ItemDistance.default(verified=pretrained.verifier is not None)
+    distance = item_distance or ItemDistance.default(verified=pretrained.fit.verifier is not None)
     readable = _readable_sample(photos)
-    verified = {} if pretrained.verifier is None else {VERIFICATION: pretrained.verifier.pack()}
+    verified = {} if pretrained.fit.verifier is None else {VERIFICATION: pretrained.fit.verifier.pack()}
     compared = _compared(readable, pretrained.preprocessing)
     with working_folder() as folder:
         onnx = folder / "model.onnx"
@@ -176,9 +171,9 @@ def export_pretrained(
                 "pretrained": pretrained.name,
                 "parity": {**parity, "photos": len(compared)},
                 "form": {"precision": variant.precision, "provider": variant.provider, "made": method},
-                **pretrained.evidence,
+                **pretrained.fit.evidence,
             },
-            files={FITTED: pretrained.fitted.pack(), GOLDEN: pack_golden(embedder), **verified, **texts},
+            files={FITTED: pretrained.fit.fitted.pack(), GOLDEN: pack_golden(embedder), **verified, **texts},
         )
 
 

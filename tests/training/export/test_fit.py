@@ -77,8 +77,8 @@ def test_groups_are_fitted_to_as_a_whole(tiny: Pretrained, projection: Projectio
 
     grouped = [Photo(p.photo_id, p.path, p.item_id, group=group_of(p)) for p in photos]
     fitted, _ = fit_to_catalogue(tiny, grouped)
-    inside = {photo.group for photo in grouped if fitted.fitted.contains(photo.item_id, None)}
-    outside = {photo.group for photo in grouped if not fitted.fitted.contains(photo.item_id, None)}
+    inside = {photo.group for photo in grouped if fitted.fit.fitted.contains(photo.item_id, None)}
+    outside = {photo.group for photo in grouped if not fitted.fit.fitted.contains(photo.item_id, None)}
     assert inside
     assert outside
     assert not inside & outside
@@ -110,4 +110,4 @@ def test_photos_that_cannot_be_read_are_left_out(
     (tmp_path / "broken.png").write_bytes(b"no image")
     broken = [Photo(f"broken-{n}", tmp_path / "broken.png", p.item_id) for n, p in enumerate(photos[::2])]
     fitted, _ = fit_to_catalogue(tiny, [*broken, *photos])
-    assert fitted.evidence["fit"] == {"items": 30, "photos": 60, "recall_at_1": 0.5, "gain": 0.25}
+    assert fitted.fit.evidence["fit"] == {"items": 30, "photos": 60, "recall_at_1": 0.5, "gain": 0.25}
