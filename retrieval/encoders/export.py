@@ -73,8 +73,8 @@ class Encoder:
         EncoderRefused, InvalidParameter
             If the file is no image encoder, or if something has to be said about it or is wrong.
         """
-        layout = find_encoder(str(options.onnx), folder, preprocessor=options.preprocessor)
-        file, processor = EncoderFile(layout.file, threads=threads_of_share()), layout.processor
+        path, processor = find_encoder(str(options.onnx), folder, preprocessor=options.preprocessor)
+        file = EncoderFile(path, threads=threads_of_share())
         preprocessing = options.preprocessing(processor, side=file.image.side, raw=file.image.kind == "uint8")
         pixels = to_tensor(drawn(file.image.batch or 1, preprocessing.size), preprocessing)
         bgr = options.bgr or bool((processor or {}).get("do_flip_channel_order"))

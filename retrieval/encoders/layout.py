@@ -7,7 +7,6 @@ import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
@@ -24,16 +23,8 @@ DATA = "[._]data*"  # what follows a file's name in those of its external data
 TIMEOUT_S = 3.0  # to find out whether the hub answers; huggingface_hub itself retries for half a minute, file by file
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The ONNX file of an encoder, with the values of its image processor, None if it has none."""
-
-    file: Path
-    processor: Mapping[str, Any] | None
-
-
-def find_encoder(place: str, folder: Path, *, preprocessor: Path | None) -> Layout:
-    """Return the files of an encoder.
+def find_encoder(place: str, folder: Path, *, preprocessor: Path | None) -> tuple[Path, Mapping[str, Any] | None]:
+    """Return the ONNX file of an encoder, and the values of its image processor, None if it has none.
 
     Parameters
     ----------
@@ -49,22 +40,17 @@ def find_encoder(place: str, folder: Path, *, preprocessor: Path | None) -> Layo
     InvalidParameter, EncoderRefused
         If files are missing or unreadable, or the hub does not answer.
     """
-    if place.startswith(HUB):
-        root, name = _downloaded(place.removeprefix(HUB).strip("/"))
-    else:
-        root, name = Path(place), ""
+    root, name = _downloaded(place.removeprefix(HUB).strip("/")) if place.startswith(HUB) else (Path(place), "")
+    file = root
     if root.is_dir():
         paths = [*root.glob("*.onnx"), *root.glob(f"{INNER}/*.onnx")]
-        name = name or _chosen(place, [path.relative_to(root).as_posix() for path in paths])
-        file = root / name
-    else:
-        file = root
+        file /= name or _chosen(place, [path.relative_to(root).as_posix() for path in paths])
     if not file.is_file():
         raise InvalidParameter("--onnx", f"be an ONNX file, a folder with one, or {HUB}ORG/NAME", place)
     above = [file.parent, *([file.parent.parent] if file.parent.name == INNER else [])]
     beside = (parent / name for parent in above for name in FILES)
     processor = preprocessor or next((path for path in beside if path.is_file()), None)
-    return Layout(_unlinked(file, folder), None if processor is None else _values(processor))
+    return _unlinked(file, folder), None if processor is None else _values(processor)
 
 
 def _chosen(place: str, names: Sequence[str]) -> str:

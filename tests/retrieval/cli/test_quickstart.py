@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import socket
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.cli import quickstart as quickstarting
 from retrieval.cli.main import group
+from retrieval.encoders.export import Fit
 from retrieval.errors import DataError
 from retrieval.images import Preprocessing
 from retrieval.retriever import Retriever
@@ -185,9 +185,8 @@ def test_what_is_missing_is_said_before_anything_is_written(tmp_path: Path) -> N
 def test_training_is_suggested_where_a_fit_gains_and_thirty_items_have_four_photos(
     tiny: Pretrained, tmp_path: Path, items: int, gains: bool, suggested: bool
 ) -> None:
-    fitted = replace(
-        tiny, evidence={"fit": {"items": 15, "photos": 60, "recall_at_1": 0.5, "gain": 0.2}} if gains else {}
-    )
+    evidence = {"fit": {"items": 15, "photos": 60, "recall_at_1": 0.5, "gain": 0.2}} if gains else {}
+    fitted = tiny.with_fit(Fit(evidence=evidence))
     export_pretrained(fitted, tmp_path / "q" / "bundle")
     photos = write_folder(tmp_path / "photos", items=range(items), photos=range(4))
     done = run(photos, tmp_path / "q")

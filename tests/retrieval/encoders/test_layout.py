@@ -41,26 +41,26 @@ def lay(folder: Path, *names: str) -> Path:
 )
 def test_the_plain_model_of_a_folder_is_taken_with_its_processor(tmp_path: Path, names: list[str], taken: str) -> None:
     folder = lay(tmp_path / "model", *names)
-    layout = find_encoder(str(folder), tmp_path, preprocessor=None)
-    assert layout.file == folder / taken
-    assert layout.processor == {**VALUES, "do_normalize": True, "do_center_crop": False}
+    file, processor = find_encoder(str(folder), tmp_path, preprocessor=None)
+    assert file == folder / taken
+    assert processor == {**VALUES, "do_normalize": True, "do_center_crop": False}
 
 
 def test_a_variant_is_named_as_a_file_and_has_the_processor_of_its_folder(tmp_path: Path) -> None:
     folder = lay(tmp_path / "model", "onnx/model.onnx", "onnx/model_quantized.onnx")
-    layout = find_encoder(str(folder / "onnx" / "model_quantized.onnx"), tmp_path, preprocessor=None)
-    assert layout.file.name == "model_quantized.onnx"
-    assert layout.processor is not None
+    file, processor = find_encoder(str(folder / "onnx" / "model_quantized.onnx"), tmp_path, preprocessor=None)
+    assert file.name == "model_quantized.onnx"
+    assert processor is not None
 
 
 def test_a_named_processor_goes_before_that_of_the_folder(tmp_path: Path) -> None:
     folder = lay(tmp_path / "model", "model.onnx")
     inner = {"image_processor": {"size": 9}, "processor_class": "CLIPProcessor"}
     (tmp_path / "other.json").write_text(json.dumps(inner))
-    layout = find_encoder(str(folder), tmp_path, preprocessor=tmp_path / "other.json")
-    assert layout.processor is not None
-    assert layout.processor["size"] == 9
-    assert find_encoder(str(write(tmp_path / "alone.onnx")), tmp_path, preprocessor=None).processor is None
+    _, processor = find_encoder(str(folder), tmp_path, preprocessor=tmp_path / "other.json")
+    assert processor is not None
+    assert processor["size"] == 9
+    assert find_encoder(str(write(tmp_path / "alone.onnx")), tmp_path, preprocessor=None)[1] is None
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '"text"'])
@@ -199,9 +199,9 @@ def test_a_model_of_the_hub_is_downloaded_once_and_only_what_it_needs(
 
 def test_a_variant_of_the_hub_is_named_as_a_file(tmp_path: Path, hub: Callable[[Path], list[str]]) -> None:
     hub(model_of_a_maker(tmp_path / "served"))
-    layout = find_encoder("hf://maker/encoder/onnx/model_fp16.onnx", tmp_path, preprocessor=None)
-    assert layout.file == tmp_path / "model_fp16.onnx"
-    assert np.array_equal(layout.processor and layout.processor["image_mean"], [0.5] * 3)
+    file, processor = find_encoder("hf://maker/encoder/onnx/model_fp16.onnx", tmp_path, preprocessor=None)
+    assert file == tmp_path / "model_fp16.onnx"
+    assert np.array_equal(processor and processor["image_mean"], [0.5] * 3)
 
 
 def test_models_that_the_hub_has_not_are_refused_by_name(tmp_path: Path, hub: Callable[[Path], list[str]]) -> None:
