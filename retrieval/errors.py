@@ -8,6 +8,7 @@ RetrievalError
 │   ├── ImageUnreadable       not an image, or a damaged one
 │   ├── ImageTooLarge         too many bytes or pixels
 │   └── ImageUnsupported      unsupported format, mode, shape or animation
+├── EncoderRefused            an ONNX file cannot be used as an image encoder
 ├── RunError                  a training run is missing, unfinished or has other settings
 ├── TrainingDiverged          a loss, an embedding or a weight is not finite
 ├── CalibrationError          no threshold meets the target with these photos
@@ -47,6 +48,7 @@ __all__ = [
     "CalibrationError",
     "DataError",
     "DiskFull",
+    "EncoderRefused",
     "GalleryCorrupt",
     "GalleryError",
     "GalleryLocked",
@@ -86,6 +88,10 @@ class ImageUnsupported(ImageRefused):
     """Unsupported format, mode, shape or animation."""
 
 
+class EncoderRefused(RetrievalError):
+    """An ONNX file cannot be used as an image encoder."""
+
+
 class RunError(RetrievalError):
     """A training run is missing, unfinished or has other settings."""
 
@@ -118,7 +124,7 @@ class PruneRefused(GalleryError):
 
 
 SERVE, TRAIN, CLIENT, MILVUS, RAY = "serve", "train", "client", "milvus", "ray"
-SOURCES, VERIFY, COLLECTIONS, TEXT = "sources", "verify", "collections", "text"
+SOURCES, VERIFY, COLLECTIONS, TEXT, EXPORT = "sources", "verify", "collections", "text", "export"
 MODULES = {
     SERVE: (
         "faiss", "fastapi", "gradio", "onnxruntime", "prometheus_client", "starlette", "uvicorn",
@@ -133,6 +139,7 @@ MODULES = {
     SOURCES: ("fsspec", "pillow_heif"),
     VERIFY: ("cv2",),
     TEXT: ("tokenizers",),
+    EXPORT: ("huggingface_hub", "onnx"),
     COLLECTIONS: ("faiss", "psycopg", "pymilvus", "qdrant_client"),
 }  # fmt: skip
 

@@ -36,6 +36,7 @@ VERBS = {
     "evaluate": ("train", "RUN"),
     "explain": ("train", "RUN"),
     "export": ("train", "RUN -o NEW"),
+    "export --onnx": ("export", "FILE -o NEW"),
     "research run vmf-figure-2": ("train", "--data PHOTOS -o NEW --smoke-test"),
     "index": ("serve", "BUNDLE PHOTOS -o NEW"),
     "search": ("serve", "BUNDLE GALLERY PHOTO"),

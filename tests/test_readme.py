@@ -121,6 +121,7 @@ def test_the_calls_of_the_cookbook_and_of_manage_are_answered(
     running = start(tmp_path, tmp_path, "--no-page")
     try:
         lines = [shlex.split(line, comments=True) for line in text.splitlines() if line.startswith("curl ")]
+        lines = [line for line in lines if "?text=" not in "".join(line)]  # this bundle has no text tower
         assert len(lines) == 10
         request_id = ""
         for line in lines:

@@ -55,7 +55,8 @@ class Settings:
         AUTO,
         MODEL,
         "Backbone: 'auto' (a pretrained one for this machine), 'efficientnet-lite0' (pretrained, no download), a local "
-        "folder or model of the Hugging Face hub, or 'small' (trained from scratch).",
+        "folder or model of the Hugging Face hub, 'timm/NAME' or 'open_clip/NAME:WEIGHTS' where these packages are "
+        "installed, or 'small' (trained from scratch).",
     )
     size: int = setting(
         0,

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from retrieval.encoders.adapt import Projection
 from retrieval.errors import InvalidParameter
 
 from .backbones.base import Backbone
@@ -55,6 +57,25 @@ class PretrainedModel(nn.Module):
         features: Tensor = self.backbone(pixels)
         means = features.mean(dim=(2, 3))
         return means if self.projection is None else self.projection(means)
+
+
+class ProjectionLayer(nn.Module):
+    """A fitted projection in torch, to be exported within the ONNX graph."""
+
+    mean: Tensor
+    matrix: Tensor
+
+    def __init__(self, projection: Projection) -> None:
+        super().__init__()
+        self.power = projection.power
+        self.register_buffer("mean", torch.from_numpy(projection.mean.astype(np.float32)))
+        self.register_buffer("matrix", torch.from_numpy(projection.matrix.astype(np.float32)))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the projected features (n, c)."""
+        if self.power != 1:
+            features = features.sign() * features.abs().pow(self.power)
+        return (features - self.mean) @ self.matrix
 
 
 class FoldModels(nn.Module):

@@ -8,6 +8,7 @@ paper_claims     the papers' main claims on grocery, with linear `heads` on feat
 many_classes     the same claims with 98 to 1,000 training classes (`research.claims`)
 rotations        one threshold for unseen items, in four rotations of the families; `rotation_tables`
 pretrained       ranking and thresholds of pretrained models without training
+pair             two pretrained models as one, beside each alone
 head_start       a trained head in galleries of items that it was fitted to and of others, beside the pretrained model
 library_heads    heads trained by pytorch-metric-learning from the same start; `heads`
 open_set         the open-set loss beside TCM and Smooth-AP, on items that the heads were not fitted to

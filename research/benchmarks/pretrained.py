@@ -22,7 +22,7 @@ from training.export.fit import features_of
 from training.export.pretrained import Pretrained
 from training.export.projection import choose_projection
 
-from .anchoring import Data, repeat
+from .anchoring import Data, Repetition, repeat
 from .rotation_tables import ROTATIONS
 from .rotations import rotated
 from .tables import Recorder, parser_of
@@ -70,6 +70,14 @@ def recall_at_1(vectors: np.ndarray, photos: Sequence[Photo]) -> float:
     return float(np.mean([first[scores.labels == item].mean() for item in np.unique(scores.labels)]))
 
 
+def divisions(vectors: np.ndarray, photos: Sequence[Photo], repetitions: int) -> list[Repetition]:
+    """Return random divisions of the items outside the training partition into known and unknown ones."""
+    untrained = np.array([photo.partition != "train" for photo in photos])
+    items = np.array([photo.item_id for photo in photos])
+    data = Data(vectors[untrained], items[untrained], in_gallery(photos)[untrained], ItemDistance())
+    return [repeat(data, seed) for seed in range(repetitions)]
+
+
 def main() -> None:
     """Measure every data set and print the table."""
     parser = parser_of(__doc__)
@@ -84,11 +92,7 @@ def main() -> None:
         for name, file, photos in data_sets(Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared"))):
             features = features_in(arguments.output / f"{file}.npy", model, photos)
             for kind, vectors in vectors_of(features, photos):
-                untrained = np.array([photo.partition != "train" for photo in photos])
-                items = np.array([photo.item_id for photo in photos])
-                shown = in_gallery(photos)[untrained]
-                each = Data(vectors[untrained], items[untrained], shown, ItemDistance())
-                runs = [repeat(each, seed) for seed in range(arguments.repetitions)]
+                runs = divisions(vectors, photos, arguments.repetitions)
                 realised = np.array([run.fpir(run.own) for run in runs])
                 record.add(
                     f"{name}, {kind}",

@@ -56,6 +56,7 @@ BENCHMARKS = (
     Benchmark("start", "BUNDLE PHOTO", "BUNDLE PHOTO --photos 2000 --starts 1"),
     Benchmark("endpoint", ENDPOINT, f"{ENDPOINT} --rounds 1 --requests 20", ENDPOINT),
     Benchmark("pretrained", fast="--output OUTPUT --repetitions 2"),
+    Benchmark("pair", fast="--output OUTPUT --repetitions 2"),
     Benchmark("item_distance", fast="--output OUTPUT --repetitions 2 --compared 1 --demos 0"),
     Benchmark("promise", fast="--output OUTPUT --worlds 2 --repetitions 1 --grown 1 --labelled 1"),
     Benchmark("promise_vectors", fast="--output OUTPUT --repetitions 1"),

@@ -3,6 +3,7 @@
 bundle/
   manifest.json   format version, ids, preprocessing, item distance, operating point, evidence, sha256 of every file
   model.onnx      pixels (n, 3, size, size) to embedding (n, d) and certainty (n,)
+  model.onnx.data   weights of the model, if it keeps them in a file of their own
   calibration.npz the searches that the threshold was chosen on
   fitted.npz      hashes of the items and photos that the model was fitted on
   verification.npz   settings and vocabulary of the geometric verification, if the bundle verifies matches
@@ -48,7 +49,7 @@ from retrieval.measuring.point import Point
 from retrieval.metrics.identification import SearchScores
 from retrieval.verification.features import PackedFeatures
 
-from .embedder import Embedder, check_golden
+from .embedder import WEIGHTS, Embedder, check_golden
 from .fitted import Fitted
 from .providers import CPU, FP32
 from .text_embedder import TEXT, TOKENIZER, TextEmbedder
@@ -212,6 +213,7 @@ class Bundle:
             provider=self.provider,
             precision=self.precision,
             describer=self.verifier,
+            weights=self.read(WEIGHTS) if WEIGHTS in self.manifest["files"] else None,
         )
         if embedder.dim != self.dim:
             raise BundleCorrupt(
@@ -265,9 +267,12 @@ def write_bundle(
         raise InvalidParameter(TEXT, rule, own, remedy="Take the text tower of the same model, or leave it out")
     distance = item_distance or ItemDistance.default(verified=VERIFICATION in contents)
     deciding = {"preprocessing": preprocessing.to_dict(), "precision": precision, "provider": provider, "dim": dim}
+    made_of = {
+        name: _hash(contents[file]) for name, file in (("model", MODEL), ("weights", WEIGHTS)) if file in contents
+    }
     manifest: dict[str, Any] = {
         "format_version": FORMAT,
-        "embedding_id": _hash(_canonical({"model": _hash(contents[MODEL]), **deciding})),
+        "embedding_id": _hash(_canonical({**made_of, **deciding})),
         **deciding,
         "item_distance": distance.to_dict(),
         "looks": LOOKS,

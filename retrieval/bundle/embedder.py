@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     import onnxruntime
 
 ENERGY = "energy"  # output with the energies of photos (`retrieval.encoders.energy`), of models that pool a feature map
-ALONE = "photos_run_alone"  # model metadata: quantization ranges depend on the batch, so each photo runs alone
-NO_FOLDER = "/nonexistent"  # forbids external weights, which the model's hash does not cover
+ALONE = "photos_run_alone"  # model metadata: the number of photos of each run, where it matters or is fixed
+NO_FOLDER = "/nonexistent"  # forbids external weights in files, which no hash covers
+WEIGHTS = "model.onnx.data"  # external weights of a model that has them, as the model names them
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class Embedder:
         Precision of the model; some providers need it as an option.
     describer:
         Finds the local features of photos, if the bundle verifies matches.
+    weights:
+        External weights of the model, if it has them (WEIGHTS).
     """
 
     def __init__(
@@ -85,13 +88,15 @@ class Embedder:
         provider: str = CPU,
         precision: str = FP32,
         describer: Describer | None = None,
+        weights: bytes | None = None,
     ) -> None:
         if threads < 1:
             raise InvalidParameter("threads", "be at least 1", threads)
         self.preprocessing = preprocessing
         self._describer = describer
+        options = session_options(threads, weights)
         self._session = _open_session(
-            model, threads, find_provider(provider), precision=precision, size=preprocessing.size
+            model, options, find_provider(provider), precision=precision, size=preprocessing.size
         )
         outputs = {output.name: output for output in self._session.get_outputs()}
         inputs = [entry.name for entry in self._session.get_inputs()]
@@ -105,9 +110,9 @@ class Embedder:
             raise BundleError(f"the model's embedding has the shape {shape}", remedy="It needs (n, d): export it again")
         self.dim = shape[1]
         self._outputs = ["embedding", "certainty", *({ENERGY} & outputs.keys())]
-        alone = ALONE in self._session.get_modelmeta().custom_metadata_map
-        self._most = 1 if alone else BATCH
-        self._least = self._most if provider in GPU_PROVIDERS else 1
+        fixed = self._session.get_modelmeta().custom_metadata_map.get(ALONE, "")
+        self._most = max(1, int(fixed[:4])) if fixed[:4].isdecimal() else BATCH
+        self._least = self._most if fixed or provider in GPU_PROVIDERS else 1
 
     @property
     def providers(self) -> list[str]:
@@ -151,7 +156,7 @@ class Embedder:
         return Embeddings(vectors, certainties, *energies)
 
     def _run(self, tensor: NDArray[np.float32]) -> Sequence[NDArray[np.float32]]:
-        """Return the outputs for a preprocessed tensor (n, 3, size, size), filled up on a GPU."""
+        """Return the outputs for a preprocessed tensor (n, 3, size, size), filled up to a run."""
         count = len(tensor)
         if count < self._least:
             tensor = np.concatenate([tensor, np.zeros((self._least - count, *tensor.shape[1:]), tensor.dtype)])
@@ -163,26 +168,28 @@ class Embedder:
             ) from error
 
 
-def session_options(threads: int) -> onnxruntime.SessionOptions:
-    """Return the options of an ONNX Runtime session: its threads, no external files, no busy waiting."""
+def session_options(threads: int, weights: bytes | None = None) -> onnxruntime.SessionOptions:
+    """Return the options of an ONNX Runtime session: its threads, external weights, no files, no busy waiting."""
     options = import_onnxruntime().SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    options.log_severity_level = 4
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # idle threads sleep instead of spinning
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", NO_FOLDER)
+    if weights is not None:
+        options.add_external_initializers_from_files_in_memory([WEIGHTS], [weights], [len(weights)])
     return options
 
 
 def _open_session(
-    model: Path | bytes, threads: int, provider: Provider, *, precision: str, size: int
+    model: Path | bytes, options: onnxruntime.SessionOptions, provider: Provider, *, precision: str, size: int
 ) -> onnxruntime.InferenceSession:
     onnxruntime = import_onnxruntime()
-    engines = engines_of(provider, precision=precision, size=size, threads=threads)
+    engines = engines_of(provider, precision=precision, size=size, threads=options.intra_op_num_threads)
     try:
         session = onnxruntime.InferenceSession(
             model if isinstance(model, bytes) else str(model),
-            session_options(threads),
+            options,
             providers=[engine for engine, _ in engines],
             provider_options=[settings for _, settings in engines],
             enable_fallback=0,

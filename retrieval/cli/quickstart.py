@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
+from index.files import working_folder
 from retrieval.catalogue.check import can_train, describe_catalogue
 from retrieval.catalogue.photos import QUERIES
 from retrieval.catalogue.read import Photo, read_catalogue
-from retrieval.errors import DataError, command
+from retrieval.errors import DataError, InvalidParameter, command
 from retrieval.process import check_port
 
-from .options import FOLDER_OR_TABLE, NEW_FOLDER
+from .options import BUNDLE, FOLDER_OR_TABLE, NEW_FOLDER
 
 CHECKED_WITH = 50  # labelled photos of users that the output suggests
 
@@ -34,8 +36,10 @@ CHECKED_WITH = 50  # labelled photos of users that the output suggests
     "--backbone",
     default="auto",
     show_default=True,
-    help="Pretrained model: efficientnet-lite0, a local folder, a model of the Hugging Face hub, or auto.",
+    help="Pretrained model: efficientnet-lite0, a local folder, a model of the Hugging Face hub, timm/NAME or "
+    "open_clip/NAME:WEIGHTS where these packages are installed, or auto.",
 )
+@click.option("--model", type=BUNDLE, help="Bundle to use in place of a pretrained model, such as of `export --onnx`.")
 @click.option(
     "--fit/--no-fit",
     default=True,
@@ -69,6 +73,7 @@ def quickstart(
     *,
     output: Path,
     backbone: str,
+    model: Path | None,
     fit: bool,
     target_fpir: float,
     queries: Path | None,
@@ -93,7 +98,9 @@ def quickstart(
     click.echo(f"{photos}: {describe_catalogue(photos, catalogue)}.")
     bundle, gallery = output / "bundle", output / "gallery"
     _check_same_photos(photos, catalogue, bundle, gallery)
-    if bundle.exists():
+    if model is not None:
+        _take(model, bundle)
+    elif bundle.exists():
         click.echo(
             f"Keeping the model in {bundle} and the photos in {gallery}. For a new search, choose another directory "
             "with -o."
@@ -109,11 +116,7 @@ def quickstart(
     if options:
         _run("calibrate", bundle, gallery, *options)
     elif decides:
-        click.echo(
-            f"To measure the search on your users' photos, label {CHECKED_WITH} of them in a CSV with `path` and "
-            f"`item_id` (empty where a photo shows nothing of this catalogue): "
-            f"{command('calibrate', bundle, gallery, '--queries', 'LABELLED.csv')}"
-        )
+        click.echo(_about_labels(bundle, gallery))
     if can_train(catalogue) and _fit_gains(bundle) and not (output / "run").exists():
         click.echo(_about_training(photos, backbone, output))
     if serve:
@@ -124,6 +127,21 @@ def quickstart(
         _run("serve", output, "--port", port, *(["--feedback-photos", judged] if keep_photos else []))
     else:
         click.echo(f"Next: {command('serve', output)}")
+
+
+def _take(model: Path, bundle: Path) -> None:
+    """Copy the bundle `model` to `bundle`; raise InvalidParameter if another one is there, or options do not fit."""
+    from retrieval.bundle.bundle import Bundle
+
+    if names := [f"--{name}" for name in ("backbone", "fit") if _is_given(name)]:
+        raise InvalidParameter("--model", f"be used without {' and '.join(names)}", str(model), remedy="Leave them out")
+    if not bundle.exists():
+        with working_folder(bundle) as folder:
+            shutil.copytree(Bundle.open(model).path, folder / "bundle")
+            (folder / "bundle").rename(bundle)
+    if Bundle.open(bundle).bundle_id != Bundle.open(model).bundle_id:
+        remedy = "Choose another directory with -o"
+        raise InvalidParameter("--model", f"be the bundle in {bundle}", str(model), remedy=remedy)
 
 
 def _run(verb: str, *arguments: object) -> None:
@@ -152,6 +170,15 @@ def _check_same_photos(place: Path, photos: Sequence[Photo], bundle: Path, galle
         )
 
 
+def _about_labels(bundle: Path, gallery: Path) -> str:
+    """Return the command that measures the search on labelled photos."""
+    return (
+        f"To measure the search on your users' photos, label {CHECKED_WITH} of them in a CSV with `path` and "
+        f"`item_id` (empty where a photo shows nothing of this catalogue): "
+        f"{command('calibrate', bundle, gallery, '--queries', 'LABELLED.csv')}"
+    )
+
+
 def _about_training(photos: Path, backbone: str, output: Path) -> str:
     """Return the command that trains a head on the model."""
     train = command("train", photos, "--backbone", backbone, "--all-items", "--precompute", "8", "-o", output / "run")
@@ -165,7 +192,8 @@ def _fit_gains(bundle: Path) -> bool:
     """Return whether the model of a bundle was fitted, because a cross-validation showed a gain beyond chance."""
     from retrieval.bundle.bundle import Bundle
 
-    return "fit" in Bundle.open(bundle).manifest["evidence"]
+    evidence = Bundle.open(bundle).manifest["evidence"]
+    return "fit" in evidence and "onnx" not in evidence  # what trains is no ONNX file
 
 
 def _threshold(bundle: Path, gallery: Path) -> tuple[bool, float]:

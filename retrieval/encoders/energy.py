@@ -7,67 +7,65 @@ last map alone, which finds half as many small things in clutter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from retrieval.bundle.embedder import ENERGY
 from retrieval.images.region import GRID
 
-ENERGY = "energy"
+from .adapt import Nodes
+from .reading import import_onnx
+
 POOLING = ("GlobalAveragePool", "ReduceMean")
-AXES_ARE_INPUTS = {"ReduceSum": 13, "ReduceL2": 18}  # opsets
+LEAST_OPSET = 13  # whose Squeeze takes its axes as an input
+LARGEST = 2**31  # bytes of a model whose shapes onnx can infer
 NUDGE = 1e-4  # of a cell, so that rounding does not cost one
 
 
 def add_energy(model: Any) -> bool:
-    """Add the output `energy` (n, GRID, GRID) to an ONNX model, in place; return False if it pools no feature map."""
-    import onnx
+    """Add the output `energy` (n, GRID, GRID) to an ONNX model, in place.
 
-    graph, opset = model.graph, max(each.version for each in model.opset_import if each.domain in {"", "ai.onnx"})
-    sides = _sides(onnx.shape_inference.infer_shapes(model).graph)
+    Return False if it pools no feature map of a size that is known, in fp32, with the channels before height and width.
+    """
+    onnx, graph, sides = import_onnx(), model.graph, _sides(model)
     nodes = list(graph.node)
     pooled = [place for place, node in enumerate(nodes) if node.op_type in POOLING and node.input[0] in sides]
-    if not pooled or opset < AXES_ARE_INPUTS["ReduceSum"]:
+    added = Nodes(model, prefix=f"{ENERGY}.")
+    if not pooled or added.opset < LEAST_OPSET:
         return False
     last = nodes[pooled[-1]].input[0]
-    height, width = sides[last]
     earlier = [name for node in nodes[: pooled[-1]] for name in node.output if name in sides]
-    fine = [name for name in earlier if sides[name] in {(2 * height - k, 2 * width - k) for k in (0, 1)}]
+    fine = [name for name in earlier if sides[name] in {2 * sides[last], 2 * sides[last] - 1}]
     if not fine:
         return False
 
-    def added(kind: str, inputs: Sequence[str | np.ndarray], output: str, **attributes: Any) -> str:
-        names = []
-        for value in inputs:
-            names.append(value if isinstance(value, str) else f"{output}.constant")
-            if not isinstance(value, str):
-                graph.initializer.append(onnx.numpy_helper.from_array(value, names[-1]))
-        graph.node.append(onnx.helper.make_node(kind, names, [output], name=output, **attributes))
-        return output
-
     def resized(value: str, kind: str) -> str:
         """Add the sum or the norm of a map over its channels, resized to GRID × GRID."""
-        is_input = opset >= AXES_ARE_INPUTS[kind]
-        axes = {} if is_input else {"axes": [1]}
-        reduced = added(kind, [value, np.array([1])] if is_input else [value], f"{ENERGY}.{kind}", keepdims=1, **axes)
-        scales = np.array([1, 1, *((GRID + NUDGE) / side for side in sides[value])], dtype=np.float32)
-        return added("Resize", [reduced, "", scales], f"{ENERGY}.{kind}.resized", mode="linear")
+        scale = (GRID + NUDGE) / sides[value]
+        scales = np.array([1, 1, scale, scale], dtype=np.float32)
+        return added.add("Resize", added.reduce(kind, value, (1,), keepdims=1), "", scales, mode="linear")
 
-    coarse = resized(last, "ReduceSum")
-    product = added("Mul", [coarse, resized(fine[-1], "ReduceL2")], f"{ENERGY}.Mul")
-    root = added("Sqrt", [added("Relu", [product], f"{ENERGY}.Relu")], f"{ENERGY}.Sqrt")
-    added("Squeeze", [root, np.array([1])], ENERGY)
+    product = added.add("Mul", resized(last, "ReduceSum"), resized(fine[-1], "ReduceL2"))
+    root = added.add("Sqrt", added.add("Relu", product))
+    added.add("Squeeze", root, np.array([1]), output=ENERGY)
+    graph.node.extend(added.nodes)
+    graph.initializer.extend(added.constants)
     graph.output.append(onnx.helper.make_tensor_value_info(ENERGY, onnx.TensorProto.FLOAT, ["n", GRID, GRID]))
     return True
 
 
-def _sides(graph: Any) -> dict[str, tuple[int, int]]:
-    """Return the height and width of the feature maps (n, c, h, w) of a graph, by name."""
-    sides = {}
-    for value in graph.value_info:
-        height_and_width = value.type.tensor_type.shape.dim[2:]
-        if len(height_and_width) == 2 and all(side.dim_value > 1 for side in height_and_width):
-            height, width = (side.dim_value for side in height_and_width)
-            sides[value.name] = height, width
+def _sides(model: Any) -> dict[str, int]:
+    """Return the side of the square feature maps (n, c, h, w) of a model in fp32, by name."""
+    onnx, sides = import_onnx(), dict[str, int]()
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model if model.ByteSize() < LARGEST else onnx.ModelProto())
+    except onnx.shape_inference.InferenceError:
+        return sides
+    for value in inferred.graph.value_info:
+        tensor = value.type.tensor_type
+        height_and_width = {side.dim_value for side in tensor.shape.dim[2:]}
+        is_square = len(tensor.shape.dim) == 4 and len(height_and_width) == 1
+        if is_square and max(height_and_width) > 1 and tensor.elem_type == onnx.TensorProto.FLOAT:
+            sides[value.name] = max(height_and_width)
     return sides

@@ -91,7 +91,7 @@ def test_the_trace_sees_the_telemetry_that_is_off(world: Path, tmp_path: Path, d
 
 @pytest.mark.parametrize(
     "first",
-    ["training.export.quantization as q; q._import_onnx()", "retrieval.bundle.embedder as e; e.session_options(1)"],
+    ["retrieval.encoders.reading as r; r.import_onnx()", "retrieval.bundle.embedder as e; e.session_options(1)"],
 )
 def test_telemetry_is_off_before_any_import_of_the_runtime(first: str) -> None:
     code = f"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 
@@ -14,3 +15,13 @@ class Backbone(nn.Module):
 
     width: int  # c
     pooled = False  # whether the map is a single pixel
+
+
+@torch.no_grad()
+def width_of(backbone: Backbone, side: int) -> int:
+    """Return c from one forward pass with an input of some side, because configurations name it differently."""
+    was_training = backbone.training
+    backbone.eval()
+    features = backbone(torch.zeros(1, 3, side, side))
+    backbone.train(was_training)
+    return int(features.shape[1])

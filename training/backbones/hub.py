@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
-from functools import cache
 from pathlib import Path
 
 import torch
 
+from retrieval.encoders.layout import hub_is_reachable
 from retrieval.errors import InvalidParameter
 from training.config import AUTO, LITE0
 
 ON_CPU, ON_GPU = "facebook/dinov2-small", "facebook/dinov2-base"
 
-TIMEOUT_S = 3.0  # to find out whether the hub answers; huggingface_hub itself retries for half a minute, file by file
 WAY_OUT = (
     "Connect to the Hugging Face hub once, which caches the model, or name a local folder with its files, or use "
     "efficientnet-lite0, which needs no download"
 )
-
-
-@cache
-def hub_is_reachable() -> bool:
-    """Return whether the hub answers, which is checked once per process; false in offline mode (HF_HUB_OFFLINE=1)."""
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE:
-        return False
-    request = urllib.request.Request(constants.ENDPOINT, method="HEAD")  # noqa: S310 - the hub's own address
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S):  # noqa: S310
-            return True
-    except urllib.error.HTTPError:  # it answers
-        return True
-    except OSError:
-        return False
 
 
 def is_cached(name: str) -> bool:

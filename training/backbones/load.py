@@ -14,9 +14,10 @@ from training.config import LITE0, SMALL
 from .base import Backbone
 from .hub import resolved
 from .lite0 import EfficientNetLite0
+from .packaged import is_packaged, load_packaged, untagged
 from .transformers_backbone import TransformersBackbone
 
-FAMILY = "family"
+FAMILY, PACKAGED = "family", "packaged"
 WIDTHS = (32, 64, 128, 256)  # of the layers of SmallConvNet
 
 
@@ -57,13 +58,15 @@ def load_backbone(name: str) -> tuple[Backbone, dict[str, Any] | None]:
     ----------
     name:
         "small" (random weights), "efficientnet-lite0", a local folder that `transformers` wrote, a model of the
-        Hugging Face hub, or "auto" (`choose_backbone`).
+        Hugging Face hub, "timm/NAME" or "open_clip/NAME:WEIGHTS" (`load_packaged`), or "auto" (`choose_backbone`).
     """
     name = resolved(name)
     if name == SMALL:
         return SmallConvNet(), None
     if name == LITE0:
         return EfficientNetLite0.pretrained(), {FAMILY: LITE0}
+    if is_packaged(name):
+        return load_packaged(name)[0], {FAMILY: PACKAGED, "name": untagged(name)}
     backbone = TransformersBackbone.pretrained(name)
     return backbone, backbone.record
 
@@ -92,4 +95,6 @@ def rebuild_backbone(record: Mapping[str, Any] | None) -> Backbone:
         return SmallConvNet()
     if record.get(FAMILY) == LITE0:
         return EfficientNetLite0()
+    if record.get(FAMILY) == PACKAGED:
+        return load_packaged(record["name"], weights=False)[0]
     return TransformersBackbone.from_record(record)

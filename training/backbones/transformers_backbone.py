@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from retrieval.errors import InvalidParameter
 
-from .base import Backbone
+from .base import Backbone, width_of
 from .hub import is_local, unreadable
 from .preprocessing import read_processor
 
@@ -51,7 +50,7 @@ class TransformersBackbone(Backbone):
         config: Any = network.config
         self.own_size = _side(config)
         self._resizes = "interpolate_pos_encoding" in inspect.signature(network.forward).parameters
-        self.width = _width(self)
+        self.width = width_of(self, self.own_size or 224)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Return the features of normalised pixels (n, 3, h, w)."""
@@ -165,14 +164,3 @@ def _side(config: Any) -> int | None:
     if isinstance(side, list | tuple) and len(set(side)) == 1:
         side = side[0]
     return side if isinstance(side, int) else None
-
-
-@torch.no_grad()
-def _width(backbone: TransformersBackbone) -> int:
-    """Return c from one forward pass, because configurations name it differently."""
-    was_training = backbone.training
-    backbone.eval()
-    side = backbone.own_size or 224
-    features = backbone(torch.zeros(1, 3, side, side))
-    backbone.train(was_training)
-    return int(features.shape[1])

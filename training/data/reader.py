@@ -156,3 +156,12 @@ def evaluation_batches(reader: PhotoReader, positions: Sequence[int], *, batch_s
     """Yield uint8 (≤ batch_size, size, size, 3) of photos in order, prefetched by several threads."""
     blocks = (positions[start : start + batch_size] for start in range(0, len(positions), batch_size))
     return in_order(reader.pixels, blocks, threads=threads_of_share())
+
+
+def is_readable(photo: Photo) -> bool:
+    """Return whether a photo can be used; indexing reports those that cannot."""
+    try:
+        crop(open_image(photo.read()), photo.bbox)
+    except ImageRefused:
+        return False
+    return True

@@ -6,7 +6,7 @@ All items of a gallery count for its threshold, except those that the model was 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,23 +18,22 @@ from torch import Tensor
 from index.files import working_folder
 from index.search.item_distance import ItemDistance
 from retrieval.bundle.bundle import FITTED, GOLDEN, VERIFICATION, Bundle, check_new, write_bundle
-from retrieval.bundle.embedder import golden_pixels, pack_golden
-from retrieval.bundle.fitted import Fitted
+from retrieval.bundle.embedder import pack_golden
 from retrieval.bundle.providers import INT8
 from retrieval.bundle.text_embedder import TEXT, TOKENIZER, TextEmbedder
 from retrieval.catalogue.read import Photo
-from retrieval.errors import ImageRefused, InvalidParameter
-from retrieval.images import Preprocessing, crop, open_image
+from retrieval.encoders.export import MOVED, NOT_FITTED, Fit, drawn
+from retrieval.errors import InvalidParameter
+from retrieval.images import Preprocessing
 from retrieval.measuring.point import ESTIMATED, Basis, Point
-from retrieval.verification.verifier import GeometricVerifier
-from training.backbones import check_size, load_backbone, published_preprocessing
+from training.backbones import PairBackbone, check_size, load_backbone, published_preprocessing, shared_size
 from training.backbones.hub import resolved
 from training.backbones.text_tower import TextTower, load_text_tower
 from training.backbones.transformers_backbone import TransformersBackbone
 from training.config import LITE0
-from training.data.reader import PhotoReader
+from training.data.reader import PhotoReader, is_readable
 from training.evaluation.embedding import to_device
-from training.model import PretrainedModel
+from training.model import PretrainedModel, ProjectionLayer
 
 from .onnx_writer import write_text_onnx
 from .variants import CALIBRATION_PHOTOS, REFERENCE, Variant, check_parity, write_variant
@@ -53,7 +52,6 @@ TEXTS = (  # that the ONNX text tower is compared with torch on
     "غلاية حمراء",
     "a " * 400,
 )
-NOTHING_FITTED = Fitted.of((), ())
 
 
 @dataclass(frozen=True)
@@ -63,9 +61,7 @@ class Pretrained:
     name: str
     model: PretrainedModel
     preprocessing: Preprocessing
-    fitted: Fitted = NOTHING_FITTED  # the items and photos that a projection was fitted to
-    evidence: Mapping[str, object] = field(default_factory=dict)  # about the fit
-    verifier: GeometricVerifier | None = None
+    fit: Fit = NOT_FITTED
     text: TextTower | Mapping[str, bytes] | None = None  # the text tower of the same model, or its files for a bundle
     no_text: str = ""  # why there is none although the model has one
 
@@ -77,6 +73,35 @@ class Pretrained:
         check_size(backbone, name, preprocessing.size)
         text, no_text = load_text_tower(resolved(name)) if isinstance(backbone, TransformersBackbone) else (None, "")
         return cls(name, PretrainedModel(backbone).eval(), preprocessing, text=text, no_text=no_text)
+
+    @classmethod
+    def load_pair(cls, first: str, second: str) -> Pretrained:
+        """Load two different pretrained backbones as one (`PairBackbone`), with the preprocessing of the first.
+
+        Their input is of the first one's size, or of the second one's where only that suits both.
+        """
+        if Path(first).resolve() == Path(second).resolve():
+            raise InvalidParameter("--and", f"be another model than {first}", second)
+        parts = {name: cls.load(name) for name in (first, second)}
+        backbones = {name: part.model.backbone for name, part in parts.items()}
+        published, published_2 = (part.preprocessing for part in parts.values())
+        size = shared_size(backbones, (published.size, published_2.size))
+        backbone = PairBackbone(*backbones.values(), preprocessing=published, preprocessing_2=published_2)
+        has_text = any(part.text is not None or part.no_text for part in parts.values())
+        return cls(
+            f"{first} + {second}",
+            PretrainedModel(backbone).eval(),
+            replace(published, size=size),
+            no_text="a text tower belongs to one model alone, and these are two" if has_text else "",
+        )
+
+    def with_fit(self, fit: Fit) -> Pretrained:
+        """Return the model with what was fitted to a catalogue."""
+        made = replace(self, fit=fit)
+        if fit.projection is None:
+            return made
+        model = PretrainedModel(self.model.backbone, projection=ProjectionLayer(fit.projection)).eval()
+        return replace(made, model=model, text=None, no_text=self.no_text if self.text is None else MOVED)
 
     @torch.inference_mode()
     def features(self, pixels: NDArray[np.uint8]) -> Tensor:
@@ -123,9 +148,9 @@ def export_pretrained(
     if variant.precision == INT8 and not photos:
         rule = "be fp32 or fp16 without photos, which decide the ranges of int8"
         raise InvalidParameter("precision", rule, INT8, remedy="Pass --fit PHOTOS")
-    distance = item_distance or ItemDistance.default(verified=pretrained.verifier is not None)
+    distance = item_distance or ItemDistance.default(verified=pretrained.fit.verifier is not None)
     readable = _readable_sample(photos)
-    verified = {} if pretrained.verifier is None else {VERIFICATION: pretrained.verifier.pack()}
+    verified = {} if pretrained.fit.verifier is None else {VERIFICATION: pretrained.fit.verifier.pack()}
     compared = _compared(readable, pretrained.preprocessing)
     with working_folder() as folder:
         onnx = folder / "model.onnx"
@@ -146,9 +171,9 @@ def export_pretrained(
                 "pretrained": pretrained.name,
                 "parity": {**parity, "photos": len(compared)},
                 "form": {"precision": variant.precision, "provider": variant.provider, "made": method},
-                **pretrained.evidence,
+                **pretrained.fit.evidence,
             },
-            files={FITTED: pretrained.fitted.pack(), GOLDEN: pack_golden(embedder), **verified, **texts},
+            files={FITTED: pretrained.fit.fitted.pack(), GOLDEN: pack_golden(embedder), **verified, **texts},
         )
 
 
@@ -175,19 +200,8 @@ def _readable_sample(photos: Sequence[Photo]) -> list[Photo]:
     return [photos[i] for i in spread if is_readable(photos[i])]
 
 
-def is_readable(photo: Photo) -> bool:
-    """Return whether a photo can be used; indexing reports those that cannot."""
-    try:
-        crop(open_image(photo.read()), photo.bbox)
-    except ImageRefused:
-        return False
-    return True
-
-
 def _compared(photos: Sequence[Photo], preprocessing: Preprocessing) -> NDArray[np.uint8]:
     """Return synthetic images and the first photos, preprocessed: uint8 (n, size, size, 3)."""
-    drawn = [golden_pixels(preprocessing.size, seed=seed) for seed in range(SYNTHETIC)]
     shown = photos[:COMPARED]
-    if shown:
-        drawn.append(PhotoReader(shown, preprocessing, cache_bytes=0).pixels(range(len(shown))))
-    return np.concatenate(drawn)
+    given = [PhotoReader(shown, preprocessing, cache_bytes=0).pixels(range(len(shown)))] if shown else []
+    return np.concatenate([drawn(SYNTHETIC, preprocessing.size), *given])

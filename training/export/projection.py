@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from retrieval.catalogue.read import Photo
+from retrieval.encoders.adapt import Projection, powered
 from retrieval.errors import DataError, InvalidParameter, counted
 from training.data.folds import item_folds
 
@@ -31,42 +30,6 @@ LEAST_ITEMS = 30  # items with several photos; with fewer, nothing is fitted
 CONFIDENCE = 1.645  # standard errors that the gain must exceed: 95 %, one-sided
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Projection:
-    """A fitted projection: `((sign(x) |x| ** power) - mean) @ matrix`."""
-
-    power: float
-    mean: Floats  # (c,)
-    matrix: Floats  # (c, c)
-
-    def __call__(self, features: NDArray[np.floating[Any]]) -> Floats:
-        """Return the projected features (n, c), not normalised."""
-        return np.asarray((_powered(features, self.power) - self.mean) @ self.matrix)
-
-    def module(self) -> ProjectionLayer:
-        """Return the projection as a torch module."""
-        return ProjectionLayer(self)
-
-
-class ProjectionLayer(nn.Module):
-    """A projection in torch, to be exported within the ONNX graph."""
-
-    mean: Tensor
-    matrix: Tensor
-
-    def __init__(self, projection: Projection) -> None:
-        super().__init__()
-        self.power = projection.power
-        self.register_buffer("mean", torch.from_numpy(projection.mean.astype(np.float32)))
-        self.register_buffer("matrix", torch.from_numpy(projection.matrix.astype(np.float32)))
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return the projected features (n, c)."""
-        if self.power != 1:
-            features = features.sign() * features.abs().pow(self.power)
-        return (features - self.mean) @ self.matrix
 
 
 @dataclass(frozen=True)
@@ -151,19 +114,14 @@ def _fit_all(features: Floats, items: NDArray[np.str_], power: float, shrinkages
 
     Shrinkage does not turn the eigenvectors of the covariance.
     """
-    powered = _powered(features, power)
-    mean = powered.mean(axis=0)
+    raised = powered(features, power)
+    mean = raised.mean(axis=0)
     _, codes, counts = np.unique(items, return_inverse=True, return_counts=True)
-    centres = np.zeros((len(counts), powered.shape[1]))
-    np.add.at(centres, codes, powered)
+    centres = np.zeros((len(counts), raised.shape[1]))
+    np.add.at(centres, codes, raised)
     centres /= counts[:, None]
-    rest = powered - centres[codes]
+    rest = raised - centres[codes]
     values, vectors = np.linalg.eigh((rest / (counts - 1)[codes][:, None]).T @ rest / len(counts))
     values = np.maximum(values, 0)
     scales = [np.sqrt((1 - shrinkage) * values + shrinkage * values.mean()) for shrinkage in shrinkages]
     return [Projection(power, mean, vectors / scale) for scale in scales]
-
-
-def _powered(features: NDArray[np.floating[Any]], power: float) -> Floats:
-    exact = np.asarray(features, dtype=np.float64)
-    return exact if power == 1 else np.asarray(np.sign(exact) * np.abs(exact) ** power)

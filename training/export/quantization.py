@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from index.files import working_folder
 from retrieval.bundle.embedder import ALONE
-from retrieval.bundle.providers import import_onnxruntime
-from retrieval.errors import MissingDependency
+from retrieval.encoders.reading import import_onnx
 
 from .onnx_writer import quiet
 
@@ -33,7 +32,7 @@ Batches = Sequence[NDArray[np.float32]]
 
 def to_fp16(source: Path, target: Path) -> None:
     """Convert `source` to fp16, except its inputs and outputs, the embedding layer and all that follows it."""
-    onnx = _import_onnx()
+    onnx = import_onnx()
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     model = onnx.load(source)
@@ -59,7 +58,7 @@ def to_int8(source: Path, target: Path, batches: Batches) -> str:
     batches:
         Scaled pixels (n, 3, size, size) of training photos, which decide the ranges.
     """
-    onnx = _import_onnx()
+    onnx = import_onnx()
     from onnxruntime.quantization import QuantType, quantize_dynamic, quantize_static
 
     model = onnx.load(source)
@@ -125,12 +124,3 @@ def _weights(model: Any, kinds: Sequence[str]) -> int:
     sizes = {tensor.name: int(np.prod(tensor.dims)) for tensor in model.graph.initializer}
     held = {name for node in model.graph.node if node.op_type in kinds for name in node.input if name in sizes}
     return sum(sizes[name] for name in held)
-
-
-def _import_onnx() -> Any:
-    import_onnxruntime()  # which its tools would import with telemetry
-    try:
-        import onnx
-    except ImportError as error:
-        raise MissingDependency.of_extra("onnx", "train") from error
-    return onnx

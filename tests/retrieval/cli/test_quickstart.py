@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import socket
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,10 @@ import torch
 from click.testing import CliRunner, Result
 
 from index.gallery import Gallery
+from retrieval.bundle.bundle import Bundle
 from retrieval.cli import quickstart as quickstarting
 from retrieval.cli.main import group
+from retrieval.encoders.export import Fit
 from retrieval.errors import DataError
 from retrieval.images import Preprocessing
 from retrieval.retriever import Retriever
@@ -22,7 +23,7 @@ from training.backbones.load import SmallConvNet
 from training.export.pretrained import Pretrained, export_pretrained
 from training.model import PretrainedModel
 
-from ...world import draw, write_folder
+from ...world import draw, make_bundle, write_folder
 
 pytestmark = pytest.mark.usefixtures("onnx_written_once")
 
@@ -184,9 +185,8 @@ def test_what_is_missing_is_said_before_anything_is_written(tmp_path: Path) -> N
 def test_training_is_suggested_where_a_fit_gains_and_thirty_items_have_four_photos(
     tiny: Pretrained, tmp_path: Path, items: int, gains: bool, suggested: bool
 ) -> None:
-    fitted = replace(
-        tiny, evidence={"fit": {"items": 15, "photos": 60, "recall_at_1": 0.5, "gain": 0.2}} if gains else {}
-    )
+    evidence = {"fit": {"items": 15, "photos": 60, "recall_at_1": 0.5, "gain": 0.2}} if gains else {}
+    fitted = tiny.with_fit(Fit(evidence=evidence))
     export_pretrained(fitted, tmp_path / "q" / "bundle")
     photos = write_folder(tmp_path / "photos", items=range(items), photos=range(4))
     done = run(photos, tmp_path / "q")
@@ -194,3 +194,27 @@ def test_training_is_suggested_where_a_fit_gains_and_thirty_items_have_four_phot
     assert ("Train it with: retrieval train" in done.output) == suggested
     (tmp_path / "q" / "run").mkdir()
     assert "retrieval train" not in run(photos, tmp_path / "q").output
+
+
+def test_a_bundle_is_used_in_place_of_a_pretrained_model(bundle: Path, tmp_path: Path) -> None:
+    photos = write_folder(tmp_path / "photos", items=range(22), photos=range(2))
+    words = ["quickstart", str(photos), "-o", str(tmp_path / "q"), "--no-serve", "--model", str(bundle)]
+    for _ in range(2):
+        done = CliRunner().invoke(group, words)
+        assert done.exit_code == 0, done.output
+        assert commands(done) == ["index"]
+        assert Bundle.open(tmp_path / "q" / "bundle").bundle_id == Bundle.open(bundle).bundle_id
+    make_bundle(tmp_path, name="other")
+    done = CliRunner().invoke(group, [*words[:-1], str(tmp_path / "other")])
+    assert f"--model must be the bundle in {tmp_path / 'q' / 'bundle'}" in str(done.exception)
+    for option in ("--backbone=auto", "--fit"):
+        done = CliRunner().invoke(group, [*words, option])
+        assert f"--model must be used without {option.partition('=')[0]}" in str(done.exception)
+
+
+def test_training_is_not_suggested_for_an_onnx_file(tmp_path: Path) -> None:
+    evidence = {"fit": {"items": 15, "photos": 60, "recall_at_1": 0.5, "gain": 0.2}, "onnx": {"file": "e.onnx"}}
+    make_bundle(tmp_path / "q", evidence=evidence)
+    done = run(write_folder(tmp_path / "photos", items=range(30), photos=range(4)), tmp_path / "q")
+    assert done.exit_code == 0, done.output
+    assert "retrieval train" not in done.output

@@ -12,9 +12,46 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from retrieval.encoders.energy import ENERGY, add_energy
+from retrieval.bundle.embedder import ENERGY, Embedder, golden_pixels
+from retrieval.encoders.energy import add_energy
+from retrieval.images import Preprocessing
 from retrieval.images.region import GRID
-from training.export.onnx_writer import quiet
+from training.config import LITE0
+from training.export.onnx_writer import quiet, write_onnx
+from training.export.pretrained import Pretrained
+from training.export.quantization import to_fp16, to_int8
+
+from .models import HALF, bundle_of, write_torch
+
+PIXELS = np.concatenate([golden_pixels(64, seed=seed) for seed in range(4)])
+
+
+@pytest.fixture(scope="module")
+def lite0(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return Lite0 at 64 pixels as our own export writes it."""
+    path = tmp_path_factory.mktemp("lite0") / "lite0.onnx"
+    write_onnx(Pretrained.load(LITE0, size=64).model, path, size=64)
+    return path
+
+
+def test_a_file_of_another_maker_tells_the_energy_that_our_own_export_tells(lite0: Path, tmp_path: Path) -> None:
+    written(Pretrained.load(LITE0, size=64).model, tmp_path / "plain.onnx", side=64)
+    theirs = bundle_of(tmp_path / "plain.onnx", tmp_path / "bundle").embedder().embed_pixels(PIXELS)
+    ours = Embedder(lite0, Preprocessing(64, mean=HALF, std=HALF)).embed_pixels(PIXELS)
+    assert theirs.energies is not None
+    assert ours.energies is not None
+    assert ours.energies.max() > 0.1
+    np.testing.assert_allclose(theirs.energies, ours.energies, atol=1e-4)
+    np.testing.assert_allclose(theirs.vectors, ours.vectors, atol=1e-5)
+
+
+def test_lower_precisions_of_another_maker_are_taken(lite0: Path, tmp_path: Path) -> None:
+    to_fp16(lite0, tmp_path / "fp16.onnx")
+    to_int8(lite0, tmp_path / "int8.onnx", [np.random.default_rng(0).normal(size=(8, 3, 64, 64)).astype(np.float32)])
+    for precision in ("fp16", "int8"):
+        bundle = bundle_of(tmp_path / f"{precision}.onnx", tmp_path / precision)
+        assert bundle.precision == precision
+        assert (bundle.embedder().embed_pixels(PIXELS).energies is not None) == (precision == "int8")
 
 
 class Maps(nn.Module):
@@ -33,12 +70,12 @@ class Maps(nn.Module):
         return last.mean(dim=(2, 3)) if self.pools else last.flatten(1)
 
 
-def written(model: nn.Module, path: Path) -> onnx.ModelProto:
+def written(model: nn.Module, path: Path, *, side: int = 24) -> onnx.ModelProto:
     torch.manual_seed(3)
     with quiet("torch.onnx"):
         program = torch.onnx.export(
             model.eval(),
-            (torch.zeros(2, 3, 24, 24),),
+            (torch.zeros(2, 3, side, side),),
             input_names=["pixels"],
             output_names=["embedding"],
             dynamo=True,
@@ -111,3 +148,5 @@ def test_a_vision_transformer_tells_no_energy(tmp_path: Path) -> None:
             return self.network(pixels).last_hidden_state[:, 0]
 
     assert not add_energy(written(Tokens(), tmp_path / "m.onnx"))
+    path = write_torch(tmp_path / "vit.onnx", Tokens(), {"image": torch.zeros(2, 3, 24, 24)}, ["vector"])
+    assert bundle_of(path, tmp_path / "bundle").embedder().embed_pixels(golden_pixels(24)).energies is None

@@ -10,13 +10,14 @@ import torch
 
 from retrieval.bundle.fitted import content_hash
 from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.encoders.adapt import Projection
 from retrieval.images import Preprocessing
 from retrieval.indexing.pipeline import index_catalogue
 from training.backbones.load import SmallConvNet
 from training.export import fit as fitting
 from training.export.fit import fit_to_catalogue
 from training.export.pretrained import Pretrained, export_pretrained
-from training.export.projection import Projection, ProjectionChoice
+from training.export.projection import ProjectionChoice
 from training.model import PretrainedModel
 
 from ...world import write_folder
@@ -76,8 +77,8 @@ def test_groups_are_fitted_to_as_a_whole(tiny: Pretrained, projection: Projectio
 
     grouped = [Photo(p.photo_id, p.path, p.item_id, group=group_of(p)) for p in photos]
     fitted, _ = fit_to_catalogue(tiny, grouped)
-    inside = {photo.group for photo in grouped if fitted.fitted.contains(photo.item_id, None)}
-    outside = {photo.group for photo in grouped if not fitted.fitted.contains(photo.item_id, None)}
+    inside = {photo.group for photo in grouped if fitted.fit.fitted.contains(photo.item_id, None)}
+    outside = {photo.group for photo in grouped if not fitted.fit.fitted.contains(photo.item_id, None)}
     assert inside
     assert outside
     assert not inside & outside
@@ -109,4 +110,4 @@ def test_photos_that_cannot_be_read_are_left_out(
     (tmp_path / "broken.png").write_bytes(b"no image")
     broken = [Photo(f"broken-{n}", tmp_path / "broken.png", p.item_id) for n, p in enumerate(photos[::2])]
     fitted, _ = fit_to_catalogue(tiny, [*broken, *photos])
-    assert fitted.evidence["fit"] == {"items": 30, "photos": 60, "recall_at_1": 0.5, "gain": 0.25}
+    assert fitted.fit.evidence["fit"] == {"items": 30, "photos": 60, "recall_at_1": 0.5, "gain": 0.25}

@@ -13,6 +13,7 @@ from retrieval.catalogue.read import Photo
 from retrieval.errors import InvalidParameter
 from training.export import projection as fitting
 from training.export.projection import LEAST_ITEMS, choose_projection
+from training.model import ProjectionLayer
 
 WIDTH = 24
 
@@ -94,7 +95,7 @@ def test_the_layer_computes_what_the_projection_computes() -> None:
     projection = choose_projection(photos, features).projection
     assert projection is not None
     signed = np.concatenate([features[:20], -features[20:40]])
-    layer = projection.module()(torch.from_numpy(signed.astype(np.float32))).numpy()
+    layer = ProjectionLayer(projection)(torch.from_numpy(signed.astype(np.float32))).numpy()
     np.testing.assert_allclose(layer, projection(signed), rtol=1e-3, atol=1e-3)
 
 

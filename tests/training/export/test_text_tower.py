@@ -20,10 +20,10 @@ from tokenizers import Tokenizer
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.text_embedder import MOST_CHARACTERS, TextEmbedder, text_files
 from retrieval.cli.main import group
+from retrieval.encoders.adapt import Projection
+from retrieval.encoders.export import Fit
 from retrieval.errors import BundleError, DataError, InvalidParameter
 from training.export.pretrained import Pretrained, export_pretrained
-from training.export.projection import Projection
-from training.model import PretrainedModel
 
 from ..two_towers import LENGTHS, write_two_towers
 
@@ -138,14 +138,14 @@ def test_without_a_tokenizer_or_after_a_fit_there_is_no_tower_and_a_line_says_so
     assert "no text tower for searches by words: the checkpoint has no tokenizer.json." in told
     assert not Bundle.open(tmp_path / "b").text_key
 
-    from training.export.fit import _projected
-    from training.export.projection import ProjectionChoice
-
     name = write_two_towers(tmp_path / "whole", "clip")
-    projection = Projection(1.0, np.zeros(16), np.eye(16))
-    fitted, _ = _projected(Pretrained.load(name), ProjectionChoice(projection, ""), [], 1)
-    assert isinstance(fitted.model, PretrainedModel)
-    assert (fitted.text, fitted.no_text) == (None, "the fit moves the vectors of photos, and not those of texts")
+    loaded, reason = Pretrained.load(name), "the fit moves the vectors of photos, and not those of texts"
+    fitted = loaded.with_fit(Fit(Projection(1.0, np.zeros(16), np.eye(16))))
+    assert fitted.model.projection is not None
+    assert (fitted.text, fitted.no_text) == (None, reason)
+    assert loaded.with_fit(Fit(evidence={"fit": 1})).text is not None
+    pair = Pretrained.load_pair(name, write_two_towers(tmp_path / "second", "siglip"))
+    assert (pair.text, pair.no_text) == (None, "a text tower belongs to one model alone, and these are two")
 
 
 @pytest.fixture
@@ -174,6 +174,10 @@ def test_a_tower_from_elsewhere_is_taken_as_it_is(
     texts = [text for text in TEXTS if len(text) < MOST_CHARACTERS]
     apart = made.text_embedder().embed(texts).vectors - bundle.text_embedder().embed(texts).vectors
     assert np.abs(apart).max() <= 1e-5  # filled up to 20 tokens
+    scale = ["--mean", "0.5", "0.5", "0.5", "--std", "0.5", "0.5", "0.5"]
+    words = ["export", "--onnx", str(bundle.path / "model.onnx"), *scale, "--text-onnx", str(foreign)]
+    CliRunner().invoke(group, [*words, "-o", str(tmp_path / "both")], catch_exceptions=False)
+    assert Bundle.open(tmp_path / "both").text_key == made.text_key
 
 
 def test_towers_that_do_not_fit_are_refused(
@@ -197,4 +201,4 @@ def test_towers_that_do_not_fit_are_refused(
     with pytest.raises(DataError, match=r"no tokenizer\.json beside"):
         text_files(foreign)
     words = ["export", str(tmp_path), "--text-onnx", str(foreign), "-o", str(tmp_path / "b")]
-    assert "--pretrained, which alone takes" in str(CliRunner().invoke(group, words).exception)
+    assert "RUN must be used without --text-onnx" in str(CliRunner().invoke(group, words).exception)

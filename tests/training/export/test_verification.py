@@ -37,7 +37,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Pretrained:
 
 def test_a_model_is_verified_if_it_is_asked_for(tiny: Pretrained, tmp_path: Path) -> None:
     photos = read_catalogue(write_covers(tmp_path / "photos", items=range(6), photos=range(2)))
-    assert fit_to_catalogue(tiny, photos)[0].verifier is None
+    assert fit_to_catalogue(tiny, photos)[0].fit.verifier is None
     fitted, told = fit_to_catalogue(tiny, photos, verify=True)
     assert "The model is used as it is" in told
     bundle = export_pretrained(fitted, tmp_path / "bundle")
