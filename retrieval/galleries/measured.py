@@ -152,13 +152,12 @@ def measure_gallery(
     Parameters
     ----------
     rule:
-        "set" makes draws and sets a new point. "keep" and "tighten" (`measure`) use draws of the newest version that
-        the gallery keeps, and set a point only where it has none.
+        "set" makes draws and sets a new point. "keep" and "tighten" (`measure`) use the newest draws that are kept, and
+        set a point only where there is none; it goes on with as many looks at a photo.
     target_fpir:
-        Target FPIR of a new point. By default, the target of the gallery's point, or else of the bundle's.
+        Target FPIR of a new point, by default that of the gallery's point or the bundle's.
     photos:
-        Users' photos with item ids of the gallery, or "" if they show no item of it. They replace the labelled queries
-        that the gallery keeps.
+        Users' photos with item ids of the gallery, or "" for others. They replace the labelled queries that it keeps.
     certify:
         Certify the target, or set no point if the items cannot certify it (`set_threshold`).
     cap:
@@ -173,12 +172,11 @@ def measure_gallery(
     before = stored_point(stored, bundle)
     labelled, refused = (None, []) if photos is None else _embedded(bundle, gallery, photos)
     known = None if rule == "set" else _kept_draws(bundle, gallery)
-    twice = rule == "set" or before is None or before.basis.looks is not None
-    now, draws = (
-        (gallery.snapshot(), known)
-        if known is not None
-        else draw_gallery(bundle, gallery, labelled=labelled, twice=twice)
-    )
+    if known is not None:
+        now, draws = gallery.snapshot(), known
+    else:
+        once = rule != "set" and before is not None and before.basis.looks is None
+        now, draws = draw_gallery(bundle, gallery, labelled=labelled, twice=not once)
     measured = measure(
         now,
         bundle.item_distance,
