@@ -172,11 +172,8 @@ def measure_gallery(
     before = stored_point(stored, bundle)
     labelled, refused = (None, []) if photos is None else _embedded(bundle, gallery, photos)
     known = None if rule == "set" else _kept_draws(bundle, gallery)
-    if known is not None:
-        now, draws = gallery.snapshot(), known
-    else:
-        once = rule != "set" and before is not None and before.basis.looks is None
-        now, draws = draw_gallery(bundle, gallery, labelled=labelled, twice=not once)
+    once = rule != "set" and before is not None and before.basis.looks is None
+    now, draws = known or draw_gallery(bundle, gallery, labelled=labelled, twice=not once)
     measured = measure(
         now,
         bundle.item_distance,
@@ -227,12 +224,13 @@ def _carried(stored: bytes | None, bundle: Bundle, draws: AllDraws, cap: float) 
     return point if is_kept else None
 
 
-def _kept_draws(bundle: Bundle, gallery: AnyGallery) -> AllDraws | None:
-    """Return the draws that a gallery keeps if they are of exactly its current photos, else None."""
+def _kept_draws(bundle: Bundle, gallery: AnyGallery) -> tuple[Photos, AllDraws] | None:
+    """Return the current photos of a gallery and the draws that it keeps if they are of exactly these, else None."""
     draws = read_draws(gallery)
     if draws is None or not draws.has_rivals or draws.model != bundle.draws_id:
         return None
-    return None if gallery.snapshot().changes_since(draws.mark) else draws
+    now = gallery.snapshot()
+    return None if now.changes_since(draws.mark) else (now, draws)
 
 
 def _embedded(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) -> tuple[Probes, list[tuple[str, str]]]:

@@ -103,7 +103,7 @@ def index_catalogue(
     _check(engine, batch_size, bundle, photos, sync.names)
     embedder = bundle.embedder(threads=1) if engine == LOCAL else None  # may fail, so do it before creating a gallery
     is_new = not is_address(gallery_place) and not Path(gallery_place).exists()
-    report, started = IndexReport(), time.perf_counter()
+    report, looks, started = IndexReport(), dict[str, NDArray[np.float32]](), time.perf_counter()
     ids = {"embedding_id": bundle.embedding_id, "features_key": bundle.features_key}
     with (
         open_or_create(gallery_place, dim=bundle.dim, **ids) as gallery,
@@ -117,7 +117,6 @@ def index_catalogue(
         usable = _update(gallery, photos, plan, report)
         bar.update(len(photos) - len(usable))
         batches = _grouped(_embedded(bundle, embedder, usable, plan.known, batch_size, threads))
-        looks = dict[str, NDArray[np.float32]]()
         for done in _write(gallery, batches, plan, report, looks):
             bar.update(done)
         if sync.prune and (plan.kept or report.added):  # not if no other photo would remain
