@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
 
 from index.errors import GalleryCorrupt
 from index.gallery import Gallery
@@ -36,7 +37,7 @@ from retrieval.measuring.point import Point
 from retrieval.measuring.sentences import describe
 from tests.retrieval.measuring.samples import sample, set_point
 
-from ...world import DIM, make_bundle, write_folder, write_model
+from ...world import DIM, draw, make_bundle, write_folder, write_model
 
 ITEMS = [f"item-{number:02d}" for number in range(25)]
 FOLD_OF = {item: number % 2 for number, item in enumerate(ITEMS[:20])}  # the last five items were not fitted
@@ -102,12 +103,28 @@ def test_each_fitted_item_is_drawn_by_the_model_that_was_fitted_without_it(tmp_p
         own, expected = draw_gallery(bundle, gallery)[1].sources[OWN], draw_gallery(plain, unfitted)[1].sources[OWN]
         assert sorted(own.ids) == sorted(expected.ids)
         distance = dict(zip(expected.ids, expected.distances, strict=True))
-        for draw, item in enumerate(own.items.tolist()):
+        for row, item in enumerate(own.items.tolist()):
             alike = FOLD_OF.get(item) == 1
-            assert own.distances[draw] == pytest.approx(0 if alike else distance[own.ids[draw]], abs=2e-3)
+            assert own.distances[row] == pytest.approx(0 if alike else distance[own.ids[row]], abs=2e-3)
         item_of = {photo_id: item for photo_id, item, _ in gallery.photos()}
         assert [item_of[photo_id] for photo_id in own.ids.tolist()] == own.items.tolist()
         assert [item_of[photo_id] for photo_id in own.nearest.tolist()] == own.nearest_items.tolist()
+
+
+def test_second_looks_are_drawn_by_the_fold_models_too(tmp_path: Path, photos: Path) -> None:
+    for item, ground in ((4, "red"), (21, "lime")):  # one that a fold model was fitted on, and one that none was
+        frame = Image.new("RGB", (120, 100), ground)
+        frame.paste(draw(6, 9), (30, 40))  # a part that looks like another item
+        frame.save(photos / f"item-{item:02d}" / "far.png")
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, photos)
+    with Gallery.open(tmp_path / "g") as gallery:
+        once, twice = (draw_gallery(bundle, gallery, twice=twice)[1].sources[OWN] for twice in (False, True))
+    for item in ("item-04", "item-21"):
+        row, again = (int(np.flatnonzero(draws.ids == f"{item}/far.png")[0]) for draws in (once, twice))
+        assert once.nearest_items[row] != "item-06"
+        assert twice.nearest_items[again] == "item-06"
+        assert twice.distances[again] < 0.3 < once.distances[row]
 
 
 def test_each_fold_makes_its_share_of_the_draws(tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
