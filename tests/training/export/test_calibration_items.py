@@ -45,6 +45,7 @@ def drawn_items(count: int, *, groups: int = 0, seed: int = 0) -> CalibrationIte
         split=split,
         model=model,
         vectors=vectors,
+        looks=np.zeros_like(vectors),
         certainties=np.ones(len(split.queries)),
         appearances=np.zeros((len(photos), 3)),
         searches=score_split(split, vectors, labels, item_distance=NEAREST_PHOTO),
