@@ -30,6 +30,7 @@ STATUS = {
     # server errors: details go to the log, not to the client
     "BundleCorrupt": HTTPStatus.INTERNAL_SERVER_ERROR,
     "BundleMismatch": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "EncoderRefused": HTTPStatus.INTERNAL_SERVER_ERROR,
     "DataError": HTTPStatus.INTERNAL_SERVER_ERROR,
     "GalleryCorrupt": HTTPStatus.INTERNAL_SERVER_ERROR,
     "KeyFileError": HTTPStatus.INTERNAL_SERVER_ERROR,

@@ -263,6 +263,24 @@ def test_a_threshold_of_one_look_stays_one_until_it_is_set_anew(indexed: tuple[B
         assert (anew.after.basis.looks, anew.draws.looks) == (2, True)
 
 
+def test_a_photo_with_a_copy_under_another_item_is_drawn_with_one_look(
+    indexed: tuple[Bundle, Path], tmp_path: Path
+) -> None:
+    """A part of the photo would find the copy, which the draw leaves out."""
+    bundle = indexed[0]
+    folder = write_catalogue(tmp_path / "photos")
+    for item in (10, 20):
+        far(10, 7, ground="yellow").save(folder / f"item-{item}" / "same.png")
+    index_catalogue(bundle, read_catalogue(folder), tmp_path / "g", progress=False)
+    with Gallery.open(tmp_path / "g", read_only=True) as gallery:
+        draws = read_draws(gallery)
+    assert draws is not None
+    own = draws.sources[OWN]
+    (row,) = np.flatnonzero(own.ids == "item-20/same.png")
+    assert own.is_copied[row]
+    assert own.nearest_items[row] != "item-10"
+
+
 def test_new_photos_without_a_second_look_are_drawn_with_one(indexed: tuple[Bundle, Path], tmp_path: Path) -> None:
     bundle, place = indexed
     with Gallery.open(shutil.copytree(place, tmp_path / "gallery")) as gallery:

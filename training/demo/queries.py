@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.search.distance import accepts
-from index.search.item_distance import NEAREST_PHOTO, ItemDistance
+from index.search.item_distance import NEAREST_PHOTO
+from index.search.neighbours import Neighbour
 from retrieval.catalogue.read import Photo
 from retrieval.retriever import Retriever
+from retrieval.search.result import Match
 from training.data.synthetic.catalogue import KNOWN, UNKNOWN
 from training.export.variants import embed_with_onnx
 
@@ -103,10 +105,10 @@ def bootstrap_interval(hits: NDArray[np.bool_], *, seed: int = 0) -> tuple[float
 def ask(retriever: Retriever, photos: Sequence[Photo], trained: Collection[str]) -> Answers:
     """Search the gallery with every query."""
     vectors = embed_with_onnx(retriever.embedder, photos)[0].vectors
-    served, plain = (_nearest(retriever, vectors, form) for form in (retriever.bundle.item_distance, NEAREST_PHOTO))
-    return Answers(photos, frozenset(trained), served, plain, retriever.point.threshold)
+    plain = [items[0] for items in retriever.gallery.search(vectors, 1, item_distance=NEAREST_PHOTO)]
+    served = [result.nearest for photo in photos if (result := retriever.search(photo.read())).nearest is not None]
+    return Answers(photos, frozenset(trained), _nearest(served), _nearest(plain), retriever.point.threshold)
 
 
-def _nearest(retriever: Retriever, vectors: NDArray[np.float32], item_distance: ItemDistance) -> Nearest:
-    items = [items[0] for items in retriever.gallery.search(vectors, 1, item_distance=item_distance)]
+def _nearest(items: Sequence[Match] | Sequence[Neighbour]) -> Nearest:
     return Nearest(np.array([item.item_id for item in items]), np.array([item.distance for item in items]))
