@@ -22,7 +22,8 @@ def test_each_fault_replaces_a_text_that_stands_once_and_changes_the_code() -> N
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "message"), [("old", "a text that no package has", "stands 0 times"), ("tests", ["test_none.py"], "there are 0")]
+    ("key", "value", "message"),
+    [("old", "a text that no package has", "stands 0 times"), ("tests", ["test_none.py"], "there are 0")],
 )
 def test_a_fault_whose_text_or_test_is_gone_is_named(tmp_path: Path, key: str, value: object, message: str) -> None:
     lines = FAULTS.read_text(encoding="utf-8").split("[[fault]]")[1].splitlines()
