@@ -148,7 +148,7 @@ def search(bundle: Path, gallery: Path | str, images: tuple[Path | str, ...], op
         return
     for result in results:
         if result.box is not None and (not one or result.look != PHOTO):
-            why = "" if result.look == PHOTO else f" (a second look at the photo, at its {result.look})"
+            why = "" if result.look == PHOTO else f" (by a second look at the photo, at its {result.look})"
             click.echo(f"Box {', '.join(f'{side:.0f}' for side in result.box)}{why}:")
         for line in lines(result, filtered=options.where is not None):
             click.echo(line)

@@ -67,6 +67,12 @@ class EncoderOptions:
             raise InvalidParameter(
                 "the size", "be that of the model's input", inputs, remedy="Correct --size or --crop"
             )
+        if self.mean and max(self.mean) > 1:
+            rule = "be for values from 0 to 1"
+            raise InvalidParameter("--mean", rule, self.mean, remedy="Divide --mean and --std by 255")
+        if self.crop and not (self.resize or self.size):
+            rule = "be given with --resize, the shorter side that the centre is cut from"
+            raise InvalidParameter("--crop", rule, self.crop)
         if raw and (self.mean or self.std):
             remedy = "Leave --mean and --std out"
             raise InvalidParameter("--mean and --std", "belong to an input of numbers", f"{name}: bytes", remedy=remedy)

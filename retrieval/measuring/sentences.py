@@ -91,9 +91,14 @@ def describe_rate(rates: VersionRates, point: Point) -> str:
 def describe_names(rates: VersionRates | None) -> str:
     """Return a sentence on searches by words in the gallery as it is now."""
     known = None if rates is None else rates.kinds.get(NAMES)
-    if known is None or not known[1].decides:
+    if known is None:
         return f"Searches by words only rank items: too few have a name of their own (minimum {LEAST_ITEMS})."
     of_kind, point = known
+    if not point.decides:
+        return (
+            "Searches by words only rank items: no threshold keeps the target for names. Perhaps the towers of photos "
+            "and of texts do not belong together."
+        )
     right = of_kind.mated.draws.right if of_kind.mated is not None else np.zeros(0)
     return (
         f"Searches by words: an unknown name returns a match in {of_kind.expected(point.threshold):.1%} of searches, "

@@ -61,7 +61,8 @@ class SecondLook:
         if min(right - left, lower - upper) < MIN_SIDE:
             return None
         part = image.crop((round(left), round(upper), round(right), round(lower)))
-        return cls(name, _scaled(share, image.info.get(FULL_SIZE, image.size)), embedder.square(part))
+        left, upper, right, lower = _scaled(share, image.info.get(FULL_SIZE, image.size))
+        return cls(name, (round(left), round(upper), round(right), round(lower)), embedder.square(part))
 
 
 def second_vectors(

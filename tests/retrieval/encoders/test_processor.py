@@ -59,6 +59,8 @@ def test_bytes_are_not_scaled() -> None:
         ({"size": 256, "mean": MEAN, "std": STD}, "the input has 224 pixels, the preprocessing 256"),
         ({"crop": 192, "size": 224, "mean": MEAN, "std": STD}, "the input has 224 pixels, the preprocessing 224|size"),
         ({"processor": {**PROCESSOR, "do_center_crop": False}}, "the input has 224 pixels, the preprocessing 256"),
+        ({"mean": (123.7, 116.3, 103.5), "std": (58.4, 57.1, 57.4)}, "Divide --mean and --std by 255"),
+        ({"crop": 224, "mean": MEAN, "std": STD}, "--crop must be given with --resize"),
         ({"raw": True, "mean": MEAN}, "belong to an input of numbers"),
         ({"processor": {"do_center_crop": False}}, "the image processor must have a size"),
         ({"processor": {"size": {"height": 2, "width": 4}}}, "have a square input"),

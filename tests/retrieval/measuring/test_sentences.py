@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+from retrieval.measuring.draws import NAMES
 from retrieval.measuring.point import Point, Rates
-from retrieval.measuring.sentences import caveats, describe_briefly
+from retrieval.measuring.sentences import caveats, describe_briefly, describe_names
 
 from .test_rule import calibrate, searches
 
@@ -17,6 +20,12 @@ def test_a_point_is_described_in_one_line() -> None:
     assert describe_briefly(Point(0.5, "certified", 0.1)) == (
         "a match is a distance of at most 0.5000; FPIR 0.1 is certified."
     )
+
+
+def test_words_that_no_threshold_decides_are_not_told_to_lack_names() -> None:
+    without, undecided = (SimpleNamespace(kinds=kinds) for kinds in ({}, {NAMES: (None, Point.uncalibrated(0.05))}))
+    assert "too few have a name of their own" in describe_names(without)  # type: ignore[arg-type]
+    assert "do not belong together" in describe_names(undecided)  # type: ignore[arg-type]
 
 
 def test_half_of_the_answers_is_not_few() -> None:
