@@ -23,6 +23,7 @@ from retrieval.galleries.measured import measure_gallery
 from retrieval.images.region import GRID
 from retrieval.indexing import draw_vectors
 from retrieval.indexing.pipeline import index_catalogue
+from retrieval.measuring import drawing
 from retrieval.measuring.draws import OWN
 from retrieval.measuring.point import Point
 from retrieval.retriever import Retriever
@@ -182,6 +183,23 @@ def test_draws_are_by_the_smaller_distance_of_both_looks(indexed: tuple[Bundle, 
             nearest = min(plain_distance(np.asarray(look[None], np.float32), vectors[others]).min() for look in seen)
             assert abs(distance - nearest) < 2e-3
         assert sum(vector.any() for vector in second.values()) == len(FROM_AFAR)
+
+
+@pytest.mark.parametrize("fitted", [40, 60])
+def test_each_photo_that_is_drawn_was_looked_at_twice_whatever_the_model_was_fitted_on(
+    indexed: tuple[Bundle, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fitted: int
+) -> None:
+    monkeypatch.setattr(drawing, "MOST_DRAWS", 50)  # of 183 photos, 63 of them of items that 40 leave
+    items = [f"item-{number:02d}" for number in range(fitted)]
+    bundle = make_bundle(tmp_path, point=Point.uncalibrated(0.04), files={FITTED: Fitted.of(items, []).pack()})
+    photos = shuffled(read_catalogue(indexed[1].parent / "photos"))
+    index_catalogue(bundle, photos, tmp_path / "gallery", progress=False)
+    with Gallery.open(tmp_path / "gallery") as gallery:
+        draws, looks = measure_gallery(bundle, gallery, rule="set").draws, read_parts(gallery, Kept.LOOKS)
+    assert draws.looks
+    assert looks is not None
+    assert len(draws.sources[OWN]) == (50 if fitted < ITEMS else 0)
+    assert {*draws.sources[OWN].ids.tolist()} == {*looks.ids.tolist()}
 
 
 def test_the_point_says_how_many_looks_its_draws_took(indexed: tuple[Bundle, Path]) -> None:
