@@ -20,6 +20,7 @@ from retrieval.bundle.fitted import Fitted
 from retrieval.catalogue.read import read_catalogue
 from retrieval.galleries.kept import Kept, read_draws, read_parts
 from retrieval.galleries.measured import measure_gallery
+from retrieval.images import Preprocessing
 from retrieval.images.region import GRID
 from retrieval.indexing import draw_vectors
 from retrieval.indexing.pipeline import index_catalogue
@@ -27,6 +28,7 @@ from retrieval.measuring import drawing
 from retrieval.measuring.draws import OWN
 from retrieval.measuring.point import Point
 from retrieval.retriever import Retriever
+from retrieval.search.second_look import reduced
 
 from ..world import SIDE, draw, encode, make_bundle, shuffled, write_folder
 
@@ -200,6 +202,35 @@ def test_each_photo_that_is_drawn_was_looked_at_twice_whatever_the_model_was_fit
     assert looks is not None
     assert len(draws.sources[OWN]) == (50 if fitted < ITEMS else 0)
     assert {*draws.sources[OWN].ids.tolist()} == {*looks.ids.tolist()}
+
+
+@pytest.mark.parametrize("size", [(127, 6000), (6000, 127), (2000, 2000), (300, 300)])
+def test_few_pixels_of_a_photo_are_kept_until_it_is_looked_at_again(size: tuple[int, int]) -> None:
+    kept = reduced(Image.new("RGB", size), Preprocessing(size=32))
+    assert kept.width * kept.height <= (4 * 64) ** 2
+    assert min(kept.size) >= 64 or max(size) > 16 * min(size)
+
+
+def test_a_threshold_for_one_look_that_is_set_between_the_looks_decides_by_no_second_look(
+    indexed: tuple[Bundle, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = shutil.copytree(indexed[1], tmp_path / "gallery")
+    with Retriever.open(indexed[0].path, place) as retriever:
+        embed = retriever.embedder.embed_pixels
+        passes = list[int]()
+
+        def changing(pixels: np.ndarray) -> Embeddings:
+            passes.append(len(pixels))
+            if len(passes) == 2:  # of the second look
+                with Gallery.open(place) as gallery:
+                    gallery.keep({Kept.LOOKS: None, Kept.DRAWS: None}, "lost")
+                    measure_gallery(indexed[0], gallery, rule="set").set_in(gallery)
+            return embed(pixels)
+
+        monkeypatch.setattr(retriever.embedder, "embed_pixels", changing)
+        answer = retriever.search(encode(far(17), "PNG"))
+        assert retriever.point.basis.looks is None
+        assert (passes, answer.look, answer.decision) == ([1, 1], "photo", "no_match")
 
 
 def test_the_point_says_how_many_looks_its_draws_took(indexed: tuple[Bundle, Path]) -> None:
