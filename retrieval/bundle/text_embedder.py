@@ -23,6 +23,7 @@ from .providers import CPU, PROVIDERS, import_onnxruntime
 
 TEXT, TOKENIZER = "text.onnx", "tokenizer.json"  # files of a bundle
 MOST_CHARACTERS = 1000  # in a text
+MOST_TOKENS = 10_000  # of a text, with those that fill it up
 OUTPUTS = ("embedding", "text_embeds", "pooler_output")  # names of the vector, the best first
 AGAIN = "Export the model with its text tower again"
 
@@ -118,18 +119,31 @@ def text_files(path: Path) -> dict[str, bytes]:
     with naming(path):
         model, made = path.read_bytes(), _tokenizer(file.read_bytes())
     beside = file.with_name("tokenizer_config.json")
-    config: Mapping[str, Any] = json.loads(beside.read_bytes()) if beside.is_file() else {}
+    config = _config(beside) if beside.is_file() else {}
     length, pad = (made.truncation or {}).get("max_length", config.get("model_max_length")), config.get("pad_token")
-    if not isinstance(length, int) or not 0 < length <= 10_000:  # `transformers` writes 1e30 for an unknown one
+    if not isinstance(length, int) or not 0 < length <= MOST_TOKENS:  # `transformers` writes 1e30 for an unknown one
         remedy = f"Put the model's {beside.name} with model_max_length beside it"
         raise DataError(f"{file} does not say how many tokens the text tower takes", remedy=remedy)
     made.enable_truncation(length)
-    pad = pad["content"] if isinstance(pad, dict) else pad
+    pad = pad.get("content") if isinstance(pad, dict) else pad
     if made.padding is None and pad is not None:
-        made.enable_padding(length=length, pad_id=made.token_to_id(pad), pad_token=pad)
+        number = made.token_to_id(pad) if isinstance(pad, str) else None
+        if number is None:
+            raise DataError(f"{file} has no token {pad!r} to fill texts up", remedy=f"Correct pad_token in {beside}")
+        made.enable_padding(length=length, pad_id=number, pad_token=pad)
     contents = {TEXT: model, TOKENIZER: made.to_str().encode()}
     TextEmbedder(contents[TEXT], contents[TOKENIZER])
     return contents
+
+
+def _config(path: Path) -> Mapping[str, Any]:
+    try:
+        values = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DataError(f"{path} cannot be read: {error}", remedy="Put the one of the model there") from error
+    if not isinstance(values, dict):
+        raise DataError(f"{path} holds no values by name", remedy="Put the one of the model there")
+    return values
 
 
 def _tokenizer(content: bytes) -> Any:
@@ -139,6 +153,10 @@ def _tokenizer(content: bytes) -> Any:
     except ImportError as error:
         raise MissingDependency.of_extra("tokenizers, which splits texts into tokens,", "text") from error
     try:
-        return tokenizers.Tokenizer.from_str(content.decode())
+        made = tokenizers.Tokenizer.from_str(content.decode())
+        padding = made.padding or {}
+        if max(padding.get("length") or 0, padding.get("pad_to_multiple_of") or 0) > MOST_TOKENS:
+            raise ValueError(f"it fills texts up to more than {MOST_TOKENS:,} tokens")
+        return made
     except Exception as error:  # the library raises Exception itself
         raise BundleError(f"the tokenizer cannot be read: {error}", remedy=AGAIN) from error

@@ -130,10 +130,10 @@ class EncoderFile:
         """Return outputs for scaled pixels (n, 3, h, w) of one run; the other inputs are filled with ones."""
         values = np.moveaxis(pixels, 1, -1) if self.image.last else pixels
         values = (np.rint(values) if self.image.kind == "uint8" else values).astype(self.image.kind)
-        others = {entry.name: _ones(entry) for entry in self._session.get_inputs() if entry.name != self.image.name}
         try:
+            others = {entry.name: _ones(entry) for entry in self._session.get_inputs() if entry.name != self.image.name}
             return list(self._session.run(list(names), {self.image.name: values, **others}))
-        except Exception as error:  # ONNX Runtime raises many types
+        except Exception as error:  # ONNX Runtime raises many types, and inputs may be too large
             remedy = "Check --size, and that the file is an image encoder"
             raise EncoderRefused(f"{self.path} does not run: {_words(error)}", remedy=remedy) from error
 

@@ -23,7 +23,7 @@ from retrieval.catalogue.photos import Photo
 from retrieval.errors import CalibrationError, DataError, ImageRefused
 from retrieval.inspect.duplicates import is_copy
 from retrieval.measuring.drawing import PartVectors, most_draws
-from retrieval.measuring.draws import PROBE, REFERENCE, AllDraws, Probes
+from retrieval.measuring.draws import PROBE, REFERENCE, AllDraws, Probes, Rows
 from retrieval.measuring.labelled import by_source
 from retrieval.measuring.measure import Material, Measurement, Rule, draw, measure
 from retrieval.measuring.point import CERTIFIED, Point
@@ -276,7 +276,7 @@ def draw_gallery(
             probes=probes,
             fitted=fitted,
             fitted_groups=groups,
-            looks=_looks(bundle, gallery, now) if bundle.looks_twice and twice else None,
+            looks=_looks(bundle, gallery, now, fitted) if bundle.looks_twice and twice else None,
             windows=read_parts(gallery, Kept.WINDOWS),
             names=read_names(gallery, bundle.text_key),
             folds=read_folds(gallery, bundle.folds_key) if bundle.folds_key else None,
@@ -290,11 +290,32 @@ def draw_gallery(
     return now, draw(now, bundle.item_distance, material)
 
 
-def _looks(bundle: Bundle, gallery: AnyGallery, now: Photos) -> PartVectors | None:
-    """Return the second looks that a gallery keeps, None if it lacks those of most photos that draws are made of."""
-    looks, sample = read_parts(gallery, Kept.LOOKS), now.sample(most_draws(bundle.verifier))
-    known = looks is not None and np.isin(sample, now.positions(looks.ids.tolist())).sum() > LOOKED_AT * len(sample)
+def _looks(bundle: Bundle, gallery: AnyGallery, now: Photos, fitted: Collection[str]) -> PartVectors | None:
+    """Return the second looks that a gallery keeps, None if it lacks those of half the photos that are drawn."""
+    looks = read_parts(gallery, Kept.LOOKS)
+    if looks is None:
+        return None
+    drawn = drawn_photos(bundle, now, fitted)
+    known = np.isin(drawn, now.positions(looks.ids.tolist())).sum() >= LOOKED_AT * len(drawn)
     return looks if known else None
+
+
+def drawn_photos(bundle: Bundle, now: Photos, fitted: Collection[str]) -> Rows:
+    """Return the positions of the photos that own draws are made of, given the items that the model was fitted on.
+
+    With fold models, these are photos of the fitted items, too.
+    """
+    numbers, most = list(now.item_numbers(sorted(fitted)).values()), most_draws(bundle.verifier)
+    own = now.sample(most, excluded=numbers)
+    if not bundle.folds_key:
+        return own
+    others = np.setdiff1d(now.items_at(now.sample(now.size)), numbers)
+    return np.concatenate([own, now.sample(most, excluded=others.tolist())])
+
+
+def fitted_items(bundle: Bundle, gallery: AnyGallery) -> frozenset[str]:
+    """Return the items of a gallery that a model may have been fitted on."""
+    return _fitted(bundle.fitted, gallery, {})[0]
 
 
 def _fitted(

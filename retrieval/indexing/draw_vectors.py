@@ -33,6 +33,7 @@ from retrieval.galleries.kept import (
     read_names,
     read_parts,
 )
+from retrieval.galleries.measured import drawn_photos, fitted_items
 from retrieval.images import crop, open_image
 from retrieval.measuring.drawing import MOST_DRAWS, NameVectors, PartVectors, most_draws
 from retrieval.measuring.folds import FoldVectors
@@ -47,6 +48,8 @@ BATCH = 16
 
 def likely_draws(bundle: Bundle, photos: Sequence[Photo]) -> set[str]:
     """Return the ids of the photos that draws would be made of in a gallery of these photos."""
+    fitted = bundle.fitted
+    photos = [photo for photo in photos if fitted is not None and not fitted.contains(photo.item_id, None)]
     _, items = np.unique([photo.item_id for photo in photos], return_inverse=True)
     keys = hashed(photo.item_id for photo in photos), hashed(photo.photo_id for photo in photos)
     return {photos[place].photo_id for place in sampled(items, *keys)[: most_draws(bundle.verifier)].tolist()}
@@ -65,7 +68,7 @@ def keep_looks(
     `made` has vectors by photo_id (`second_vectors`). Other photos are embedded, unless the gallery has their vectors.
     """
     now, before = gallery.snapshot(), read_parts(gallery, Kept.LOOKS)
-    wanted = _ids(now, now.sample(most_draws(bundle.verifier)))
+    wanted = _ids(now, drawn_photos(bundle, now, fitted_items(bundle, gallery)))
     kept = {} if before is None else dict(zip(before.ids.tolist(), before.vectors, strict=True))
     kept |= made
     missing = [photo for photo in photos if photo.photo_id in {*wanted} - kept.keys()]

@@ -9,6 +9,7 @@ Shapes: n photos, d = embedding size.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -24,6 +25,8 @@ from retrieval.images.block import Share, find_block
 from retrieval.images.region import find_region
 
 from .result import BLOCK, REGION, BBox
+
+LONG = 4  # times the side that is kept: largest root of the pixels that are kept of a photo
 
 
 class SquareEmbedder(Protocol):
@@ -97,9 +100,11 @@ def nearest_of(neighbours: Sequence[Neighbour]) -> list[Neighbour]:
 def reduced(image: Image.Image, preprocessing: Preprocessing) -> Image.Image:
     """Return a photo with at least twice the pixels a side that the model reads, to keep until it is looked at again.
 
-    A photo from a JPEG is decoded as small as that (`open_image`).
+    A photo from a JPEG is decoded as small as that (`open_image`). A long photo is kept with fewer, for a batch of them
+    would fill the memory.
     """
-    factor = min(image.size) // (2 * preprocessing.min_side)
+    least = 2 * preprocessing.min_side
+    factor = max(min(image.size) // least, math.ceil(math.sqrt(image.width * image.height) / (LONG * least)))
     if factor < 2:
         return image
     small = image.reduce(factor)

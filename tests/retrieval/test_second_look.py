@@ -20,12 +20,15 @@ from retrieval.bundle.fitted import Fitted
 from retrieval.catalogue.read import read_catalogue
 from retrieval.galleries.kept import Kept, read_draws, read_parts
 from retrieval.galleries.measured import measure_gallery
+from retrieval.images import Preprocessing
 from retrieval.images.region import GRID
 from retrieval.indexing import draw_vectors
 from retrieval.indexing.pipeline import index_catalogue
+from retrieval.measuring import drawing
 from retrieval.measuring.draws import OWN
 from retrieval.measuring.point import Point
 from retrieval.retriever import Retriever
+from retrieval.search.second_look import reduced
 
 from ..world import SIDE, draw, encode, make_bundle, shuffled, write_folder
 
@@ -185,6 +188,52 @@ def test_draws_are_by_the_smaller_distance_of_both_looks(indexed: tuple[Bundle, 
             nearest = min(plain_distance(np.asarray(look[None], np.float32), vectors[others]).min() for look in seen)
             assert abs(distance - nearest) < 2e-3
         assert sum(vector.any() for vector in second.values()) == len(FROM_AFAR)
+
+
+@pytest.mark.parametrize("fitted", [40, 60])
+def test_each_photo_that_is_drawn_was_looked_at_twice_whatever_the_model_was_fitted_on(
+    indexed: tuple[Bundle, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fitted: int
+) -> None:
+    monkeypatch.setattr(drawing, "MOST_DRAWS", 50)  # of 183 photos, 63 of them of items that 40 leave
+    items = [f"item-{number:02d}" for number in range(fitted)]
+    bundle = make_bundle(tmp_path, point=Point.uncalibrated(0.04), files={FITTED: Fitted.of(items, []).pack()})
+    photos = shuffled(read_catalogue(indexed[1].parent / "photos"))
+    index_catalogue(bundle, photos, tmp_path / "gallery", progress=False)
+    with Gallery.open(tmp_path / "gallery") as gallery:
+        draws, looks = measure_gallery(bundle, gallery, rule="set").draws, read_parts(gallery, Kept.LOOKS)
+    assert draws.looks
+    assert looks is not None
+    assert len(draws.sources[OWN]) == (50 if fitted < ITEMS else 0)
+    assert {*draws.sources[OWN].ids.tolist()} == {*looks.ids.tolist()}
+
+
+@pytest.mark.parametrize("size", [(127, 6000), (6000, 127), (2000, 2000), (300, 300)])
+def test_few_pixels_of_a_photo_are_kept_until_it_is_looked_at_again(size: tuple[int, int]) -> None:
+    kept = reduced(Image.new("RGB", size), Preprocessing(size=32))
+    assert kept.width * kept.height <= (4 * 64) ** 2
+    assert min(kept.size) >= 64 or max(size) > 16 * min(size)
+
+
+def test_a_threshold_for_one_look_that_is_set_between_the_looks_decides_by_no_second_look(
+    indexed: tuple[Bundle, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = shutil.copytree(indexed[1], tmp_path / "gallery")
+    with Retriever.open(indexed[0].path, place) as retriever:
+        embed = retriever.embedder.embed_pixels
+        passes = list[int]()
+
+        def changing(pixels: np.ndarray) -> Embeddings:
+            passes.append(len(pixels))
+            if len(passes) == 2:  # of the second look
+                with Gallery.open(place) as gallery:
+                    gallery.keep({Kept.LOOKS: None, Kept.DRAWS: None}, "lost")
+                    measure_gallery(indexed[0], gallery, rule="set").set_in(gallery)
+            return embed(pixels)
+
+        monkeypatch.setattr(retriever.embedder, "embed_pixels", changing)
+        answer = retriever.search(encode(far(17), "PNG"))
+        assert retriever.point.basis.looks is None
+        assert (passes, answer.look, answer.decision) == ([1, 1], "photo", "no_match")
 
 
 def test_the_point_says_how_many_looks_its_draws_took(indexed: tuple[Bundle, Path]) -> None:

@@ -133,6 +133,16 @@ def test_two_images_are_refused_and_one_with_another_input_is_not_of_the_image_a
             read(path)
 
 
+def test_another_input_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "e.onnx")
+    model = onnx.load(path)
+    for values in (model.graph.input, model.graph.output):
+        values.append(helper.make_tensor_value_info("mask", TensorProto.INT64, [10**7, 10**7]))
+    save(model, path)
+    with pytest.raises(EncoderRefused, match="does not run: Unable to allocate"):
+        read(path)
+
+
 def test_files_that_onnxruntime_does_not_load_are_refused_with_its_words(tmp_path: Path) -> None:
     path = tmp_path / "e.onnx"
     path.write_bytes(b"no model")

@@ -194,7 +194,21 @@ def test_towers_that_do_not_fit_are_refused(
         TextEmbedder(b"none", (bundle.path / "tokenizer.json").read_bytes())
     with pytest.raises(BundleError, match="tokenizer cannot be read"):
         TextEmbedder((bundle.path / "text.onnx").read_bytes(), b"{}")
-    (foreign.parents[1] / "tokenizer_config.json").unlink()
+    endless = json.loads((bundle.path / "tokenizer.json").read_text())
+    endless["padding"] |= {"strategy": {"Fixed": 2 * 10**9}}
+    with pytest.raises(BundleError, match="more than 10,000 tokens"):
+        TextEmbedder((bundle.path / "text.onnx").read_bytes(), json.dumps(endless).encode())
+    config = foreign.parents[1] / "tokenizer_config.json"
+    for text, told in {
+        "{": "cannot be read",
+        "[1]": "holds no values by name",
+        '{"model_max_length": 8, "pad_token": "<none>"}': "has no token '<none>' to fill texts up",
+        '{"model_max_length": 8, "pad_token": 7}': "has no token 7 to fill texts up",
+    }.items():
+        config.write_text(text)
+        with pytest.raises(DataError, match=told):
+            text_files(foreign)
+    config.unlink()
     with pytest.raises(DataError, match="does not say how many tokens"):
         text_files(foreign)
     (foreign.parents[1] / "tokenizer.json").unlink()
