@@ -28,6 +28,7 @@ TOKENS = "last_hidden_state"
 SCORES = r"logit|prob|softmax|class|score"  # names of what a classifier gives
 CLASSES = (1000, 1001, 21841, 21843)  # of ImageNet
 NO_VECTOR = 99
+MOST_BATCH = 256  # photos of a run
 MOST_WORDS = 300  # characters of what ONNX Runtime says
 REMEDIES = {  # of a file that cannot be loaded, by what ONNX Runtime says
     "opset|IR version": "Write it again with an older opset, or upgrade onnxruntime",
@@ -195,6 +196,9 @@ def _image_input(path: Path, entries: Sequence[Any]) -> ImageInput:
     if len(sides - {None}) > 1:
         told = f"{path} takes photos that are not square: {shown}"
         raise EncoderRefused(told, remedy="Write it again with a square input")
+    if (shape[0] or 1) > MOST_BATCH:
+        told = f"{path} takes {shape[0]:,} photos at a time"
+        raise EncoderRefused(told, remedy=f"Write it again with a batch of at most {MOST_BATCH} photos")
     return ImageInput(images[0], str(kind), last, shape[0], next(iter(sides - {None}), None))
 
 
@@ -211,7 +215,10 @@ def _best(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> str:
     shown = listed([f"{name} {shape}" for name, shape in shapes.items()])
     if ranks[best[0]] == NO_VECTOR:
         told = f"{path} gives no vector of an image by its names and shapes: {shown}"
-        remedy = "Scores of classes tell photos of other things apart badly; --output NAME takes them all the same"
+        remedy = (
+            "Scores of classes tell photos of other things apart badly: cut the file at the features before them "
+            "(onnx.utils.extract_model), or take the scores with --output NAME"
+        )
         raise EncoderRefused(told, remedy=remedy)
     if len(best) > 1:
         raise EncoderRefused(f"{path} has several outputs that may be the vector: {shown}", remedy="Pass --output NAME")

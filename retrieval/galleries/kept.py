@@ -137,8 +137,10 @@ def _vectors(arrays: Mapping[str, NDArray[Any]], gallery: AnyGallery) -> tuple[T
     ids, contents = (arrays["ids"], arrays["contents"]) if is_new else _by_number(gallery, arrays["seqs"])
     same = (ids != "") & (contents_of(gallery.snapshot(), ids) == contents)
     vectors = arrays["vectors"]
-    if vectors.ndim != 3 or vectors.shape[2] != gallery.dim or vectors.dtype.kind != "f":
+    if vectors.ndim != 3 or vectors.shape[2] != gallery.dim or vectors.dtype.kind != "f" or not vectors.shape[1]:
         raise ValueError(f"vectors are {vectors.dtype} {vectors.shape}, not (n, k, {gallery.dim})")
+    if not np.isfinite(vectors).all():
+        raise ValueError("vectors have values that are not finite")
     return ids[same], vectors[same]
 
 

@@ -34,7 +34,7 @@ from .kept import Kept, pack_draws, pack_queries, read_draws, read_folds, read_n
 from .labelled import embed_queries
 from .points import pack_points, read_points, served_point, stored_point
 
-LOOKED_AT = 0.5  # share of the photos that draws are made of whose second look must be known
+LOOKED_AT = 0.75  # share of the photos that draws are made of whose second look must be known
 TRIES = 5  # to read what the photos are made of and the photos themselves in one version
 
 
@@ -291,7 +291,7 @@ def draw_gallery(
 
 
 def _looks(bundle: Bundle, gallery: AnyGallery, now: Photos, fitted: Collection[str]) -> PartVectors | None:
-    """Return the second looks that a gallery keeps, None if it lacks those of half the photos that are drawn."""
+    """Return the second looks that a gallery keeps, None if it lacks those of too many photos that are drawn."""
     looks = read_parts(gallery, Kept.LOOKS)
     if looks is None:
         return None

@@ -74,7 +74,7 @@ def test_a_named_output_is_taken_whatever_it_is(tmp_path: Path) -> None:
     [
         ({"a": ("n", 8), "b": ("n", 16)}, r"several outputs that may be the vector: a \(1, 8\), b \(1, 16\)"),
         ({"hidden.1": ("n", 5, 8), "hidden.2": ("n", 5, 8)}, "several outputs"),
-        ({"logits": ("n", 20)}, r"gives no vector .*logits \(1, 20\).*--output NAME takes them all the same"),
+        ({"logits": ("n", 20)}, r"gives no vector .*logits \(1, 20\).*take the scores with --output NAME"),
         ({"fc": ("n", 1000)}, "Scores of classes"),
         ({"pictures": ("n", 2, 2, 2, 2)}, "gives no vector"),
     ],
@@ -117,6 +117,18 @@ def test_inputs_that_are_no_photo_are_refused_with_their_shapes(
     with pytest.raises(EncoderRefused, match=rf"{why}.*input \['n'") as refused:
         read(tmp_path / "e.onnx")
     assert refused.value.remedy
+
+
+def test_a_fixed_batch_of_a_million_photos_is_refused_before_it_is_run(tmp_path: Path) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["input"], ["output"])],
+        "identity",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, (1_000_000, 3, SIDE, SIDE))],
+        [helper.make_tensor_value_info("output", TensorProto.FLOAT, (1_000_000, 3, SIDE, SIDE))],
+    )
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "e.onnx")
+    with pytest.raises(EncoderRefused, match="takes 1,000,000 photos at a time"):
+        read(tmp_path / "e.onnx")
 
 
 def test_two_images_are_refused_and_one_with_another_input_is_not_of_the_image_alone(tmp_path: Path) -> None:

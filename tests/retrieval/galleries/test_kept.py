@@ -202,7 +202,10 @@ def test_labelled_queries_that_do_not_fit_together_are_damaged(tmp_path: Path, c
             read_queries(gallery)
 
 
-@pytest.mark.parametrize("vectors", [unit(5), unit(5)[:, None, :3], np.full((5, 1, DIM), "x")])
+@pytest.mark.parametrize(
+    "vectors",
+    [unit(5), unit(5)[:, None, :3], unit(5)[:, None][:, :0], np.full((5, 1, DIM), "x"), np.full((5, 1, DIM), np.nan)],
+)
 def test_windows_of_another_shape_or_kind_are_made_anew(tmp_path: Path, vectors: np.ndarray[Any, Any]) -> None:
     with shop(tmp_path / "g", LINE) as gallery:
         ids = [photo_id for photo_id, *_ in gallery.photos()][:5]
