@@ -392,7 +392,7 @@ class Fuzz:
         kinds = {component["id"]: component["type"] for component in config["components"]}
         self._events = [(d["id"], [kinds[number] for number in d["inputs"]]) for d in config["dependencies"]]
         self._tokens = tokens
-        assert len(self._events) == 5
+        assert len(self._events) == 6
 
     def pick(self, some: list[Any]) -> Any:
         return some[int(self._generator.integers(len(some)))]
