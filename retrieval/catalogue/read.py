@@ -8,16 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from retrieval.errors import DataError, listed
+from retrieval.errors import DataError, counted, listed
 from retrieval.images.formats import SUFFIXES
 from retrieval.process import no_collection
 
 from .folders import read_folder
+from .ids import look_alikes
 from .kinds import set_kinds
-from .photos import CATALOGUE, Labels, Photo, PhotoMaker
+from .photos import CATALOGUE, Labels, Photo, PhotoMaker, has_value, log
 from .remote import check_allowed, is_url, read_remote_folder, remote, shown
 from .shards import read_shard
-from .tables import CSV, JSON_LINES, PARQUET, TAR, json_objects, no_columns, read_header, refuse_repeated
+from .tables import CSV, JSON_LINES, PARQUET, SHEETS, TAR, json_objects, no_columns, read_header, refuse_repeated
 
 REMEDIES = 3  # named when several rows are refused
 
@@ -59,6 +60,9 @@ def read_catalogue(
         )
     _refuse_repeated([photo.photo_id for photo in photos], path)
     photos = with_groups(photos)
+    if alike := look_alikes({photo.item_id for photo in photos}):
+        many = counted(len(alike), "item has several ids", "items have several ids")
+        log.warning("%s that look alike: %s. If they are one item, give it one id", many, listed(alike, between="; "))
     infer = Path(path).suffix.lower() in CSV
     set_kinds(photos, columns or {}, known=known or {}, infer=infer, place=path)
     return photos
@@ -79,7 +83,7 @@ def with_groups(photos: list[Photo]) -> list[Photo]:
 
 def is_table(path: str | Path) -> bool:
     """Return whether a path names a table or a tar shard, by its suffix."""
-    return Path(path).suffix.lower() in (*CSV, *PARQUET, *JSON_LINES, TAR)
+    return Path(path).suffix.lower() in (*CSV, *PARQUET, *JSON_LINES, *SHEETS, TAR)
 
 
 def _read_address(url: str, *, has_items: bool) -> list[Photo]:
@@ -112,7 +116,9 @@ def _read_table(path: Path, root: Path, labels: Labels) -> list[Photo]:
     if kind in CSV:
         table = read_header(path, labels)
         rows = (dict(zip(table.columns, cells, strict=False)) for cells in table.rows())
-        return photos_of(path, table.columns, rows, labels)
+        return photos_of(path, table.columns, rows, labels, first_line=table.first_line)
+    if kind in SHEETS:
+        raise DataError(f"{path} is a spreadsheet", remedy="Save it as CSV UTF-8")
     if kind not in (*JSON_LINES, TAR):
         raise DataError(f"{path} is not a folder, CSV, parquet, JSON-lines or tar file", remedy="Name one of these")
     objects = list(read_shard(path, SUFFIXES) if kind == TAR else json_objects(path))
@@ -130,6 +136,8 @@ def photos_of(
     maker, photos, refused = PhotoMaker(path, columns, labels), [], []
     with no_collection():
         for line, row in enumerate(rows, start=first_line):
+            if not any(map(has_value, row.values())):
+                continue  # a spreadsheet writes the empty rows below a table
             try:
                 photos.append(_placed(maker.photo(line, row), row["path"], line))
             except DataError as error:
@@ -138,6 +146,7 @@ def photos_of(
         remedies = list(dict.fromkeys(error.remedy for error in refused))[:REMEDIES]
         told = listed([error.message for error in refused], between="; ")
         raise DataError(f"{path}, {told}", remedy=". ".join(remedies))
+    maker.tell()
     return photos
 
 

@@ -298,3 +298,18 @@ def test_a_dry_run_of_a_table_refuses_the_values_that_the_real_one_refuses(
         assert gallery.version == version
     assert dry.value.message == real.value.message
     assert "_content_sha256" not in dry.value.message
+
+
+def test_items_of_other_spellings_keep_those_of_the_gallery(shop: Shop) -> None:
+    nfd = "Ka\u0308se"
+    with Gallery.open(shop.folder / "g") as gallery:
+        gallery.update(
+            ["0.png", "1.png"],
+            ["item-0 ", f"{nfd}/1"],
+            [{**shop.stored()["0.png"][1]}, {**shop.stored()["1.png"][1], "group": nfd}],
+        )
+    before = shop.stored()
+    shop.rows["1.png"][1:3] = ["K\u00e4se/1", "K\u00e4se"]
+    report = shop.sync()
+    assert (report.added, report.updated, report.skipped, report.gone, shop.embedded) == (0, 0, 6, [], [])
+    assert shop.stored() == before
