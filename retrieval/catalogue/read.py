@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from retrieval.errors import DataError, counted, listed
+from retrieval.errors import DataError, InvalidParameter, counted, listed
 from retrieval.images.formats import SUFFIXES
 from retrieval.process import no_collection
 
-from .folders import read_folder
+from .folders import FolderRules, read_folder
 from .ids import look_alikes
 from .kinds import set_kinds
 from .photos import CATALOGUE, Labels, Photo, PhotoMaker, has_value, log
@@ -31,6 +31,7 @@ def read_catalogue(
     columns: Mapping[str, str] | None = None,
     known: Mapping[str, str] | None = None,
     labels: Labels = CATALOGUE,
+    folders: FolderRules | None = None,
 ) -> list[Photo]:
     """Return the photos of a folder, a CSV, parquet or JSON-lines file, or tar shards; raise DataError on invalid data.
 
@@ -45,15 +46,19 @@ def read_catalogue(
     what a column holds (text, number or boolean) or it is `known` from a gallery.
 
     `labels` may name another column for the items, and allow photos without an item: they have the item_id "". If a
-    table may lack the column, the photos of a folder may lie anywhere in it and have no items.
+    table may lack the column, the photos of a folder may lie anywhere in it and have no items. `folders` says what is
+    left out of a folder. Raise InvalidParameter if it says so about anything else.
     """
+    rules, parts = folders or FolderRules(), [] if is_url(path) else list(_parts(Path(path)))
+    if parts and rules != FolderRules():
+        raise InvalidParameter("--ignore and --splits", "be left out unless photos lie in a folder", str(path))
     has_items = not labels.may_be_missing
     if is_url(path):
-        photos = _read_address(str(path), has_items=has_items)
-    elif (parts := list(_parts(Path(path)))) or not Path(path).is_dir():
+        photos = _read_address(str(path), rules, has_items=has_items)
+    elif parts or not Path(path).is_dir():
         photos = [photo for part in parts for photo in _read_table(part, Path(path), labels)]
     else:
-        photos = read_folder(Path(path), SUFFIXES, has_items=has_items)
+        photos = read_folder(Path(path), rules, has_items=has_items)
     if not photos:
         raise DataError(
             f"{path} contains no photos", remedy=f"File names of photos end in {', '.join(sorted(SUFFIXES))}"
@@ -86,10 +91,10 @@ def is_table(path: str | Path) -> bool:
     return Path(path).suffix.lower() in (*CSV, *PARQUET, *JSON_LINES, *SHEETS, TAR)
 
 
-def _read_address(url: str, *, has_items: bool) -> list[Photo]:
+def _read_address(url: str, rules: FolderRules, *, has_items: bool) -> list[Photo]:
     if is_table(shown(url)):
         raise DataError(f"{shown(url)} is a table at an address", remedy="Copy it to this machine")
-    return read_remote_folder(url, SUFFIXES, has_items=has_items)
+    return read_remote_folder(url, rules, has_items=has_items)
 
 
 def _parts(path: Path) -> Iterable[Path]:
