@@ -51,13 +51,16 @@ def look_alikes(items: Iterable[str]) -> list[str]:
     return [" and ".join(map(repr, sorted(ids))) for ids in alike.values() if len(ids) > 1]
 
 
-def describe_missing(counts: Mapping[str, int], items: Collection[str]) -> list[str]:
-    """Return a line for each id that a gallery lacks, with its photos and the nearest id: "'1.0' (2 photos; near 1)".
+def nearest(missing: Iterable[str], items: Collection[str]) -> dict[str, str]:
+    """Return the id of a gallery that is most like each id that it lacks, in words, for as many as a message shows."""
+    near = {item: get_close_matches(item, items, n=1) for item in sorted(missing)[:MOST_LISTED]}
+    return {item: f"near {names[0]!r}" for item, names in near.items() if names}
 
-    The nearest ids are looked for only for as many lines as a message shows.
-    """
-    lines = []
-    for place, (item, count) in enumerate(sorted(counts.items())):
-        near = get_close_matches(item, items, n=1) if place < MOST_LISTED else []
-        lines.append(f"{item!r} ({counted(count, 'photo')}{''.join(f'; near {name!r}' for name in near)})")
-    return lines
+
+def describe_missing(counts: Mapping[str, int], items: Collection[str]) -> list[str]:
+    """Return a line for each id that a gallery lacks: "'1.0' (2 photos; near '1')"."""
+    near = nearest(counts, items)
+    return [
+        f"{item!r} ({'; '.join(filter(None, (counted(count, 'photo'), near.get(item))))})"
+        for item, count in sorted(counts.items())
+    ]

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import click
 
+from index.groups import GROUP
+from retrieval.catalogue.ids import describe_missing
 from retrieval.errors import InvalidParameter, counted
 from retrieval.files import naming
 from retrieval.search.result import PERHAPS, PHOTO, RANKED, TWINS, Match, SearchResult, p_value_words
@@ -76,7 +78,7 @@ OPTIONS = (
         "--truth",
         metavar="COLUMN",
         help="Measure the error rates: column with the item that each photo shows (item_id for a folder with one "
-        "sub-folder per item). An item that is empty or not in the gallery is unknown.",
+        "sub-folder per item). An empty item is unknown; ids that the gallery lacks are listed, and left out.",
     ),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; with --output, counts and rates."),
 )
@@ -225,6 +227,12 @@ def _show_outcome(outcome: Outcome, retriever: Retriever, output: Path | None, *
     if outcome.variants:
         variants = counted(outcome.variants, "photo")
         click.echo(f"Left out of the rates: {variants} of new items of a group that the gallery has.", err=err)
+    if outcome.missing:
+        title = f"of the gallery's ids ({counted(outcome.missing.total(), 'photo')}, left out of the rates)"
+        near = describe_missing(outcome.missing, {item for _, item, _ in retriever.gallery.values(GROUP)})
+        show_lines(
+            f"item id of the labels is none {title}", near, many=f"item ids of the labels are none {title}", err=err
+        )
     rates = outcome.rates
     for line in () if rates is None else rates.lines(point.target_fpir if point.decides else None):
         click.echo(line, err=err)

@@ -19,6 +19,7 @@ from index.location import AnyGallery
 from index.photos import CONTENT, Photos
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.fitted import Fitted, content_hash
+from retrieval.catalogue.ids import nearest
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import CalibrationError, DataError, ImageRefused
 from retrieval.inspect.duplicates import is_copy
@@ -241,9 +242,12 @@ def _embedded(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) -> t
     queries, refused = embed_queries(bundle, gallery, [photo for photo in photos if photo.photo_id not in seen])
     refused += [(photo_id, "the model was fitted on this photo") for photo_id in sorted(seen)]
     gone = _gone(queries, gallery)
-    told = "the gallery has no item {}: use an item id of the gallery, or leave it empty if the item is not there"
+    near = nearest(gone, {item for _, item, _ in gallery.values(GROUP)}) if gone else {}
+    told = "the gallery has no item {}: use an item id of the gallery{}, or leave it empty if the item is not there"
     return queries, refused + [
-        (photo_id, told.format(item)) for photo_id, item in zip(queries.ids, queries.items, strict=True) if item in gone
+        (photo_id, told.format(item, f" ({near[item]})" if item in near else ""))
+        for photo_id, item in zip(queries.ids, queries.items, strict=True)
+        if item in gone
     ]
 
 
