@@ -14,6 +14,7 @@ from index.ann.kinds import KINDS
 from index.database import POINT
 from index.location import exists, open_gallery
 from index.search.filters import TEXT
+from retrieval.catalogue.check import describe_catalogue
 from retrieval.catalogue.folders import FolderRules
 from retrieval.catalogue.kinds import COLUMN_KINDS
 from retrieval.catalogue.read import read_catalogue
@@ -152,6 +153,7 @@ def index(  # noqa: PLR0913, PLR0917, one an option
     opened = Bundle.open(bundle)
     known = known_columns(output)
     rows = read_catalogue(photos, columns=sync.columns, known=known, folders=folders)
+    click.echo(f"{describe_catalogue(photos, rows)}.")
     show_text_cells(rows, {*sync.columns, *(name for name, kind in known.items() if kind != TEXT)}, output)
     if dry_run:
         plan = plan_catalogue(opened, rows, output, sync=sync)

@@ -160,7 +160,8 @@ def test_the_plan_says_what_a_run_does_and_writes_nothing(shop: Shop) -> None:
     told = CliRunner().invoke(group, [*words[:-1], "--prune"])
     counts = r"2 photos added in \d+ s, 1 of them replaced, 1 updated, 1 removed, 3 already there\."
     assert re.search(counts, told.output)
-    assert CliRunner().invoke(group, words).output.startswith("6 photos are unchanged")
+    again = CliRunner().invoke(group, words).output
+    assert again.startswith("6 photos of 6 items, from a CSV with commas.\n6 photos are unchanged")
     assert [len(lines) for _, lines in plan_catalogue(shop.bundle, [], shop.folder / "none").sections()] == [0] * 5
 
 
