@@ -23,10 +23,11 @@ from .photos import Photo, log, plain
 
 SHOWN = 3  # names shown in a message
 WORDS = {1: "one", 2: "two", 3: "three", 4: "four"}
-SYSTEM = {"@eadir", "@recycle", "@recently-snapshot", "@sharebin", "@snapshot", "@snapshots", "@tmp", "#recycle"}
-SYSTEM |= {"#snapshot", "~snapshot", "$recycle.bin", "recycler", "system volume information", "__macosx", "lost+found"}
+SYSTEM = {  # names of folders, in lower case
+    *("@eadir", "@recycle", "@recently-snapshot", "@sharebin", "@snapshot", "@snapshots", "@tmp", "#recycle"),
+    *("#snapshot", "~snapshot", "$recycle.bin", "recycler", "system volume information", "__macosx", "lost+found"),
+}
 SPLITS = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
-MERGE, PARTITIONS = "merge", "partitions"
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class FolderRules:
     """What is left out below a folder, and what folders such as `train` and `val` above the items mean."""
 
     ignore: tuple[str, ...] = ()  # patterns of names, or of paths below the folder, that are left out
-    splits: Literal["merge", "partitions"] | None = None  # items of one name are one; PARTITIONS keeps the folders
+    splits: Literal["merge", "partitions"] | None = None  # items of one name are one; partitions keeps the folders
 
 
 @dataclass
@@ -69,11 +70,10 @@ class Listing:
 
     def takes(self, name: str) -> bool:
         """Return whether the path of an object below a folder of a store is that of a photo, by its suffix."""
-        above = [str(folder) for folder in PurePosixPath(name).parents][-2::-1]
-        kinds = [*(self._kind(folder, is_folder=True) for folder in above), self._kind(name, is_folder=False)]
+        above = reversed(PurePosixPath(name).parents[:-1])
+        kinds = [*(self._kind(str(folder), is_folder=True) for folder in above), self._kind(name, is_folder=False)]
         kind = next(filter(None, kinds), "" if _suffix(name) in SUFFIXES else _suffix(name) or "no suffix")
-        if kind:
-            self.passed[kind] += 1
+        self.passed.update([kind] if kind else [])
         return not kind
 
     def _kind(self, path: str, *, is_folder: bool) -> str:
@@ -90,8 +90,12 @@ class Listing:
     def tell(self, place: object) -> None:
         """Say what was passed over in a folder, by kind."""
         if kinds := [f"{printable(kind)} {count:,}" for kind, count in self.passed.most_common()]:
-            many = counted(self.passed.total(), "file or folder", "files or folders")
-            log.warning("%s passed over in %s: %s", many, place, listed(kinds))
+            log.warning(
+                "%s passed over in %s: %s",
+                counted(self.passed.total(), "file or folder", "files or folders"),
+                place,
+                listed(kinds),
+            )
 
 
 def read_folder(folder: Path, rules: FolderRules, *, has_items: bool = True) -> list[Photo]:
@@ -130,9 +134,14 @@ def folder_items(names: Sequence[str], place: str, rules: FolderRules, *, has_it
     if rules.splits is None:
         _refuse_splits(place, items.values())
         items = {folder: ("/".join(map(plain, folder.split("/"))), "") for folder in folders}
-    kept = SPLITS if rules.splits == PARTITIONS else {}
     return [
-        Photo(name, Path(name), item, item.rpartition("/")[0], partition=kept.get(split.lower(), ""))
+        Photo(
+            name,
+            Path(name),
+            item,
+            item.rpartition("/")[0],
+            partition=SPLITS.get(split.lower() * (rules.splits == "partitions"), ""),
+        )
         for folder, (item, split) in items.items()
         for name in folders[folder]
     ]
@@ -140,8 +149,7 @@ def folder_items(names: Sequence[str], place: str, rules: FolderRules, *, has_it
 
 def _stem(name: str) -> str:
     """Return the name of a file without the suffix of a photo, such as .jpg or .jpg_large."""
-    suffix = PurePosixPath(name).suffix
-    return plain(name.removesuffix(suffix) if suffix.lower().startswith(tuple(SUFFIXES)) else name)
+    return plain(PurePosixPath(name).stem if _suffix(name).startswith(tuple(SUFFIXES)) else name)
 
 
 def _suffix(name: str) -> str:
@@ -161,10 +169,10 @@ def _refuse_splits(place: str, items: Iterable[tuple[str, str]]) -> None:
     for item, split in items:
         folders[item].update({split} - {""})
     if shared := [item for item, splits in folders.items() if len(splits) > 1]:
-        splits = " and ".join(sorted({split for item in shared for split in folders[item]}))
         raise DataError(
-            f"{place}: the folders {splits} have items of one name ({len(shared):,}, such as {shared[0]})",
-            remedy=f"If a name is one item, pass --splits {MERGE}, or --splits {PARTITIONS} to keep these folders as "
+            f"{place}: the folders {' and '.join(sorted({split for item in shared for split in folders[item]}))} "
+            f"have items of one name ({len(shared):,}, such as {shared[0]})",
+            remedy="If a name is one item, pass --splits merge, or --splits partitions to keep these folders as "
             "the column `partition`. `retrieval data table` has both options, and writes a table for every command",
         )
 
@@ -195,9 +203,9 @@ def _is_photo(entry: os.DirEntry[str]) -> bool:
     except OSError:
         return False
     form = format_of(head)
-    is_sound = head.startswith(b"RIFF") and head[8:12] != b"WEBP"
-    is_raw = form is not None and form.name in ("TIFF", "BMP") and suffix != ""  # as cameras write, or a text
-    return form is not None and not (is_sound or is_raw)
+    if form is None or (form.name in ("TIFF", "BMP") and suffix):  # what cameras write beside a photo, or a text
+        return False
+    return form.name != "WEBP" or head[8:12] == b"WEBP"  # not a sound or a film
 
 
 def _ambiguous(place: str, folder: str, folders: dict[str, list[str]]) -> DataError:

@@ -29,7 +29,7 @@ def as_spelled(photos: Sequence[Photo], items: Iterable[str]) -> list[Photo]:
 
 
 def _spelling(photo: Photo, known: Collection[str], spelled: Mapping[str, str]) -> str:
-    if photo.item_id in known or not photo.item_id:
+    if photo.item_id in known:
         return photo.item_id
     is_file = photo.photo_id in known and photo.item_id == photo.metadata.get("name")
     return photo.photo_id if is_file else spelled.get(plain(photo.item_id), photo.item_id)
@@ -37,9 +37,11 @@ def _spelling(photo: Photo, known: Collection[str], spelled: Mapping[str, str]) 
 
 def _category(photo: Photo, item: str) -> str:
     """Return the group of a photo whose item is spelled otherwise: a category is the beginning of the item."""
-    if not photo.item_id.startswith(f"{photo.group}/"):
-        return photo.group
-    return "/".join(item.split("/")[: photo.group.count("/") + 1])
+    return (
+        "/".join(item.split("/")[: photo.group.count("/") + 1])
+        if photo.item_id.startswith(f"{photo.group}/")
+        else photo.group
+    )
 
 
 def look_alikes(items: Iterable[str]) -> list[str]:

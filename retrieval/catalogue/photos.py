@@ -23,10 +23,11 @@ from .shards import SPAN
 LABELS = ("item_id", "label")
 OPTIONAL = ("group", "source", "partition", "role")
 ROLES = frozenset(("", "gallery", "query"))
-NOTHING = {"null", "none", "nan", "na", "n/a", "<na>", "nat", "\\n"}  # words of databases for no value, in lower case
-NOTHING |= {"#n/a", "#na", "#nv", "#null!", "#ref!", "#value!", "#name?"}  # and those of spreadsheets
+NOTHING = {  # words of databases and spreadsheets for no value, in lower case
+    *("null", "none", "nan", "na", "n/a", "<na>", "nat", "\\n"),
+    *("#n/a", "#na", "#nv", "#null!", "#ref!", "#value!", "#name?"),
+}
 ROUNDED = re.compile(r"[-+]?\d(?:[.,]\d+[eE]\+?|[eE]\+)\d{1,3}")  # a number as a spreadsheet shows long ones
-BACKSLASHES, SPACES, FORM = "with / for \\", "without the spaces around it", "in another normal form"
 
 log = logging.getLogger("retrieval.catalogue")
 
@@ -84,8 +85,10 @@ class Photo:
         try:
             return read_stretch(self.path, offset, min(size, MAX_BYTES + 1))
         except OSError as error:
-            windows = " (the backslashes are those of a path on Windows)" if "\\" in str(self.path) else ""
-            raise ImageUnreadable(f"{self.path} cannot be read: {error.strerror}{windows}") from error
+            raise ImageUnreadable(
+                f"{self.path} cannot be read: {error.strerror}"
+                + " (the backslashes are those of a path on Windows)" * ("\\" in str(self.path))
+            ) from error
         except ValueError as error:  # a path that no file can have, with a zero byte
             raise ImageUnreadable(f"{str(self.path)!r} cannot be read: {error}") from error
 
@@ -139,8 +142,10 @@ class PhotoMaker:
             )
             raise DataError(f"{where}: {told}", remedy="Fill it in, or remove the line")
         if ROUNDED.fullmatch(item_id) and not self._labels.may_be_missing:
-            told, remedy = f"{self._label} is {item_id!r}, a rounded number", "Save it again with that column as text"
-            raise DataError(f"{where}: {told}", remedy=remedy)
+            raise DataError(
+                f"{where}: {self._label} is {item_id!r}, a rounded number",
+                remedy="Save it again with that column as text",
+            )
         for column in ("path", "photo_id", self._label, *OPTIONAL):
             if column is not None and isinstance(cells.get(column), dict | list):  # of JSON lines or parquet
                 raise DataError(f"{where}: {column} is {cells[column]!r}", remedy="Write ids and paths as text")
@@ -170,17 +175,18 @@ class PhotoMaker:
             return name, home / name
         for text in dict.fromkeys((name.strip(), name.strip().replace("\\", "/"))):
             if place := _existing(home, text):
-                is_other_form = str(place) != str(home / text) and plain(str(place)) == plain(str(home / text))
-                reason = BACKSLASHES if text != name.strip() else FORM if is_other_form else SPACES
-                self._respelled.setdefault(reason, []).append(name)
+                is_form = place != home / text and plain(str(place)) == plain(str(home / text))
+                form = "in another normal form" if is_form else "without the spaces around it"
+                self._respelled.setdefault(form if text == name.strip() else "with / for \\", []).append(name)
                 return text, place
         return name, home / name
 
     def tell(self) -> None:
         """Say how many paths were found in another spelling."""
         for reason, names in self._respelled.items():
-            many = counted(len(names), "path was", "paths were")
-            log.warning("%s found %s, such as %s", many, reason, ascii(names[0]))
+            log.warning(
+                "%s found %s, such as %s", counted(len(names), "path was", "paths were"), reason, ascii(names[0])
+            )
 
     def _rest(self, cells: Mapping[str, Any]) -> dict[str, Any]:
         """Return the metadata; adjacent photos with equal metadata share the object."""
@@ -192,9 +198,7 @@ class PhotoMaker:
 
 def has_value(value: Any) -> bool:
     """Return whether a cell has a value other than None, a text of spaces or NaN."""
-    if isinstance(value, str):
-        return bool(value.strip())
-    return value is not None and not (isinstance(value, float) and math.isnan(value))
+    return value is not None and not (isinstance(value, float) and math.isnan(value)) and str(value).strip() != ""
 
 
 def plain(text: str) -> str:
@@ -219,14 +223,10 @@ def _is_there(path: Path) -> bool:
 
 def _existing(home: Path, name: str) -> Path | None:
     """Return the file at a path whose parts may have another normal form, or spaces around them; None without one."""
-    place = home
     for part in PurePosixPath(name).parts:
         forms = [unicodedata.normalize(form, text) for text in (part, part.strip()) for form in ("NFC", "NFD")]
-        there = [place / text for text in (part, *forms) if _is_there(place / text)]
-        if not there:
-            return None
-        place = there[0]
-    return place
+        home = next((home / text for text in (part, *forms) if _is_there(home / text)), home / part)
+    return home if _is_there(home) else None
 
 
 def _bbox(value: Any, where: str) -> tuple[float, float, float, float] | None:

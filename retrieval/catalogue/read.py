@@ -66,10 +66,12 @@ def read_catalogue(
     _refuse_repeated([photo.photo_id for photo in photos], path)
     photos = with_groups(photos)
     if alike := look_alikes({photo.item_id for photo in photos}):
-        many = counted(len(alike), "item has several ids", "items have several ids")
-        log.warning("%s that look alike: %s. If they are one item, give it one id", many, listed(alike, between="; "))
-    infer = Path(path).suffix.lower() in CSV
-    set_kinds(photos, columns or {}, known=known or {}, infer=infer, place=path)
+        log.warning(
+            "%s that look alike: %s. If they are one item, give it one id",
+            counted(len(alike), "item has several ids", "items have several ids"),
+            listed(alike, between="; "),
+        )
+    set_kinds(photos, columns or {}, known=known or {}, infer=Path(path).suffix.lower() in CSV, place=path)
     return photos
 
 

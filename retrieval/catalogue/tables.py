@@ -68,8 +68,7 @@ def read_header(path: Path, labels: Labels = CATALOGUE) -> Table:
         columns = tuple(_name(cell) for cell in header)
         if not labels.missing(columns):
             cells = [*header, *_first_line(path, separator, skip_spaces=False)]
-            spaced = any(cell != cell.strip() for cell in cells)
-            return Table(path, separator, columns, spaced=spaced, first_line=3 if named else 2)
+            return Table(path, separator, columns, any(cell != cell.strip() for cell in cells), 3 if named else 2)
     separator, header = max(headers.items(), key=lambda entry: len(entry[1]))
     between = f", separated by {SEPARATORS[separator]}" if len(header) > 1 else ""
     raise no_columns(path, header, labels, between=between)
@@ -120,7 +119,10 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def json_objects(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSON-lines file; raise DataError, at the end, for the lines that are none."""
+    """Yield the objects of a JSON-lines file, an empty one for a blank line.
+
+    Raise DataError, at the end, for the lines that are none.
+    """
     refused = []
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -131,8 +133,7 @@ def json_objects(path: Path) -> Iterator[dict[str, Any]]:
             except (ValueError, RecursionError) as error:  # invalid UTF-8 or JSON
                 refused.append(f"line {number} is not a JSON object: {error}")
                 continue
-            if line.strip():
-                yield row
+            yield row
     if refused:
         raise DataError(f"{path}, {listed(refused, between='; ')}", remedy="Write one object per line")
 
