@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from retrieval.errors import DataError, counted, listed
+from retrieval.errors import DataError, command, counted, listed
 from retrieval.files import read_stretch
 from retrieval.images.formats import BRANDS, SUFFIXES, format_of
 from retrieval.text import printable
@@ -172,8 +172,9 @@ def _refuse_splits(place: str, items: Iterable[tuple[str, str]]) -> None:
         raise DataError(
             f"{place}: the folders {' and '.join(sorted({split for item in shared for split in folders[item]}))} "
             f"have items of one name ({len(shared):,}, such as {shared[0]})",
-            remedy="If a name is one item, pass --splits merge, or --splits partitions to keep these folders as "
-            "the column `partition`. `retrieval data table` has both options, and writes a table for every command",
+            remedy="If a name is one item, pass --splits merge, or --splits partitions to keep these folders as the "
+            "column `partition`. A command without this option reads the table of "
+            f"`{command('data', 'table', place, '-o', 'photos.csv', '--splits', 'merge')}`",
         )
 
 
@@ -197,7 +198,8 @@ def _is_photo(entry: os.DirEntry[str]) -> bool:
     """Return whether an entry is a photo by its suffix or first bytes; a link to nothing is refused when it is read."""
     suffix = _suffix(entry.name)
     if suffix in SUFFIXES:
-        return entry.is_file() or (entry.is_symlink() and not Path(entry).exists())
+        link = Path(entry)
+        return entry.is_file(follow_symlinks=False) or (entry.is_symlink() and (link.is_file() or not link.exists()))
     try:
         head = read_stretch(entry.path, 0, BRANDS)
     except OSError:

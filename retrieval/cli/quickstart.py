@@ -86,8 +86,8 @@ def quickstart(  # noqa: PLR0913, one an option
 ) -> None:
     """Build a search from a folder, CSV or parquet file of photos, without training, and serve it.
 
-    Each folder with photos is an item; in a folder without sub-folders, each photo is an item. Each step is printed as
-    a command before it runs, so you can repeat or change it.
+    Each folder with photos is an item; without sub-folders, each photo is one. Each step is printed as a command before
+    it runs, so you can repeat or change it.
 
     \b
     Example:
@@ -105,10 +105,7 @@ def quickstart(  # noqa: PLR0913, one an option
     if model is not None:
         _take(model, bundle)
     elif bundle.exists():
-        click.echo(
-            f"Keeping the model in {bundle} and the photos in {gallery}. For a new search, choose another directory "
-            "with -o."
-        )
+        click.echo(f"Keeping the model in {bundle} and the photos in {gallery}. For a new search, choose another -o.")
     else:
         options = ["--fit", photos] if fit else []
         _run("export", "--pretrained", backbone, *options, "--target-fpir", f"{target_fpir:g}", "-o", bundle)
