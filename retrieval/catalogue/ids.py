@@ -55,8 +55,9 @@ def look_alikes(items: Iterable[str]) -> list[str]:
 
 def nearest(missing: Iterable[str], items: Collection[str]) -> dict[str, str]:
     """Return the id of a gallery that is most like each id that it lacks, in words, for as many as a message shows."""
-    near = {item: get_close_matches(item, items, n=1) for item in sorted(missing)[:MOST_LISTED]}
-    return {item: f"near {names[0]!r}" for item, names in near.items() if names}
+    folded = {item.casefold(): item for item in items}
+    near = {item: get_close_matches(item.casefold(), folded, n=1) for item in sorted(missing)[:MOST_LISTED]}
+    return {item: f"near {folded[names[0]]!r}" for item, names in near.items() if names}
 
 
 def describe_missing(counts: Mapping[str, int], items: Collection[str]) -> list[str]:

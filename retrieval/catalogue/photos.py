@@ -239,5 +239,8 @@ def _bbox(value: Any, where: str) -> tuple[float, float, float, float] | None:
     except (TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{where}: bbox is {value!r}", remedy="Write left upper right lower in pixels") from error
     if min(left, upper) < 0 or min(sides) < 1:
-        raise DataError(f"{where}: bbox {value!r} is empty", remedy="Write left upper right lower in pixels")
+        raise DataError(
+            f"{where}: bbox {value!r} is empty when read as left upper right lower in pixels",
+            remedy="Write these four, not the width and height or shares",
+        )
     return (left, upper, right, lower)

@@ -133,7 +133,8 @@ def test_a_spreadsheet_is_refused_with_the_format_to_save(tmp_path: Path, suffix
 
 
 def test_missing_ids_are_described_with_the_nearest_ones() -> None:
-    assert describe_missing({"1001.0": 2, "zzz": 1}, ["1001", "2002"]) == [
+    assert describe_missing({"1001.0": 2, "sku-7": 1, "zzz": 1}, ["1001", "2002", "SKU-7"]) == [
         "'1001.0' (2 photos; near '1001')",
+        "'sku-7' (1 photo; near 'SKU-7')",
         "'zzz' (1 photo)",
     ]
