@@ -25,6 +25,7 @@ Those that the index raises are defined in `index.errors`.
 """
 
 from index.errors import (
+    MOST_LISTED,
     DataError,
     DiskFull,
     GalleryCorrupt,
@@ -42,6 +43,7 @@ from index.errors import (
 )
 
 __all__ = [
+    "MOST_LISTED",
     "BundleCorrupt",
     "BundleError",
     "BundleMismatch",

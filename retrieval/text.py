@@ -20,6 +20,12 @@ def printable(text: str) -> str:
     )
 
 
+def apart(share: float, limit: float) -> tuple[str, str]:
+    """Return two shares as percentages, with as many digits as tell them apart: "5.04%" and "5.00%"."""
+    pairs = ((f"{share:.{digits}%}", f"{limit:.{digits}%}") for digits in range(1, 12))
+    return next((pair for pair in pairs if pair[0] != pair[1]), (f"{share:.1%}", f"{limit:.1%}"))
+
+
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
     """Return the lines of a table: the first `left` columns aligned left, the others right, dashes under the head."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]

@@ -110,11 +110,6 @@ class Readiness:
     problem: DataError | None  # reason for which training refuses the catalogue
     warnings: tuple[str, ...]  # properties of the split that the user may not intend
 
-    @property
-    def trainable(self) -> bool:
-        """Return whether training accepts the catalogue."""
-        return self.problem is None
-
 
 def readiness(photos: Sequence[Photo]) -> Readiness:
     """Return the preview for these photos."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import os
+import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from sys import intern
 from typing import Any, ClassVar
 
 from index.groups import GROUP, group_key, group_of
-from retrieval.errors import DataError, ImageUnreadable
+from retrieval.errors import DataError, ImageUnreadable, counted
 from retrieval.files import read_stretch
 from retrieval.images import MAX_BYTES
 
@@ -19,6 +23,13 @@ from .shards import SPAN
 LABELS = ("item_id", "label")
 OPTIONAL = ("group", "source", "partition", "role")
 ROLES = frozenset(("", "gallery", "query"))
+NOTHING = {  # words of databases and spreadsheets for no value, in lower case
+    *("null", "none", "nan", "na", "n/a", "<na>", "nat", "\\n"),
+    *("#n/a", "#na", "#nv", "#null!", "#ref!", "#value!", "#name?"),
+}
+ROUNDED = re.compile(r"[-+]?\d(?:[.,]\d+[eE]\+?|[eE]\+)\d{1,3}")  # a number as a spreadsheet shows long ones
+
+log = logging.getLogger("retrieval.catalogue")
 
 
 @dataclass(frozen=True)
@@ -74,7 +85,10 @@ class Photo:
         try:
             return read_stretch(self.path, offset, min(size, MAX_BYTES + 1))
         except OSError as error:
-            raise ImageUnreadable(f"{self.path} cannot be read: {error.strerror}") from error
+            raise ImageUnreadable(
+                f"{self.path} cannot be read: {error.strerror}"
+                + " (the backslashes are those of a path on Windows)" * ("\\" in str(self.path))
+            ) from error
         except ValueError as error:  # a path that no file can have, with a zero byte
             raise ImageUnreadable(f"{str(self.path)!r} cannot be read: {error}") from error
 
@@ -112,28 +126,38 @@ class PhotoMaker:
         self._others = [
             name for name in columns if name not in {"", "path", "photo_id", "bbox", SPAN, *OPTIONAL, self._label}
         ]
-        self._path: tuple[str, Path] = ("", catalogue)
+        self._path: tuple[str, str, Path] = ("", "", catalogue)  # as written, the photo's id, and the file
+        self._respelled: dict[str, list[str]] = {}  # paths that differ from what the table has, by the reason
         self._metadata: dict[str, Any] = {}
 
     def photo(self, line: int, cells: Mapping[str, Any]) -> Photo:
         """Return the photo of a row; raise DataError with its line number if the row is invalid."""
         name, where = cells.get("path"), f"line {line}"
         item = None if self._label is None else cells.get(self._label)
-        if not name or not (_has_value(item) or self._labels.may_be_empty):
+        item_id = _text(item)
+        if not name or not (item_id or self._labels.may_be_empty):
             needed = "path" if self._label is None else f"path or {self._label}"
-            raise DataError(f"{where}: {needed} is empty", remedy="Fill it in, or remove the line")
+            told = (
+                f"{self._label} is {item!r}, a word for no item" if name and has_value(item) else f"{needed} is empty"
+            )
+            raise DataError(f"{where}: {told}", remedy="Fill it in, or remove the line")
+        if ROUNDED.fullmatch(item_id) and not self._labels.may_be_missing:
+            raise DataError(
+                f"{where}: {self._label} is {item_id!r}, a rounded number",
+                remedy="Save it again with that column as text",
+            )
         for column in ("path", "photo_id", self._label, *OPTIONAL):
             if column is not None and isinstance(cells.get(column), dict | list):  # of JSON lines or parquet
                 raise DataError(f"{where}: {column} is {cells[column]!r}", remedy="Write ids and paths as text")
         if str(name) != self._path[0]:  # photos of one shard share the path
-            self._path = (str(name), self._catalogue.parent / str(name))
+            self._path = (str(name), *self._found(str(name)))
         group, source, partition, role = (intern(_text(cells.get(name))) for name in OPTIONAL)
         if role not in ROLES:
             raise DataError(f"{where}: role is {role!r}", remedy="Use gallery or query")
         return Photo(
-            photo_id=str(cells.get("photo_id") or name),
-            path=self._path[1],
-            item_id=intern(_text(item)),
+            photo_id=str(cells.get("photo_id") or self._path[1]),
+            path=self._path[2],
+            item_id=intern(item_id),
             group=group,
             source=source,
             partition=partition,
@@ -143,30 +167,70 @@ class PhotoMaker:
             span=span if isinstance(span := cells.get(SPAN), tuple) else None,  # a table has no tuples
         )
 
+    def _found(self, name: str) -> tuple[str, Path]:
+        """Return a path as the table should have it, and its file, or the one at a path that looks alike."""
+        home = self._catalogue.parent
+        is_usual = "://" in name or (name.isascii() and "\\" not in name and name == name.strip())
+        if is_usual or _is_there(home / name):
+            return name, home / name
+        for text in dict.fromkeys((name.strip(), name.strip().replace("\\", "/"))):
+            if place := _existing(home, text):
+                is_form = place != home / text and plain(str(place)) == plain(str(home / text))
+                form = "in another normal form" if is_form else "without the spaces around it"
+                self._respelled.setdefault(form if text == name.strip() else "with / for \\", []).append(name)
+                return text, place
+        return name, home / name
+
+    def tell(self) -> None:
+        """Say how many paths were found in another spelling."""
+        for reason, names in self._respelled.items():
+            log.warning(
+                "%s found %s, such as %s", counted(len(names), "path was", "paths were"), reason, ascii(names[0])
+            )
+
     def _rest(self, cells: Mapping[str, Any]) -> dict[str, Any]:
         """Return the metadata; adjacent photos with equal metadata share the object."""
-        metadata = {name: _plain(cells[name]) for name in self._others if _has_value(cells.get(name))}
+        metadata = {name: _plain(cells[name]) for name in self._others if has_value(cells.get(name))}
         if metadata != self._metadata or [*map(type, metadata.values())] != [*map(type, self._metadata.values())]:
             self._metadata = metadata  # 1 == True, but their JSON differs
         return self._metadata
 
 
-def _has_value(value: Any) -> bool:
-    """Return whether a cell has a value other than None, an empty text or NaN."""
-    return value is not None and value != "" and not (isinstance(value, float) and math.isnan(value))
+def has_value(value: Any) -> bool:
+    """Return whether a cell has a value other than None, a text of spaces or NaN."""
+    return value is not None and not (isinstance(value, float) and math.isnan(value)) and str(value).strip() != ""
+
+
+def plain(text: str) -> str:
+    """Return an id in the form in which ids are compared: without spaces around it, in Unicode's normal form C."""
+    return unicodedata.normalize("NFC", text.strip())
 
 
 def _text(value: Any) -> str:
-    return str(value) if _has_value(value) else ""
+    """Return the plain text of a cell, "" for one that says that there is nothing."""
+    text = plain(str(value)) if has_value(value) else ""
+    return "" if text.casefold() in NOTHING else text
 
 
 def _plain(value: Any) -> Any:
     """Return a cell as a JSON value, with dates and other types as text."""
-    return value if isinstance(value, str | int | float | bool) else str(value)
+    return value if isinstance(value, int | float | bool) else str(value).strip()
+
+
+def _is_there(path: Path) -> bool:
+    return os.path.exists(path)  # noqa: PTH110 (False, and no error, for a name that is too long)
+
+
+def _existing(home: Path, name: str) -> Path | None:
+    """Return the file at a path whose parts may have another normal form, or spaces around them; None without one."""
+    for part in PurePosixPath(name).parts:
+        forms = [unicodedata.normalize(form, text) for text in (part, part.strip()) for form in ("NFC", "NFD")]
+        home = next((home / text for text in (part, *forms) if _is_there(home / text)), home / part)
+    return home if _is_there(home) else None
 
 
 def _bbox(value: Any, where: str) -> tuple[float, float, float, float] | None:
-    if value is None or value == "":
+    if not has_value(value):
         return None
     try:
         words = value.replace(",", " ").split() if isinstance(value, str) else list(value)
@@ -175,5 +239,8 @@ def _bbox(value: Any, where: str) -> tuple[float, float, float, float] | None:
     except (TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{where}: bbox is {value!r}", remedy="Write left upper right lower in pixels") from error
     if min(left, upper) < 0 or min(sides) < 1:
-        raise DataError(f"{where}: bbox {value!r} is empty", remedy="Write left upper right lower in pixels")
+        raise DataError(
+            f"{where}: bbox {value!r} is empty when read as left upper right lower in pixels",
+            remedy="Write these four, not the width and height or shares",
+        )
     return (left, upper, right, lower)

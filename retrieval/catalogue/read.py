@@ -8,16 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from retrieval.errors import DataError, listed
+from retrieval.errors import DataError, InvalidParameter, counted, listed
 from retrieval.images.formats import SUFFIXES
 from retrieval.process import no_collection
 
-from .folders import read_folder
+from .folders import FolderRules, read_folder
+from .ids import look_alikes
 from .kinds import set_kinds
-from .photos import CATALOGUE, Labels, Photo, PhotoMaker
+from .photos import CATALOGUE, Labels, Photo, PhotoMaker, has_value, log
 from .remote import check_allowed, is_url, read_remote_folder, remote, shown
 from .shards import read_shard
-from .tables import CSV, JSON_LINES, PARQUET, TAR, json_objects, no_columns, read_header, refuse_repeated
+from .tables import CSV, JSON_LINES, PARQUET, SHEETS, TAR, json_objects, no_columns, read_header, refuse_repeated
 
 REMEDIES = 3  # named when several rows are refused
 
@@ -30,6 +31,7 @@ def read_catalogue(
     columns: Mapping[str, str] | None = None,
     known: Mapping[str, str] | None = None,
     labels: Labels = CATALOGUE,
+    folders: FolderRules | None = None,
 ) -> list[Photo]:
     """Return the photos of a folder, a CSV, parquet or JSON-lines file, or tar shards; raise DataError on invalid data.
 
@@ -44,23 +46,32 @@ def read_catalogue(
     what a column holds (text, number or boolean) or it is `known` from a gallery.
 
     `labels` may name another column for the items, and allow photos without an item: they have the item_id "". If a
-    table may lack the column, the photos of a folder may lie anywhere in it and have no items.
+    table may lack the column, the photos of a folder may lie anywhere in it and have no items. `folders` says what is
+    left out of a folder. Raise InvalidParameter if it says so about anything else.
     """
+    rules, parts = folders or FolderRules(), [] if is_url(path) else list(_parts(Path(path)))
+    if parts and rules != FolderRules():
+        raise InvalidParameter("--ignore and --splits", "be left out unless photos lie in a folder", str(path))
     has_items = not labels.may_be_missing
     if is_url(path):
-        photos = _read_address(str(path), has_items=has_items)
-    elif (parts := list(_parts(Path(path)))) or not Path(path).is_dir():
+        photos = _read_address(str(path), rules, has_items=has_items)
+    elif parts or not Path(path).is_dir():
         photos = [photo for part in parts for photo in _read_table(part, Path(path), labels)]
     else:
-        photos = read_folder(Path(path), SUFFIXES, has_items=has_items)
+        photos = read_folder(Path(path), rules, has_items=has_items)
     if not photos:
         raise DataError(
             f"{path} contains no photos", remedy=f"File names of photos end in {', '.join(sorted(SUFFIXES))}"
         )
     _refuse_repeated([photo.photo_id for photo in photos], path)
     photos = with_groups(photos)
-    infer = Path(path).suffix.lower() in CSV
-    set_kinds(photos, columns or {}, known=known or {}, infer=infer, place=path)
+    if alike := look_alikes({photo.item_id for photo in photos}):
+        log.warning(
+            "%s that look alike: %s. If they are one item, give it one id",
+            counted(len(alike), "item has several ids", "items have several ids"),
+            listed(alike, between="; "),
+        )
+    set_kinds(photos, columns or {}, known=known or {}, infer=Path(path).suffix.lower() in CSV, place=path)
     return photos
 
 
@@ -79,13 +90,13 @@ def with_groups(photos: list[Photo]) -> list[Photo]:
 
 def is_table(path: str | Path) -> bool:
     """Return whether a path names a table or a tar shard, by its suffix."""
-    return Path(path).suffix.lower() in (*CSV, *PARQUET, *JSON_LINES, TAR)
+    return Path(path).suffix.lower() in (*CSV, *PARQUET, *JSON_LINES, *SHEETS, TAR)
 
 
-def _read_address(url: str, *, has_items: bool) -> list[Photo]:
+def _read_address(url: str, rules: FolderRules, *, has_items: bool) -> list[Photo]:
     if is_table(shown(url)):
         raise DataError(f"{shown(url)} is a table at an address", remedy="Copy it to this machine")
-    return read_remote_folder(url, SUFFIXES, has_items=has_items)
+    return read_remote_folder(url, rules, has_items=has_items)
 
 
 def _parts(path: Path) -> Iterable[Path]:
@@ -112,7 +123,9 @@ def _read_table(path: Path, root: Path, labels: Labels) -> list[Photo]:
     if kind in CSV:
         table = read_header(path, labels)
         rows = (dict(zip(table.columns, cells, strict=False)) for cells in table.rows())
-        return photos_of(path, table.columns, rows, labels)
+        return photos_of(path, table.columns, rows, labels, first_line=table.first_line)
+    if kind in SHEETS:
+        raise DataError(f"{path} is a spreadsheet", remedy="Save it as CSV UTF-8")
     if kind not in (*JSON_LINES, TAR):
         raise DataError(f"{path} is not a folder, CSV, parquet, JSON-lines or tar file", remedy="Name one of these")
     objects = list(read_shard(path, SUFFIXES) if kind == TAR else json_objects(path))
@@ -130,6 +143,8 @@ def photos_of(
     maker, photos, refused = PhotoMaker(path, columns, labels), [], []
     with no_collection():
         for line, row in enumerate(rows, start=first_line):
+            if not any(map(has_value, row.values())):
+                continue  # a spreadsheet writes the empty rows below a table
             try:
                 photos.append(_placed(maker.photo(line, row), row["path"], line))
             except DataError as error:
@@ -138,6 +153,7 @@ def photos_of(
         remedies = list(dict.fromkeys(error.remedy for error in refused))[:REMEDIES]
         told = listed([error.message for error in refused], between="; ")
         raise DataError(f"{path}, {told}", remedy=". ".join(remedies))
+    maker.tell()
     return photos
 
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from retrieval.errors import DataError, ImageUnreadable, MissingDependency
 from retrieval.images import MAX_BYTES
 
-from .folders import folder_items
+from .folders import FolderRules, Listing, folder_items
 from .photos import Photo
 
 SCHEMES = ("https", "s3", "gs", "az", "abfs", "abfss")
@@ -70,7 +70,7 @@ def check_allowed(url: str, line: int) -> None:
         )
 
 
-def read_remote_folder(url: str, suffixes: frozenset[str], *, has_items: bool = True) -> list[Photo]:
+def read_remote_folder(url: str, rules: FolderRules, *, has_items: bool = True) -> list[Photo]:
     """Return the photos below a folder of a store, as `read_folder` does for a local one, or `all_photos`."""
     try:
         system, root = _system(url)
@@ -79,12 +79,14 @@ def read_remote_folder(url: str, suffixes: frozenset[str], *, has_items: bool = 
         raise
     except Exception as error:  # each store raises its own types
         raise DataError(_problem(url, error), remedy="Check the address and the credentials") from error
+    listing = Listing(rules)
     versions = {
-        path.removeprefix(root.rstrip("/")).lstrip("/"): " ".join(str(about.get(key, "")) for key in VERSION)
+        name: " ".join(str(about.get(key, "")) for key in VERSION)
         for path, about in found.items()
-        if posixpath.splitext(path)[1].lower() in suffixes
+        if listing.takes(name := path.removeprefix(root.rstrip("/")).lstrip("/"))
     }
-    photos = folder_items(list(versions), shown(url), has_items=has_items)
+    listing.tell(shown(url))
+    photos = folder_items(list(versions), shown(url), rules, has_items=has_items)
     names = [photo.path.as_posix() for photo in photos]
     return [
         replace(remote(photo, f"{url.rstrip('/')}/{name}"), version=versions[name])

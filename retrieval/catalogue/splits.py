@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from retrieval.errors import DataError, command, counted, listed
 
-from .photos import Photo
+from .photos import Photo, plain
 
 PARTS = ("fit", "validation", "calibration", "test")
 TRAIN = "train"
@@ -47,7 +47,7 @@ class Splits:
     @classmethod
     def from_dict(cls, values: dict[str, list[str]]) -> Splits:
         """Build splits from `to_dict`."""
-        return cls(**{part: tuple(values[part]) for part in PARTS})
+        return cls(**{part: tuple(map(plain, values[part])) for part in PARTS})
 
 
 def make_splits(photos: Sequence[Photo], *, fitted: Collection[str] = ()) -> Splits:

@@ -1,6 +1,7 @@
 """Tables: reading CSV as spreadsheets write it and JSON lines, and writing CSV.
 
-A CSV may have commas, semicolons, tabs or vertical bars, spaces around cells, a byte order mark and upper case.
+A CSV may have commas, semicolons, tabs or vertical bars, spaces around cells, a byte order mark, upper case, empty rows
+and a line `sep=;` above its header.
 """
 
 from __future__ import annotations
@@ -8,12 +9,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from retrieval.errors import DataError, listed
 from retrieval.files import write_file
@@ -21,7 +23,9 @@ from retrieval.files import write_file
 from .photos import CATALOGUE, LABELS, OPTIONAL, Labels, Photo
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+SHEETS = (".xlsx", ".xlsm", ".xls", ".ods", ".numbers")  # which no part of this program reads
 CSV, PARQUET, JSON_LINES, TAR = (".csv", ".tsv"), (".parquet", ".pq"), (".jsonl", ".ndjson"), ".tar"
+SEP = re.compile(r'"?sep=([,;\t|])"?[,;\t|\r\n]*', re.IGNORECASE)  # first line of a CSV, for Excel
 KNOWN = frozenset(("path", "photo_id", "bbox", *LABELS, *OPTIONAL))
 
 
@@ -33,18 +37,18 @@ class Table:
     separator: str
     columns: tuple[str, ...]
     spaced: bool  # whether names and cells are surrounded by spaces
+    first_line: int = 2  # number of the line below the header
 
     def rows(self) -> Iterator[list[str]]:
-        """Yield the cells of each non-empty line below the header; raise DataError for a damaged line."""
-        with _explained(self.path), self.path.open(newline="", encoding="utf-8-sig") as file:
+        """Yield the cells of each line below the header, none for a blank line; raise DataError for a damaged line."""
+        with _explained(self.path), _opened(self.path) as (_, file):
             lines = csv.reader(file, delimiter=self.separator, strict=True, skipinitialspace=self.spaced)
             next(lines, None)
             for line in lines:
                 if any(line[len(self.columns) :]):
                     told = f"{self.path}, line {lines.line_num}: {len(line)} cells in {len(self.columns)} columns"
                     raise DataError(told, remedy="Put cells with separators in quotes")
-                if line:
-                    yield [cell.strip() for cell in line] if self.spaced else line
+                yield [cell.strip() for cell in line] if self.spaced else line
 
     def describe(self) -> str:
         """Describe the separator: "a CSV with semicolons"."""
@@ -57,12 +61,14 @@ def read_header(path: Path, labels: Labels = CATALOGUE) -> Table:
     Known column names are case-insensitive; others are kept unchanged. Raise DataError, quoting the start of the file,
     if no separator fits.
     """
-    headers = {separator: _first_line(path, separator, skip_spaces=True) for separator in SEPARATORS}
+    with _explained(path), _opened(path) as (named, _):
+        separators = (named,) if named else tuple(SEPARATORS)
+    headers = {separator: _first_line(path, separator, skip_spaces=True) for separator in separators}
     for separator, header in headers.items():
         columns = tuple(_name(cell) for cell in header)
         if not labels.missing(columns):
             cells = [*header, *_first_line(path, separator, skip_spaces=False)]
-            return Table(path, separator, columns, spaced=any(cell != cell.strip() for cell in cells))
+            return Table(path, separator, columns, any(cell != cell.strip() for cell in cells), 3 if named else 2)
     separator, header = max(headers.items(), key=lambda entry: len(entry[1]))
     between = f", separated by {SEPARATORS[separator]}" if len(header) > 1 else ""
     raise no_columns(path, header, labels, between=between)
@@ -76,8 +82,18 @@ def no_columns(path: Path, columns: Sequence[str], labels: Labels, *, between: s
 
 
 def _first_line(path: Path, separator: str, *, skip_spaces: bool) -> list[str]:
-    with _explained(path), path.open(newline="", encoding="utf-8-sig") as file:
+    with _explained(path), _opened(path) as (_, file):
         return next(csv.reader(file, delimiter=separator, skipinitialspace=skip_spaces), [])
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[str, TextIO]]:
+    """Open a CSV at its header; the separator is that of a line `sep=;`, which Excel writes above, or ""."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        named = SEP.fullmatch(file.readline(100))
+        if named is None:
+            file.seek(0)
+        yield named[1] if named else "", file
 
 
 def _name(cell: str) -> str:
@@ -103,7 +119,10 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def json_objects(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSON-lines file; raise DataError, at the end, for the lines that are none."""
+    """Yield the objects of a JSON-lines file, an empty one for a blank line.
+
+    Raise DataError, at the end, for the lines that are none.
+    """
     refused = []
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -114,8 +133,7 @@ def json_objects(path: Path) -> Iterator[dict[str, Any]]:
             except (ValueError, RecursionError) as error:  # invalid UTF-8 or JSON
                 refused.append(f"line {number} is not a JSON object: {error}")
                 continue
-            if line.strip():
-                yield row
+            yield row
     if refused:
         raise DataError(f"{path}, {listed(refused, between='; ')}", remedy="Write one object per line")
 

@@ -10,13 +10,14 @@ from pathlib import Path
 import click
 
 from retrieval.catalogue.check import CatalogueReport, check_catalogue, describe_catalogue, readiness
+from retrieval.catalogue.folders import FolderRules
 from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.tables import write_catalogue
 from retrieval.errors import command
 
-from .lines import show_lines, show_text_cells
+from .lines import show_lines, show_next, show_text_cells
 from .main import Entry, LazyGroup
-from .options import CATALOGUE, FOLDER_OR_TABLE, NEW_FILE
+from .options import CATALOGUE, FOLDER_OPTIONS, FOLDER_OR_TABLE, NEW_FILE, options_as
 
 COMMANDS = {
     "check": Entry("retrieval.cli.data", "check", "Find problems in a catalogue before training."),
@@ -38,7 +39,8 @@ def data() -> None:
 @click.command()
 @click.argument("catalogue", type=CATALOGUE)
 @click.option("--report", type=NEW_FILE, help="JSON file to write all problems to.")
-def check(catalogue: Path | str, report: Path | None) -> None:
+@options_as("folders", FolderRules, FOLDER_OPTIONS)
+def check(catalogue: Path | str, report: Path | None, folders: FolderRules) -> None:
     """Check a catalogue: how it is read, problems with its photos, and whether it is ready for training.
 
     Reports unreadable photos, duplicates, items with one photo, items in more than one partition, the number of items
@@ -48,7 +50,7 @@ def check(catalogue: Path | str, report: Path | None) -> None:
     Example:
       retrieval data check photos.csv
     """
-    photos = read_catalogue(catalogue)
+    photos = read_catalogue(catalogue, folders=folders)
     click.echo(f"{describe_catalogue(catalogue, photos)}.")
     checked = check_catalogue(photos)
     _show(checked)
@@ -73,19 +75,21 @@ def check(catalogue: Path | str, report: Path | None) -> None:
 @click.argument("catalogue", type=FOLDER_OR_TABLE)
 @click.option("-o", "--output", required=True, type=NEW_FILE, help="CSV file to write.")
 @click.option("--no-groups", is_flag=True, help="Leave out the groups, so that the training split may divide them.")
-def table(catalogue: Path, output: Path, no_groups: bool) -> None:
+@options_as("folders", FolderRules, FOLDER_OPTIONS)
+def table(catalogue: Path, output: Path, no_groups: bool, folders: FolderRules) -> None:
     """Write a catalogue as a CSV with one line per photo, to view or edit. The photos are not copied.
 
     \b
     Example:
       retrieval data table PHOTOS -o photos.csv --no-groups
+      retrieval data table PHOTOS -o photos.csv --ignore '*_thumb.jpg' --splits merge
     """
-    photos = read_catalogue(catalogue)
+    photos = read_catalogue(catalogue, folders=folders)
     if no_groups:
         photos = [replace(photo, group="") for photo in photos]
     write_catalogue(photos, output)
     click.echo(f"Wrote {output}: {describe_catalogue(output, photos)}.")
-    click.echo(f"Next: {command('data', 'check', output)}")
+    show_next(command("data", "check", output))
 
 
 def _show(report: CatalogueReport) -> None:

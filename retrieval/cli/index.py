@@ -14,6 +14,8 @@ from index.ann.kinds import KINDS
 from index.database import POINT
 from index.location import exists, open_gallery
 from index.search.filters import TEXT
+from retrieval.catalogue.check import describe_catalogue
+from retrieval.catalogue.folders import FolderRules
 from retrieval.catalogue.kinds import COLUMN_KINDS
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import command, counted
@@ -21,7 +23,7 @@ from retrieval.files import write_file
 from retrieval.indexing.plan import SyncPlan, SyncSettings
 
 from .lines import describe_index, describe_rebuild, show_lines, show_next, show_text_cells
-from .options import BUNDLE, CATALOGUE, MEMORY, NEW_FILE, NEW_GALLERY, options_as
+from .options import BUNDLE, CATALOGUE, FOLDER_OPTIONS, MEMORY, NEW_FILE, NEW_GALLERY, options_as
 
 if TYPE_CHECKING:
     from index.location import AnyGallery
@@ -115,8 +117,9 @@ SYNC = (
 )
 @click.option("--report", type=NEW_FILE, help="JSON file to write the refused photos and the reasons to.")
 @click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
+@options_as("folders", FolderRules, FOLDER_OPTIONS)
 @options_as("sync", SyncSettings, SYNC)
-def index(
+def index(  # noqa: PLR0913, PLR0917, one an option
     bundle: Path,
     photos: Path | str,
     output: Path | str,
@@ -126,6 +129,7 @@ def index(
     engine: str,
     report: Path | None,
     dry_run: bool,
+    folders: FolderRules,
     sync: SyncSettings,
 ) -> None:
     """Synchronize a gallery with a folder, a CSV, parquet or JSON-lines file, or tar shards of photos.
@@ -148,7 +152,8 @@ def index(
 
     opened = Bundle.open(bundle)
     known = known_columns(output)
-    rows = read_catalogue(photos, columns=sync.columns, known=known)
+    rows = read_catalogue(photos, columns=sync.columns, known=known, folders=folders)
+    click.echo(f"{describe_catalogue(photos, rows)}.")
     show_text_cells(rows, {*sync.columns, *(name for name, kind in known.items() if kind != TEXT)}, output)
     if dry_run:
         plan = plan_catalogue(opened, rows, output, sync=sync)

@@ -139,6 +139,22 @@ FOLDER_OR_TABLE = Place(A_CATALOGUE)  # on this machine
 NEW_FILE, NEW_FOLDER, NEW_PATH = Output(folder=False), Output(folder=True), Output(folder=None)
 
 
+FOLDER_OPTIONS = (  # fields of `FolderRules`
+    click.option(
+        "--ignore",
+        metavar="PATTERN",
+        multiple=True,
+        help="Files and folders of a folder to leave out, such as '*_thumb.jpg' or drafts/. Can be repeated.",
+    ),
+    click.option(
+        "--splits",
+        type=click.Choice(["merge", "partitions"]),
+        help="Take items of one name in folders such as train and val as one; partitions keeps these folders as the "
+        "column `partition`.",
+    ),
+)
+
+
 class Memory(click.ParamType[int]):
     """A number of bytes, with or without a unit."""
 

@@ -12,12 +12,13 @@ from click.core import ParameterSource
 
 from index.files import working_folder
 from retrieval.catalogue.check import can_train, describe_catalogue
+from retrieval.catalogue.folders import FolderRules
 from retrieval.catalogue.photos import QUERIES
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import DataError, InvalidParameter, command
 from retrieval.process import check_port
 
-from .options import BUNDLE, FOLDER_OR_TABLE, NEW_FOLDER
+from .options import BUNDLE, FOLDER_OPTIONS, FOLDER_OR_TABLE, NEW_FOLDER, options_as
 
 CHECKED_WITH = 50  # labelled photos of users that the output suggests
 
@@ -68,7 +69,8 @@ CHECKED_WITH = 50  # labelled photos of users that the output suggests
     help="Keep the photos that people judge on the page, for `retrieval feedback export`. The page is on this machine "
     "only.",
 )
-def quickstart(
+@options_as("folders", FolderRules, FOLDER_OPTIONS)
+def quickstart(  # noqa: PLR0913, one an option
     photos: Path,
     *,
     output: Path,
@@ -80,11 +82,12 @@ def quickstart(
     serve: bool,
     port: int,
     keep_photos: bool,
+    folders: FolderRules,
 ) -> None:
     """Build a search from a folder, CSV or parquet file of photos, without training, and serve it.
 
-    Each folder with photos is an item; in a folder without sub-folders, each photo is an item. Each step is printed as
-    a command before it runs, so you can repeat or change it.
+    Each folder with photos is an item; without sub-folders, each photo is one. Each step is printed as a command before
+    it runs, so you can repeat or change it.
 
     \b
     Example:
@@ -92,19 +95,17 @@ def quickstart(
     """
     if serve:
         check_port(port)
-    catalogue = read_catalogue(photos)
+    catalogue = read_catalogue(photos, folders=folders)
     if queries is not None:
         read_catalogue(queries, labels=QUERIES)  # a mistake in it is found before anything is written
     click.echo(f"{photos}: {describe_catalogue(photos, catalogue)}.")
     bundle, gallery = output / "bundle", output / "gallery"
     _check_same_photos(photos, catalogue, bundle, gallery)
+    photos = photos if folders == FolderRules() else _as_table(photos, folders, output / "photos.csv")
     if model is not None:
         _take(model, bundle)
     elif bundle.exists():
-        click.echo(
-            f"Keeping the model in {bundle} and the photos in {gallery}. For a new search, choose another directory "
-            "with -o."
-        )
+        click.echo(f"Keeping the model in {bundle} and the photos in {gallery}. For a new search, choose another -o.")
     else:
         options = ["--fit", photos] if fit else []
         _run("export", "--pretrained", backbone, *options, "--target-fpir", f"{target_fpir:g}", "-o", bundle)
@@ -127,6 +128,13 @@ def quickstart(
         _run("serve", output, "--port", port, *(["--feedback-photos", judged] if keep_photos else []))
     else:
         click.echo(f"Next: {command('serve', output)}")
+
+
+def _as_table(photos: Path, folders: FolderRules, table: Path) -> Path:
+    """Write a table of the photos that the rules for folders leave, for the commands that follow; return its path."""
+    words = [word for pattern in folders.ignore for word in ("--ignore", pattern)]
+    _run("data", "table", photos, *words, *(["--splits", folders.splits] if folders.splits else []), "-o", table)
+    return table
 
 
 def _take(model: Path, bundle: Path) -> None:

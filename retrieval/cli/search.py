@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import click
 
+from index.groups import GROUP
+from retrieval.catalogue.ids import describe_missing
 from retrieval.errors import InvalidParameter, counted
 from retrieval.files import naming
 from retrieval.search.result import PERHAPS, PHOTO, RANKED, TWINS, Match, SearchResult, p_value_words
@@ -76,7 +78,7 @@ OPTIONS = (
         "--truth",
         metavar="COLUMN",
         help="Measure the error rates: column with the item that each photo shows (item_id for a folder with one "
-        "sub-folder per item). An item that is empty or not in the gallery is unknown.",
+        "sub-folder per item). An empty item is unknown; ids that the gallery lacks are listed, and left out.",
     ),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; with --output, counts and rates."),
 )
@@ -219,12 +221,16 @@ def _show_outcome(outcome: Outcome, retriever: Retriever, output: Path | None, *
     counts = [f"{count:,} {decision.replace('_', ' ')}" for decision, count in sorted(outcome.decisions.items())]
     told = f"{counted(outcome.decisions.total(), 'photo')} answered: {', '.join(counts) or 'none'}."
     click.echo(told if output is None else f"Wrote {output}: {told}", err=err)
-    if outcome.copies:
-        copies = counted(outcome.copies, "photo")
-        click.echo(f"Left out of the rates: {copies} of the gallery, where a photo finds itself.", err=err)
-    if outcome.variants:
-        variants = counted(outcome.variants, "photo")
-        click.echo(f"Left out of the rates: {variants} of new items of a group that the gallery has.", err=err)
+    for count, what in (
+        (outcome.copies, "of the gallery, where a photo finds itself"),
+        (outcome.variants, "of new items of a group that the gallery has"),
+    ):
+        if count:
+            click.echo(f"Left out of the rates: {counted(count, 'photo')} {what}.", err=err)
+    if outcome.missing:
+        none = f"none of the gallery's ids ({counted(outcome.missing.total(), 'photo')}, left out of the rates)"
+        near = describe_missing(outcome.missing, {item for _, item, _ in retriever.gallery.values(GROUP)})
+        show_lines(f"item id of the labels is {none}", near, many=f"item ids of the labels are {none}", err=err)
     rates = outcome.rates
     for line in () if rates is None else rates.lines(point.target_fpir if point.decides else None):
         click.echo(line, err=err)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from index.groups import GROUP, group_of
 from index.location import AnyGallery
 from index.photos import CONTENT
 from retrieval.bundle.bundle import Bundle
+from retrieval.catalogue.ids import as_spelled, describe_missing
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import DataError, counted, listed
 from retrieval.indexing.worker import Batch, embed_batch, looks_of
@@ -22,7 +24,9 @@ def embed_queries(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) 
     A photo that is in the gallery is refused, because it would find itself, and so are copies of a photo. Raises
     DataError if no photo can be used, or if most photos show items that are not in the gallery.
     """
-    indexed = {digest for *_, digest in gallery.values(CONTENT)}
+    contents = list(gallery.values(CONTENT))
+    indexed, known = {digest for *_, digest in contents}, {item for _, item, _ in contents}
+    photos = as_spelled(photos, known)
     embedder = bundle.embedder()
     twice = {photo.photo_id for photo in photos if bundle.looks_twice}
     starts = range(0, len(photos), BATCH)
@@ -45,11 +49,11 @@ def embed_queries(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) 
         )
     ids, items = ([getattr(whole.photos[place], name) for place in kept] for name in ("photo_id", "item_id"))
     named = [item for item in items if item]
-    missing = [item for item in named if not gallery.photos(item)]
-    if 2 * len(missing) > len(named):
+    missing = Counter(item for item in named if item not in known)
+    if 2 * missing.total() > len(named):
         raise DataError(
-            f"{counted(len(missing), 'labelled photo shows an item', 'labelled photos show items')} that the gallery "
-            f"does not have, of {len(named)} in all: {listed(sorted(set(missing)))}",
+            f"{counted(missing.total(), 'labelled photo shows an item', 'labelled photos show items')} that the "
+            f"gallery does not have, of {len(named)} in all: {listed(describe_missing(missing, known))}",
             remedy="Use the item ids of the gallery, or an empty item id for a photo that shows none of them",
         )
     features = [whole.features[place] for place in kept] if whole.features else ()

@@ -19,6 +19,7 @@ from index.location import AnyGallery
 from index.photos import CONTENT, Photos
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.fitted import Fitted, content_hash
+from retrieval.catalogue.ids import nearest
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import CalibrationError, DataError, ImageRefused
 from retrieval.inspect.duplicates import is_copy
@@ -29,6 +30,7 @@ from retrieval.measuring.measure import Material, Measurement, Rule, draw, measu
 from retrieval.measuring.point import CERTIFIED, Point
 from retrieval.measuring.rates import VersionRates
 from retrieval.measuring.sentences import Change
+from retrieval.text import apart
 
 from .kept import Kept, pack_draws, pack_queries, read_draws, read_folds, read_names, read_parts, read_queries
 from .labelled import embed_queries
@@ -95,12 +97,13 @@ class GalleryMeasurement:
         rates, old, new = VersionRates.of(self.draws, self.before), self.before.threshold, self.point.threshold
         certified = self.before.status == CERTIFIED
         rate = None if rates is None else rates.fpir_upper(old) if certified else rates.expected(old)
-        clause = "" if rate is None else f" of {'up to ' if certified else ''}{rate:.1%}"
+        shown, target = apart(self.before.target_fpir if rate is None else rate, self.before.target_fpir)
+        clause = "" if rate is None else f" of {'up to ' if certified else ''}{shown}"
         if new == old:
             return f"The threshold {old:.4f} is no longer certified: it is {self.point.status} for the items left."
         return (
             f"The threshold was tightened from {old:.4f} to {new:.4f}, because its "
-            f"FPIR{clause} no longer kept the target of {self.before.target_fpir:.1%}."
+            f"FPIR{clause} no longer kept the target of {target}."
         )
 
     def write(self, gallery: AnyGallery, *, actor: str | None = None) -> bool:
@@ -241,9 +244,12 @@ def _embedded(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) -> t
     queries, refused = embed_queries(bundle, gallery, [photo for photo in photos if photo.photo_id not in seen])
     refused += [(photo_id, "the model was fitted on this photo") for photo_id in sorted(seen)]
     gone = _gone(queries, gallery)
-    told = "the gallery has no item {}: use an item id of the gallery, or leave it empty if the item is not there"
+    near = nearest(gone, {item for _, item, _ in gallery.values(GROUP)}) if gone else {}
+    told = "the gallery has no item {}: use an item id of the gallery{}, or leave it empty if the item is not there"
     return queries, refused + [
-        (photo_id, told.format(item)) for photo_id, item in zip(queries.ids, queries.items, strict=True) if item in gone
+        (photo_id, told.format(item, f" ({near[item]})" if item in near else ""))
+        for photo_id, item in zip(queries.ids, queries.items, strict=True)
+        if item in gone
     ]
 
 

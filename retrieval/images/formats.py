@@ -28,14 +28,16 @@ class Format:
 
 
 SENT = (
-    Format("JPEG", "JPEG", (".jpg", ".jpeg"), "image/jpeg", (b"\xff\xd8\xff",)),
+    Format(
+        "JPEG", "JPEG", (".jpg", ".jpeg", ".jpe", ".jfif", ".jif", ".pjpeg", ".pjp"), "image/jpeg", (b"\xff\xd8\xff",)
+    ),
     Format("PNG", "PNG", (".png",), "image/png", (b"\x89PNG\r\n\x1a\n",)),
     Format("WEBP", "WebP", (".webp",), "image/webp", (b"RIFF",)),
 )
 FORMATS = (
     *SENT,
     Format("AVIF", "AVIF", (".avif",), "image/avif", brands=(b"avif", b"avis")),
-    Format("HEIF", "HEIC", (".heic", ".heif"), "image/heic", brands=(b"heic", b"heix", b"hevc", b"mif1")),
+    Format("HEIF", "HEIC", (".heic", ".heif", ".hif"), "image/heic", brands=(b"heic", b"heix", b"hevc", b"mif1")),
     Format("TIFF", "TIFF", (".tif", ".tiff"), "image/tiff", (b"II*\0", b"MM\0*")),
     Format("BMP", "BMP", (".bmp",), "image/bmp", (b"BM",)),
     Format("GIF", "GIF", (".gif",), "image/gif", (b"GIF87a", b"GIF89a")),

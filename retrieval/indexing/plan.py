@@ -16,6 +16,7 @@ from typing import Any
 from index.checks import check_ids, check_lengths, check_values, encode_metadata
 from index.location import AnyGallery
 from index.photos import CONTENT
+from retrieval.catalogue.ids import as_spelled
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import InvalidParameter, PruneRefused, counted
 from retrieval.process import no_collection
@@ -127,14 +128,14 @@ class SyncPlan:
 def sync_plan(
     photos: Sequence[Photo], gallery: AnyGallery | None, *, checksum: bool = False, with_files: bool = True
 ) -> SyncPlan:
-    """Compare photos with a gallery (None: an empty one).
+    """Compare photos with a gallery (None: an empty one). An item that the gallery has keeps its spelling.
 
     With `checksum`, every photo of the gallery is to be read. Without `with_files`, none is: the photos have no files.
     """
     with no_collection():
         stored = {} if gallery is None else {row[0]: row[1:] for row in gallery.photos()}
         plan = SyncPlan()
-        for photo in photos:
+        for photo in as_spelled(photos, (item for item, _ in stored.values())):
             facts = stored.pop(photo.photo_id, None)
             _compare(plan, photo, facts, checksum=checksum, with_files=with_files)
     plan.gone = list(stored)

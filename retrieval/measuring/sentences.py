@@ -12,6 +12,7 @@ import numpy as np
 
 from index.search.distance import accepts
 from retrieval.errors import command, counted
+from retrieval.text import apart
 
 from .draws import LABELLED, NAMES, OWN, PROBE, UNKNOWN, AllDraws
 from .fpir import LEAST_ITEMS, DrawnDistances
@@ -215,10 +216,14 @@ def warning_of(
     labelled = f"`{command('calibrate', bundle, gallery, '--queries', 'LABELLED.csv')}`, with at least "
     labelled += f"{max(LEAST_ITEMS, math.ceil(1 / point.target_fpir))} labelled photos of unknown items,"
     if rates is not None and rates.broken(point):
+        expected, upper = rates.expected(point.threshold), rates.fpir_upper(point.threshold)
+        certified = point.status == CERTIFIED
+        shown, target = apart(upper if certified else expected, point.target_fpir)
+        rate, bound = (f"{expected:.1%}", shown) if certified else (shown, f"{upper:.1%}")
         return (
-            "The gallery has changed since its threshold was set: an unknown item now returns a match in "
-            f"{rates.expected(point.threshold):.1%} of searches (at most {rates.fpir_upper(point.threshold):.1%} with "
-            f"95 % confidence), above the target of {point.target_fpir:.1%}. {again} sets a new threshold"
+            f"The gallery has changed since its threshold was set: an unknown item now returns a match in {rate} of "
+            f"searches (at most {bound} with 95 % confidence), {'a bound ' if certified else ''}above the target of "
+            f"{target}. {again} sets a new threshold"
         )
     if rates is None and point.is_anchored and not point.decides:
         return (

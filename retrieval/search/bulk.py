@@ -13,11 +13,12 @@ from index.groups import GROUP, group_of, groups_by_item
 from index.location import AnyGallery
 from index.photos import CONTENT
 from retrieval.bundle.fitted import content_hash
+from retrieval.catalogue.ids import as_spelled, describe_missing
 from retrieval.catalogue.photos import LABELS, QUERIES, UNLABELLED, Labels, Photo
 from retrieval.catalogue.read import is_table, photos_of, read_catalogue
 from retrieval.catalogue.reading import ReadBatch, in_order, read_ahead
 from retrieval.catalogue.remote import is_url, remote, shown
-from retrieval.errors import DataError, ImageRefused, InvalidParameter
+from retrieval.errors import DataError, ImageRefused, InvalidParameter, listed
 from retrieval.images import Source, crop, open_image
 from retrieval.images.formats import SUFFIXES
 from retrieval.process import cores
@@ -30,7 +31,6 @@ from .true_rates import Known, TrueRates
 
 STDIN = "-"
 STDIN_FILE = Path("standard input")  # its paths are relative to the current folder
-SHOWN = 3  # items named in a message
 BATCH = 16  # photos that are embedded together
 LEFT_OUT = ("bundle_id", "timings_ms", "request_id")  # of an answer: the same for all
 
@@ -63,12 +63,12 @@ def read_queries(places: Sequence[Path | str], *, truth: str | None, lines: Iter
 
 
 def require_known_items(gallery: AnyGallery, places: Sequence[Path | str], photos: Sequence[Photo]) -> None:
-    """Raise DataError if photos come from folders and no name of a folder or file is an item of the gallery."""
-    folders = [place for place in places if str(place) != STDIN and not is_table(place)]
-    items = sorted({photo.item_id for photo in photos} - {""})
-    if len(folders) == len(places) and not gallery.snapshot().item_numbers(items):
+    """Raise DataError if photos name items, by folders, files or a table, and none of these is in the gallery."""
+    known = {item for _, item, _ in gallery.values(GROUP)}
+    counts = Counter(photo.item_id for photo in as_spelled(photos, known) if photo.item_id)
+    if counts and not counts.keys() & known:
         raise DataError(
-            f"the gallery has none of the items that {folders[0]} names ({', '.join(items[:SHOWN])}, ...)",
+            f"the gallery has none of the items that {places[0]} names: {listed(describe_missing(counts, known))}",
             remedy="Name each folder after the item that its photos show, or list the photos in a table with `path` "
             "and `item_id`, empty for an unknown item",
         )
@@ -115,6 +115,7 @@ class Outcome:
     known: list[Known] = field(default_factory=list)
     copies: int = 0  # photos of known items that are in the gallery, where they find themselves; not in `known`
     variants: int = 0  # photos of items that the gallery lacks, of a group that it has; not in `known`
+    missing: Counter[str] = field(default_factory=Counter)  # photos of other ids that it lacks, by id; not in `known`
 
     @property
     def rates(self) -> TrueRates | None:
@@ -125,16 +126,20 @@ class Outcome:
         """Return the outcome as plain JSON values."""
         rates, refused = self.rates, [{"photo_id": photo_id, "reason": reason} for photo_id, reason in self.refused]
         told = {"answered": self.decisions.total(), **self.decisions, "refused": refused}
-        told |= {"copies": self.copies, "variants": self.variants}
+        told |= {"copies": self.copies, "variants": self.variants, "missing": self.missing}
         return {**told, "rates": None if rates is None else rates.to_dict()}
 
 
 def answer_photos(
     retriever: Retriever, photos: Sequence[Photo], options: Options, outcome: Outcome, *, truth: bool
 ) -> Iterator[Line]:
-    """Yield the answers to photos as JSON objects, in order, and count them; with `truth` their items are known."""
+    """Yield the answers to photos as JSON objects, in order, and count them; with `truth` their items are known.
+
+    Only a photo without an item id shows an unknown item. Photos of ids that the gallery lacks are counted apart.
+    """
     gallery = retriever.gallery
     groups = groups_by_item(gallery.values(GROUP)) if truth else {}
+    photos = as_spelled(photos, groups)
     known_groups = frozenset(groups.values()) - {""}
     hashes = frozenset(digest for *_, digest in gallery.values(CONTENT) if digest) if truth else ()
 
@@ -165,9 +170,11 @@ def answer_photos(
             told = {"truth": photo.item_id, "in_gallery": is_there, "copy": copy} if truth else {}
             group = groups.get(photo.item_id, group_of(photo.item_id, {GROUP: photo.group}))
             variant = not (copy or is_there) and group in known_groups
-            if truth and not (copy or variant):
+            is_missing = truth and photo.item_id != "" and not (is_there or variant)
+            outcome.missing.update([photo.item_id] * is_missing)
+            if truth and not (copy or variant or is_missing):
                 outcome.known.append(Known(photo.photo_id, photo.item_id, is_there, result, group))
-            outcome.copies += copy
+            outcome.copies += copy and not is_missing
             outcome.variants += variant
             yield {"photo_id": photo.photo_id, "item_id": _first(result), **_values(result), **told}
 

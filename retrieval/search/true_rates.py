@@ -2,7 +2,7 @@
 
 Photos of one item are not independent, so an interval is computed for an effective number of independent photos, from
 the observed variance over items (design effect). Each photo without an item id counts as an unknown item of its own.
-Items of one group count as one, as they do in draws.
+Items of one group count as one, as they do in draws, and so do the photos without an item id.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def test_items_of_one_photo_are_refused_before_anything_is_written(tmp_path: Pat
     with pytest.raises(DataError, match="Add a second photo"):
         train(tiny_settings(tmp_path / "photos.csv"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    assert not readiness(read_catalogue(tmp_path / "photos.csv")).trainable
+    assert readiness(read_catalogue(tmp_path / "photos.csv")).problem is not None
 
 
 def fail(epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ def photos_of(counts: Iterable[int], *, groups: int = 0) -> list[Photo]:
 
 def test_a_large_catalogue_is_ready_without_a_warning() -> None:
     found = readiness(photos_of([8] * 400))
-    assert found.trainable
+    assert found.problem is None
     assert found.warnings == ()
     assert found.parts == (
         "Training fits 192 items (1,496 photos; 40 others are searched to judge it) and validates on 48; 80 are left "
@@ -44,7 +44,7 @@ def test_a_large_catalogue_is_ready_without_a_warning() -> None:
 )
 def test_what_training_refuses_is_a_problem(counts: list[int], groups: int, told: str) -> None:
     found = readiness(photos_of(counts, groups=groups))
-    assert not found.trainable
+    assert found.problem is not None
     assert told in str(found.problem)
 
 
@@ -58,7 +58,7 @@ def test_what_training_refuses_is_a_problem(counts: list[int], groups: int, told
 )
 def test_what_there_is_too_little_of_is_a_warning_with_numbers(counts: list[int], groups: int, told: str) -> None:
     found = readiness(photos_of(counts, groups=groups))
-    assert found.trainable
+    assert found.problem is None
     assert told in " ".join(found.warnings)
 
 

@@ -35,10 +35,10 @@ def test_a_csv_is_read_as_spreadsheets_write_it(tmp_path: Path, text: str, told:
     assert describe_catalogue(path, photos) == f"2 photos of 2 items, from a CSV with {told}"
 
 
-def test_spaces_belong_to_a_cell_where_the_header_has_none(tmp_path: Path) -> None:
+def test_spaces_belong_to_a_path_where_the_header_has_none_and_to_no_other_cell(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text("path,item_id,note\n a.jpg,kiwi, green \n")
     (photo,) = read_catalogue(tmp_path / "c.csv")
-    assert (photo.photo_id, photo.metadata) == (" a.jpg", {"note": " green "})
+    assert (photo.photo_id, photo.metadata) == (" a.jpg", {"note": "green"})
 
 
 def test_tsv_is_a_csv_with_tabs(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_a_taken_port_is_refused_before_the_bundle_is_opened(here: Path, monkeyp
 
 def test_rates_are_not_measured_where_no_folder_names_an_item(here: Path) -> None:
     told = refusal("search b g flat --truth item_id -o answers.jsonl")
-    assert "none of the items that flat names (30.png, 31.png, 32.png, ...)" in told
+    assert "none of the items that flat names: '30' (1 photo), '31' (1 photo)" in told
     assert "empty for an unknown item" in told
     assert not (here / "answers.jsonl").exists()
     assert run("search", "b", "g", "photos", "--truth", "item_id", "-o", "answers.jsonl").exit_code == 0

@@ -106,6 +106,18 @@ def test_each_photo_of_a_flat_folder_is_an_item(output: Path, tmp_path: Path) ->
     assert answer.matches[0].metadata["name"] == "thing 7"
 
 
+def test_rules_for_folders_become_a_table_for_the_steps(output: Path, tmp_path: Path) -> None:
+    photos = write_folder(tmp_path / "photos" / "train", items=range(24), photos=range(2)).parent
+    write_folder(photos / "val", items=range(24), photos=range(2, 3))
+    assert isinstance(run(photos, output).exception, DataError)
+    result = run(photos, output, "--splits", "merge", "--ignore", "*/item-23")
+    assert result.exit_code == 0, result.output
+    assert commands(result)[:2] == ["data", "index"]
+    assert "69 photos of 23 items" in result.output
+    with Gallery.open(output / "gallery", read_only=True) as gallery:
+        assert (len(gallery), gallery.items) == (69, 23)
+
+
 def test_under_twenty_items_the_search_ranks(output: Path, tmp_path: Path) -> None:
     photos = write_folder(tmp_path / "photos", items=range(12), photos=range(2))
     done = run(photos, output)

@@ -678,7 +678,7 @@ def test_labelled_photos_of_items_that_are_not_there_are_refused(tmp_path: Path,
     strangers = write_folder(tmp_path / "strangers", items=range(50, 60), photos=range(1))
     with (
         Gallery.open(tmp_path / "g") as gallery,
-        pytest.raises(DataError, match="not have, of 10 in all: item-50, item-51,"),
+        pytest.raises(DataError, match=r"not have, of 10 in all: 'item-50' \(1 photo; near 'item-\d\d'\), 'item-51'"),
     ):
         measure_gallery(bundle, gallery, rule="set", photos=read_catalogue(strangers))
 

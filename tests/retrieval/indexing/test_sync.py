@@ -160,7 +160,8 @@ def test_the_plan_says_what_a_run_does_and_writes_nothing(shop: Shop) -> None:
     told = CliRunner().invoke(group, [*words[:-1], "--prune"])
     counts = r"2 photos added in \d+ s, 1 of them replaced, 1 updated, 1 removed, 3 already there\."
     assert re.search(counts, told.output)
-    assert CliRunner().invoke(group, words).output.startswith("6 photos are unchanged")
+    again = CliRunner().invoke(group, words).output
+    assert again.startswith("6 photos of 6 items, from a CSV with commas.\n6 photos are unchanged")
     assert [len(lines) for _, lines in plan_catalogue(shop.bundle, [], shop.folder / "none").sections()] == [0] * 5
 
 
@@ -298,3 +299,18 @@ def test_a_dry_run_of_a_table_refuses_the_values_that_the_real_one_refuses(
         assert gallery.version == version
     assert dry.value.message == real.value.message
     assert "_content_sha256" not in dry.value.message
+
+
+def test_items_of_other_spellings_keep_those_of_the_gallery(shop: Shop) -> None:
+    nfd = "Ka\u0308se"
+    with Gallery.open(shop.folder / "g") as gallery:
+        gallery.update(
+            ["0.png", "1.png"],
+            ["item-0 ", f"{nfd}/1"],
+            [{**shop.stored()["0.png"][1]}, {**shop.stored()["1.png"][1], "group": nfd}],
+        )
+    before = shop.stored()
+    shop.rows["1.png"][1:3] = ["K\u00e4se/1", "K\u00e4se"]
+    report = shop.sync()
+    assert (report.added, report.updated, report.skipped, report.gone, shop.embedded) == (0, 0, 6, [], [])
+    assert shop.stored() == before

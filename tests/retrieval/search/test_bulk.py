@@ -116,7 +116,7 @@ def test_a_table_without_items_is_enough(search: CommandLine, folder: Path, tmp_
 
 def test_truth_measures_the_rates(search: CommandLine, folder: Path, tmp_path: Path, world: Path) -> None:
     rows = [(folder / f"{item}.png", f"item-{item:02d}") for item in range(3)]
-    rows += [(folder / "3.png", "item-04"), (folder / "4.png", "nowhere"), (folder / "below" / "stranger.png", "")]
+    rows += [(folder / "3.png", "item-04"), (folder / "4.png", ""), (folder / "below" / "stranger.png", "")]
     rows += [(folder / "bad.jpg", "item-01"), (world / "photos" / "item-05" / "0.png", "item-05")]
     with (tmp_path / "q.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("path", "sku"), *rows])
@@ -136,6 +136,48 @@ def test_truth_measures_the_rates(search: CommandLine, folder: Path, tmp_path: P
     assert "; the target is at most 5.0%" in search.out
 
 
+def test_ids_that_the_gallery_lacks_are_listed_with_the_nearest_and_are_no_unknown_items(
+    search: CommandLine, folder: Path, tmp_path: Path
+) -> None:
+    rows = [(folder / "0.png", " item-00 "), (folder / "1.png", "item-01.0"), (folder / "2.png", "Item-02")]
+    rows += [(folder / "3.png", "NULL"), (folder / "below" / "stranger.png", "")]
+    with (tmp_path / "q.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("path", "item_id"), *rows])
+    words = (tmp_path / "q.csv", "--truth", "item_id", "-o", tmp_path / "a.jsonl")
+    assert search(*words, "--json") == 0
+    told = json.loads(search.out)
+    assert told["missing"] == {"Item-02": 1, "item-01.0": 1}
+    assert (told["rates"]["tpir"]["photos"], told["rates"]["fpir"]["photos"]) == (1, 2)
+    assert [line["truth"] for line in read(tmp_path / "a.jsonl")] == ["item-00", "item-01.0", "Item-02", "", ""]
+    assert search(*words) == 0
+    assert (
+        "2 item ids of the labels are none of the gallery's ids (2 photos, left out of the rates):\n"
+        "  'Item-02' (1 photo; near 'item-02')\n"
+        "  'item-01.0' (1 photo; near 'item-01')\n"
+    ) in search.out
+    assert "2 photos of 2 unknown items:" in search.out
+
+
+def test_a_table_none_of_whose_ids_the_gallery_has_is_refused_with_the_nearest(
+    search: CommandLine, folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "q.csv").write_text(f"path,item_id\n{folder / '0.png'},item-00.0\n{folder / '1.png'},\n")
+    assert search(tmp_path / "q.csv", "--truth", "item_id") == 1
+    assert "the gallery has none of the items that" in search.err
+    assert "'item-00.0' (1 photo; near 'item-00')" in search.err
+
+
+def test_photos_of_unknown_items_with_a_group_count_as_the_items_of_their_groups(
+    search: CommandLine, folder: Path, tmp_path: Path
+) -> None:
+    rows = [(folder / f"{n}.png", "", "stranger" if n < 3 else "") for n in range(5)]
+    with (tmp_path / "q.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("path", "item_id", "group"), *rows])
+    assert search(tmp_path / "q.csv", "--truth", "item_id", "-o", tmp_path / "a.jsonl", "--json") == 0
+    rates = json.loads(search.out)["rates"]
+    assert (rates["unknown_items"], rates["fpir"]["photos"]) == (3, 5)
+
+
 def test_photos_of_a_new_item_of_a_known_group_are_in_no_rate(
     search: CommandLine, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: Path
 ) -> None:
@@ -147,7 +189,7 @@ def test_photos_of_a_new_item_of_a_known_group_are_in_no_rate(
             ids, items, [{**about, "group": groups.get(item, "")} for item, about in zip(items, abouts, strict=True)]
         )
     rows = [(folder / "0.png", "item-01", ""), (folder / "1.png", "item-02", ""), (folder / "2.png", "new", "cup")]
-    rows += [(folder / "3.png", "other", "jar")]
+    rows += [(folder / "3.png", "", "jar")]
     with (tmp_path / "q.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("path", "sku", "group"), *rows])
     search.gallery = tmp_path / "gallery"
