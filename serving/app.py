@@ -17,7 +17,7 @@ from retrieval.retriever import Retriever
 
 from .access.guard import ENDPOINT, PROBES, Guard
 from .access.keys import KeyRing
-from .access.limits import BodyLimit
+from .access.limits import BodyLimit, Lingering
 from .api.routes import create_api
 from .errors import TRY_AGAIN, Busy
 from .problems import problem_response
@@ -58,7 +58,7 @@ def create_app(
             return load_page(service, examples)
 
     dispatcher = Dispatcher(service, create_api(service, on_start), load_page if page else None)
-    return Guard(BodyLimit(dispatcher), metrics=service.metrics, keys=keys, local=settings.local)
+    return Lingering(Guard(BodyLimit(dispatcher), metrics=service.metrics, keys=keys, local=settings.local))
 
 
 class Dispatcher:

@@ -327,7 +327,7 @@ async def _body(request: Request) -> bytes:
     async for part in request.stream():
         body += part
         if len(body) > EVENT_BYTES:
-            raise HTTPException(413, f"an event has more than {EVENT_BYTES:,} bytes", {"Connection": "close"})
+            raise HTTPException(413, f"an event has more than {EVENT_BYTES:,} bytes")
     return body
 
 
@@ -351,9 +351,8 @@ def _with_page_error(response: ProblemResponse) -> ProblemResponse:
     """Return a problem with an added member `error`, which the page's script displays."""
     text = ". ".join(str(response.content[name]) for name in ("title", "detail") if response.content[name])
     extended = ProblemResponse({**response.content, "error": text})
-    extended.headers.update(
-        {name: response.headers[name] for name in ("retry-after", "connection") if name in response.headers}
-    )
+    if wait := response.headers.get("retry-after"):
+        extended.headers["retry-after"] = wait
     return extended
 
 
