@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retrieval.process import no_collection
@@ -111,6 +111,6 @@ class Dispatcher:
             page = await asyncio.to_thread(load)
             await self._exit_stack.enter_async_context(page.router.lifespan_context(page))
             self._page = page
-        except Exception as error:
+        except Exception as error:  # of any package that the page needs
             log.error("the page could not be loaded", exc_info=error)
-            raise
+            self._page = PlainTextResponse(f"The page could not be loaded: {error}", 500)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ import click
 from retrieval.cli.options import BOTH, GALLERY, SEARCH, GroupedCommand, settings_groups, settings_options, what_is
 from retrieval.errors import DataError, InvalidParameter, command, counted
 from retrieval.images.formats import SENT_SUFFIXES
-from retrieval.process import check_port
+from retrieval.process import check_port, is_loopback
 from serving.access.keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
 
 from . import launch
@@ -117,14 +116,6 @@ def check_exposure(host: str, keys: Path | None, *, insecure: bool) -> None:
             remedy=f"Make a key with `{command('keys', 'add', 'keys.json', 'NAME')}` and pass --keys keys.json, or "
             "pass --insecure",
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether an address is reachable from this machine only."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def example_files(places: Sequence[Path]) -> list[Path]:
