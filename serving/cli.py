@@ -30,7 +30,7 @@ class ServeCommand(GroupedCommand):
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = settings_groups(
         ServeSettings,
         GROUPS,
-        {ADDRESS: ["host", "port", "log"], ACCESS: ["insecure"], PAGE: ["page", "examples"]},
+        {ADDRESS: ["host", "port", "log"], ACCESS: ["insecure", "allow_origin"], PAGE: ["page", "examples"]},
     )
 
 
@@ -48,6 +48,11 @@ class ServeCommand(GroupedCommand):
 )
 @settings_options(ServeSettings)
 @click.option("--insecure", is_flag=True, help="Allow an address beyond this machine without API keys.")
+@click.option(
+    "--allow-origin",
+    multiple=True,
+    help="Origin, such as https://shop.example, whose pages may call the API from browsers. Can be repeated.",
+)
 @click.option("--page/--no-page", default=None, help="Serve the search page at /.  [default: on this machine only]")
 @click.option(
     "--examples",
@@ -63,6 +68,7 @@ def serve(
     port: int,
     log: str | None,
     insecure: bool,
+    allow_origin: Sequence[str],
     page: bool | None,
     examples: Sequence[Path],
     **options: Any,
@@ -86,7 +92,7 @@ def serve(
     if gallery is None:
         raise DataError("no gallery is named", remedy=command("serve", bundle, "GALLERY"))
     given = {name: value for name, value in options.items() if value is not None}
-    settings = ServeSettings(**given)
+    settings = ServeSettings(**given, allow_origin=tuple(allow_origin))
     check_exposure(host, settings.keys, insecure=insecure)
     check_port(port, host)
     settings = replace(settings, local=is_loopback(host) and settings.keys is None and not insecure)
