@@ -126,7 +126,7 @@ class BodyLimit:
         """Return the most bytes that the body of a request may have."""
         limit = BATCH_BYTES if scope["path"] in BATCH_PATHS else self._limit
         if scope["path"] not in BATCH_PATHS and b"json" in dict(scope["headers"]).get(b"content-type", b""):
-            limit = limit * 4 // 3  # base64
+            limit = limit * 3 // 2  # base64, in lines
         return OVERHEAD + (0 if scope["path"] == VERDICT_PATH else limit)
 
     def _has_room(self, client: str, size: int) -> bool:

@@ -17,8 +17,7 @@ from PIL import Image
 from retrieval.errors import GalleryCorrupt, InvalidParameter, RetrievalError
 from retrieval.images import MAX_BYTES
 from retrieval.retriever import Retriever
-from serving.access.limits import OVERHEAD
-from serving.access.limits import DROPPED
+from serving.access.limits import DROPPED, OVERHEAD
 from serving.app import create_app
 from serving.errors import Busy
 from serving.problems import MEDIA_TYPE, STATUS
