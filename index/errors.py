@@ -2,7 +2,7 @@
 
 RetrievalError
 ├── InvalidParameter          an argument or a setting is invalid
-├── MissingDependency         an optional package is not installed
+├── MissingDependency         an optional package is not installed, or cannot be imported
 ├── DataError                 a file, folder or column cannot be used
 └── GalleryError              a gallery is missing or refuses a change
     ├── GalleryCorrupt        a file or a row fails its check
@@ -15,7 +15,8 @@ RetrievalError
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 LONGEST_VALUE = 300  # characters of a value in a message
 MOST_LISTED = 20  # values in a message
@@ -39,12 +40,31 @@ class InvalidParameter(RetrievalError, ValueError):
 
 
 class MissingDependency(RetrievalError, ImportError):
-    """An optional package is not installed."""
+    """An optional package is not installed, or cannot be imported."""
 
     @classmethod
-    def of_extra(cls, package: str, extra: str) -> MissingDependency:
-        """Return the error for a package that an extra would install, with the command as remedy."""
-        return cls(f"{package} is not installed", remedy=f"In the project's checkout: {install_command(extra)}")
+    def of_extra(cls, error: Exception, package: str, extra: str, *, called: str = "") -> MissingDependency:
+        """Return the error for a package whose import failed, with the command that installs an extra as remedy.
+
+        Only a package that does not exist is said to be missing; of any other, the words of the failure are shown.
+        """
+        words = " ".join(str(error).split())[:LONGEST_VALUE] or type(error).__name__
+        said = "not installed" if lacks(error, package) else f"installed but cannot be imported: {words}"
+        return cls(f"{called or package} is {said}", remedy=f"In the project's checkout: {install_command(extra)}")
+
+
+def lacks(error: Exception, package: str) -> bool:
+    """Return whether an import failed because a package is not installed, rather than for a reason inside of it."""
+    return isinstance(error, ModuleNotFoundError) and error.name == package
+
+
+@contextmanager
+def importing(package: str, extra: str, *, called: str = "") -> Iterator[None]:
+    """Raise MissingDependency if a package, which is imported inside, is missing or fails in any way."""
+    try:
+        yield
+    except Exception as error:  # what its code raises
+        raise MissingDependency.of_extra(error, package, extra, called=called) from error
 
 
 def check_format(stored: object, known: int, place: object, error: type[RetrievalError], *, remedy: str) -> None:

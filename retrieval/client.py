@@ -12,6 +12,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
+from urllib.request import getproxies, proxy_bypass
 
 from PIL import Image
 from pydantic import TypeAdapter, ValidationError
@@ -19,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from index.checks import check_ids
 
 from .bundle.text_embedder import checked_text
-from .errors import ImageTooLarge, ImageUnreadable, InvalidParameter, MissingDependency, RetrievalError
+from .errors import ImageTooLarge, ImageUnreadable, InvalidParameter, RetrievalError, importing
 from .feedback import Verdict
 from .images import MAX_BYTES, Source, open_image, plain_source
 from .images.formats import format_of
@@ -39,6 +40,7 @@ from .messages import (
     Stored,
     Synced,
 )
+from .process import is_loopback
 from .search.boxes import WINDOWS, bbox_text, check_boxes
 from .search.looks import MOST_QUERY_PHOTOS, check_images
 from .search.result import SearchResult
@@ -53,6 +55,7 @@ Fields = Sequence[str] | None  # metadata keys to return; None: all
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 LEAST_TIMEOUT_S = 0.01
 BUSY, TOO_MANY = 503, 429
+AROUND = "To leave out the proxy, add the server's host to the variable NO_PROXY"
 jitter = SystemRandom().uniform
 
 
@@ -101,10 +104,8 @@ class RetrievalClient:
             raise InvalidParameter("timeout", "be a positive number of seconds", timeout)
         if retries < 0:
             raise InvalidParameter("retries", "be at least 0", retries)
-        try:
+        with importing("httpx", "client"):
             import httpx
-        except ImportError as error:
-            raise MissingDependency.of_extra("httpx", "client") from error
         try:
             url = httpx.URL(base_url)
         except httpx.InvalidURL:
@@ -116,6 +117,13 @@ class RetrievalClient:
             raise InvalidParameter("key", "be printable ASCII", "something else")
         headers = {"Authorization": f"Bearer {secret}"} if secret else {}
         self._timeout, self._retries = timeout, retries
+        proxy = "" if transport else _proxy_of(url)
+        self._through = f" through the proxy {proxy.rpartition('@')[2]}" if proxy else ""
+        try:
+            transport = transport or httpx.HTTPTransport(proxy=proxy or None)  # which asks for no further proxy
+        except (ImportError, ValueError, httpx.InvalidURL) as error:
+            rule, shown = f"be one that httpx can use ({error})", proxy.rpartition("@")[2]
+            raise InvalidParameter("the proxy of the environment", rule, shown, remedy=AROUND) from error
         self._http = httpx.Client(base_url=url, headers=headers, transport=transport)
 
     def __enter__(self) -> RetrievalClient:
@@ -295,7 +303,7 @@ class RetrievalClient:
         try:
             return TypeAdapter(kind).validate_json(response.content)
         except ValidationError as error:
-            raise _problem(response, "the response is not from this API", str(error)) from error
+            raise _problem(response, f"the response{self._through} is not from this API", str(error)) from error
 
     def _respond(self, method: str, path: str, *, repeatable: bool = True, **request: Any) -> httpx.Response:
         """Send a request until there is a final response; raise ApiError or Unreachable.
@@ -322,11 +330,12 @@ class RetrievalClient:
         if isinstance(outcome, Exception):
             url = outcome.request.url
             raise Unreachable(
-                f"no answer from {url.scheme}://{url.netloc.decode()}: {type(outcome).__name__} {outcome}".rstrip(),
-                remedy="Check that the server is running and that this is its address",
+                f"no answer from {url.scheme}://{url.netloc.decode()}{self._through}: "
+                f"{type(outcome).__name__} {outcome}".rstrip(),
+                remedy=AROUND if self._through else "Check that the server is running and that this is its address",
             ) from outcome
         if not outcome.is_success:
-            raise _problem(outcome)
+            raise _problem(outcome, otherwise=self._through and f"The answer came{self._through}. {AROUND}")
         return outcome
 
 
@@ -387,11 +396,21 @@ def _path(collection: str, name: str) -> str:
     return f"/v1/{collection}/{name.replace('.', '%2E') if name in ('.', '..') else encoded}"
 
 
-def _problem(response: httpx.Response, title: str = "", detail: str = "") -> ApiError:
+def _proxy_of(url: httpx.URL) -> str:
+    """Return the proxy of the environment for a server, "" for none: one on this machine is never asked through it."""
+    if is_loopback(url.host) or proxy_bypass(url.netloc.decode()):
+        return ""
+    proxies = getproxies()
+    proxy = proxies.get(url.scheme) or proxies.get("all", "")
+    return proxy if "://" in proxy or not proxy else f"http://{proxy}"
+
+
+def _problem(response: httpx.Response, title: str = "", detail: str = "", *, otherwise: str = "") -> ApiError:
+    """Return the error of a response; `otherwise` is the detail if it is no problem document of a server."""
     try:
         problem = Problem.model_validate_json(response.content)
     except ValidationError:  # such as a proxy's HTML page
-        problem = Problem()
+        problem = Problem(detail=otherwise)
     told = {"title": title or problem.title or response.reason_phrase, "detail": detail or problem.detail}
     made = problem.model_copy(update={**told, "status": response.status_code})
     return ApiError(made, response.headers.get("X-Request-ID", ""))

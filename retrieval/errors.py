@@ -2,7 +2,7 @@
 
 RetrievalError
 ├── InvalidParameter          an argument or a setting is invalid
-├── MissingDependency         an optional package is not installed
+├── MissingDependency         an optional package is not installed, or cannot be imported
 ├── DataError                 a catalogue file, folder or column cannot be used
 ├── ImageRefused              a photo cannot be used
 │   ├── ImageUnreadable       not an image, or a damaged one
@@ -37,7 +37,9 @@ from index.errors import (
     check_format,
     command,
     counted,
+    importing,
     install_command,
+    lacks,
     listed,
     photos_of_items,
 )
@@ -68,7 +70,9 @@ __all__ = [
     "command",
     "counted",
     "extra_of",
+    "importing",
     "install_command",
+    "lacks",
     "listed",
     "photos_of_items",
 ]

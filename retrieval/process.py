@@ -1,9 +1,10 @@
-"""Resources of a process: CPU cores, ports, and Python's garbage collector."""
+"""Resources of a process: CPU cores, addresses and ports, proxies, and Python's garbage collector."""
 
 from __future__ import annotations
 
 import errno
 import gc
+import ipaddress
 import os
 import socket
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from contextlib import contextmanager
 from threading import Lock
 
 from retrieval.errors import InvalidParameter
+
+NO_PROXY = "no_proxy"  # in small letters, which come before capitals
 
 
 def cores() -> int:
@@ -21,6 +24,26 @@ def cores() -> int:
 def threads_of_share() -> int:
     """Return the number of cores per process that the launcher started on this machine, at least 1."""
     return max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))  # also set by our launcher
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address is reachable from this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@contextmanager
+def without_proxies() -> Iterator[None]:
+    """Hide the proxies of the environment from libraries that make HTTP clients as they are imported."""
+    before = os.environ.get(NO_PROXY)
+    os.environ[NO_PROXY] = "*"
+    try:
+        yield
+    finally:
+        os.environ.pop(NO_PROXY)
+        os.environ |= {} if before is None else {NO_PROXY: before}
 
 
 def bind(host: str, port: int) -> list[socket.socket]:

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retrieval.process import no_collection
@@ -17,7 +17,7 @@ from retrieval.retriever import Retriever
 
 from .access.guard import ENDPOINT, PROBES, Guard
 from .access.keys import KeyRing
-from .access.limits import BodyLimit
+from .access.limits import BodyLimit, Lingering
 from .api.routes import create_api
 from .errors import TRY_AGAIN, Busy
 from .problems import problem_response
@@ -58,7 +58,28 @@ def create_app(
             return load_page(service, examples)
 
     dispatcher = Dispatcher(service, create_api(service, on_start), load_page if page else None)
-    return Guard(BodyLimit(dispatcher), metrics=service.metrics, keys=keys, local=settings.local)
+    origins = settings.allow_origin
+    guard = Guard(BodyLimit(dispatcher), metrics=service.metrics, keys=keys, local=settings.local, origins=origins)
+    return Lingering(UnderPath(guard, settings.root_path))
+
+
+class UnderPath:
+    """Middleware for a server at a path of a host: the path is taken off where the proxy has left it."""
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self._app, self._root_path = app, root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on with the path below that of the server."""
+        path = scope.get("path", "")
+        if not self._root_path or scope["type"] != "http":
+            await self._app(scope, receive, send)
+        elif path == self._root_path:
+            await RedirectResponse(f"{path}/")(scope, receive, send)  # or relative addresses would lead elsewhere
+        else:
+            if path.startswith(f"{self._root_path}/"):
+                path = path.removeprefix(self._root_path)
+            await self._app({**scope, "path": path, "root_path": self._root_path}, receive, send)
 
 
 class Dispatcher:
@@ -84,6 +105,7 @@ class Dispatcher:
             self._service.metrics.busy.inc()  # a refusal is cheap here: nothing was read or parsed
             await problem_response(Busy("the queue is full", remedy=TRY_AGAIN))(scope, receive, send)
         elif self._load_page is None or scope["path"] in PROBES or scope["path"].startswith(ENDPOINT):
+            scope["path"] = scope.get("root_path", "") + scope["path"]  # as redirects need it
             await self._endpoint(scope, receive, send)
         else:
             await (self._page or HTMLResponse(LOADING, 503, headers={"Retry-After": "1"}))(scope, receive, send)
@@ -111,6 +133,6 @@ class Dispatcher:
             page = await asyncio.to_thread(load)
             await self._exit_stack.enter_async_context(page.router.lifespan_context(page))
             self._page = page
-        except Exception as error:
+        except Exception as error:  # of any package that the page needs
             log.error("the page could not be loaded", exc_info=error)
-            raise
+            self._page = PlainTextResponse(f"The page could not be loaded: {error}", 500)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ import click
 from retrieval.cli.options import BOTH, GALLERY, SEARCH, GroupedCommand, settings_groups, settings_options, what_is
 from retrieval.errors import DataError, InvalidParameter, command, counted
 from retrieval.images.formats import SENT_SUFFIXES
-from retrieval.process import check_port
+from retrieval.process import check_port, is_loopback
 from serving.access.keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
 
 from . import launch
@@ -31,7 +30,7 @@ class ServeCommand(GroupedCommand):
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = settings_groups(
         ServeSettings,
         GROUPS,
-        {ADDRESS: ["host", "port", "log"], ACCESS: ["insecure"], PAGE: ["page", "examples"]},
+        {ADDRESS: ["host", "port", "log"], ACCESS: ["insecure", "allow_origin"], PAGE: ["page", "examples"]},
     )
 
 
@@ -49,6 +48,11 @@ class ServeCommand(GroupedCommand):
 )
 @settings_options(ServeSettings)
 @click.option("--insecure", is_flag=True, help="Allow an address beyond this machine without API keys.")
+@click.option(
+    "--allow-origin",
+    multiple=True,
+    help="Origin, such as https://shop.example, whose pages may call the API from browsers. Can be repeated.",
+)
 @click.option("--page/--no-page", default=None, help="Serve the search page at /.  [default: on this machine only]")
 @click.option(
     "--examples",
@@ -64,6 +68,7 @@ def serve(
     port: int,
     log: str | None,
     insecure: bool,
+    allow_origin: Sequence[str],
     page: bool | None,
     examples: Sequence[Path],
     **options: Any,
@@ -87,7 +92,7 @@ def serve(
     if gallery is None:
         raise DataError("no gallery is named", remedy=command("serve", bundle, "GALLERY"))
     given = {name: value for name, value in options.items() if value is not None}
-    settings = ServeSettings(**given)
+    settings = ServeSettings(**given, allow_origin=tuple(allow_origin))
     check_exposure(host, settings.keys, insecure=insecure)
     check_port(port, host)
     settings = replace(settings, local=is_loopback(host) and settings.keys is None and not insecure)
@@ -117,14 +122,6 @@ def check_exposure(host: str, keys: Path | None, *, insecure: bool) -> None:
             remedy=f"Make a key with `{command('keys', 'add', 'keys.json', 'NAME')}` and pass --keys keys.json, or "
             "pass --insecure",
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether an address is reachable from this machine only."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def example_files(places: Sequence[Path]) -> list[Path]:

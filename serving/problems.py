@@ -38,10 +38,7 @@ STATUS = {
     "RunError": HTTPStatus.INTERNAL_SERVER_ERROR,
     "TrainingDiverged": HTTPStatus.INTERNAL_SERVER_ERROR,
 }
-HEADERS: dict[int, dict[str, str]] = {
-    HTTPStatus.SERVICE_UNAVAILABLE: {"Retry-After": "1"},
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: {"Connection": "close"},  # the rest of the body is not read
-}
+HEADERS: dict[int, dict[str, str]] = {HTTPStatus.SERVICE_UNAVAILABLE: {"Retry-After": "1"}}
 MEDIA_TYPE = "application/problem+json"
 
 

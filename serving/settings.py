@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,8 @@ GROUPS = ADDRESS, ACCESS, CAPACITY, THRESHOLD, PAGE = "Address", "Access", "Capa
 
 LONGEST_DEADLINE_S = 3600
 MOST_WORKERS = 256
+ROOT_PATH = re.compile(r"(/(?!v1(/|$)|docs|manage|metrics|openapi|gradio)[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*")
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,12 @@ class ServeSettings:
     keys: Path | None = setting(
         None, ACCESS, "File of API keys, made by `retrieval keys`; required beyond this machine.", shown="none"
     )
+    root_path: str = setting(
+        "",
+        ADDRESS,
+        "Path under which a proxy serves the server, such as /find. The proxy may pass it on or leave it out.",
+        shown="none",
+    )
     fixed_threshold: bool = setting(
         False,
         THRESHOLD,
@@ -55,6 +64,7 @@ class ServeSettings:
         "Folder to keep the photos of judged answers in, as they were sent, so that they can be exported.",
         shown="none: no photo is kept",
     )
+    allow_origin: tuple[str, ...] = ()  # origins whose pages may call the API, such as https://shop.example
     # set in Python only
     local: bool = False  # accept loopback host names only; set where there are no keys
 
@@ -66,5 +76,12 @@ class ServeSettings:
             raise InvalidParameter("workers", f"be at most {MOST_WORKERS}", self.workers)
         if not 0 < self.deadline_s <= LONGEST_DEADLINE_S:
             raise InvalidParameter("deadline_s", f"be above 0, at most {LONGEST_DEADLINE_S}", self.deadline_s)
+        if not ROOT_PATH.fullmatch(self.root_path):
+            rule = "begin with a / and not end with one, and be no path of the server's own"
+            raise InvalidParameter("--root-path", rule, self.root_path, remedy="Use one such as /find")
+        for origin in self.allow_origin:
+            if not ORIGIN.fullmatch(origin):
+                rule = "be a scheme and a host in lower case, without a path"
+                raise InvalidParameter("--allow-origin", rule, origin, remedy="Use one such as https://shop.example")
         if self.review is not None and not 0 <= self.review <= 1:
             raise InvalidParameter("review", "lie between 0 and 1", self.review)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.errors import GalleryCorrupt, InvalidParameter, MissingDependency
+from index.errors import GalleryCorrupt, InvalidParameter, importing
 from index.search.distance import rounding
 
 from .kinds import FLAT, FP16, IVF, KINDS, lists_of
@@ -234,10 +234,8 @@ def _sample(blocks: Callable[[], Iterator[Vectors]], count: int, most: int, seed
 
 
 def _faiss() -> Any:
-    try:
+    with importing("faiss", "serve"):
         import faiss
-    except ImportError as error:
-        raise MissingDependency.of_extra("faiss", "serve") from error
     return faiss
 
 

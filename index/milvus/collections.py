@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.errors import GalleryError, InvalidParameter, MissingDependency
+from index.errors import GalleryError, InvalidParameter, importing
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
@@ -99,10 +99,8 @@ def connect(address: str, token: str) -> tuple[MilvusClient, str]:
         raise InvalidParameter(
             "gallery", "be an address such as milvus+http://host:19530/name or milvus+/folder/lite.db/name", address
         )
-    try:
+    with importing("pymilvus", "milvus"):
         from pymilvus import MilvusClient, MilvusException
-    except ImportError as error:
-        raise MissingDependency.of_extra("pymilvus", "milvus") from error
     try:
         return MilvusClient(server, token=token), name
     except (MilvusException, OSError) as error:

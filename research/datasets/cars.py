@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from retrieval.catalogue.read import Photo
-from retrieval.errors import DataError, MissingDependency
+from retrieval.errors import DataError, importing
 
 from .layout import PROTOCOL_OPEN, TEST, TRAIN, require_photos
 
@@ -83,10 +83,8 @@ def _devkit(root: Path) -> tuple[list[tuple[str, int, bool]], dict[int, str]]:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    try:
+    with importing("scipy", "train", called="scipy, which reads Cars-196's .mat files,"):
         from scipy.io import loadmat
-    except ModuleNotFoundError as error:
-        raise MissingDependency.of_extra("scipy, which reads Cars-196's .mat files,", "train") from error
     try:
         values: dict[str, Any] = loadmat(path, squeeze_me=True)
     except Exception as error:  # for damaged files scipy raises zlib.error, IndexError, TypeError, UnboundLocalError, …

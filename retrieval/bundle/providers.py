@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from retrieval.errors import InvalidParameter, MissingDependency, install_command
+from retrieval.errors import InvalidParameter, MissingDependency, importing, install_command
 
 CPU = "cpu"
 FP32, FP16, INT8 = PRECISIONS = ("fp32", "fp16", "int8")
@@ -59,10 +59,8 @@ def import_onnxruntime() -> Any:
     For a GPU, load the libraries of CUDA and cuDNN from NVIDIA's packages, where the system does not look for them.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    try:
+    with importing("onnxruntime", "serve"):
         import onnxruntime
-    except ImportError as error:
-        raise MissingDependency.of_extra("onnxruntime", "serve") from error
     onnxruntime.set_default_logger_severity(4)  # it prints errors that it raises too, and others that it gets around
     if PROVIDERS["cuda"].engine in onnxruntime.get_available_providers():
         with redirect_stdout(sys.stderr):  # it prints what it does not find

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.errors import BundleError, DataError, InvalidParameter, MissingDependency, RetrievalError
+from retrieval.errors import BundleError, DataError, InvalidParameter, RetrievalError, importing
 from retrieval.files import naming
 
 from .embedder import Embeddings, session_options
@@ -148,10 +148,8 @@ def _config(path: Path) -> Mapping[str, Any]:
 
 def _tokenizer(content: bytes) -> Any:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # texts come one by one
-    try:
+    with importing("tokenizers", "text", called="tokenizers, which splits texts into tokens,"):
         import tokenizers
-    except ImportError as error:
-        raise MissingDependency.of_extra("tokenizers, which splits texts into tokens,", "text") from error
     try:
         made = tokenizers.Tokenizer.from_str(content.decode())
         padding = made.padding or {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 from urllib.parse import unquote
 
-from retrieval.errors import DataError, ImageUnreadable, MissingDependency
+from retrieval.errors import DataError, ImageUnreadable, MissingDependency, importing
 from retrieval.images import MAX_BYTES
 
 from .folders import FolderRules, Listing, folder_items
@@ -117,10 +117,8 @@ def _problem(url: str, error: Exception) -> str:
 
 def _system(url: str) -> tuple[Any, str]:
     """Return the fsspec file system of an address, and the path in it."""
-    try:
+    with importing("fsspec", "sources"):
         import fsspec
-    except ImportError as error:
-        raise MissingDependency.of_extra("fsspec", "sources") from error
     if _has_options(url):
         raise DataError(f"{shown(url)} has options before its first /", remedy="Leave them out")
     options: dict[str, Any] = {"allow_redirects": False} if url.startswith("https:") else {}

@@ -147,11 +147,11 @@ def main() -> None:
         RetrievalError,
         OSError,
         sqlite3.OperationalError,
-        ModuleNotFoundError,
+        ImportError,
         ShadowedPackage,
         UnicodeEncodeError,
     ) as error:
-        if "--debug" in sys.argv or (isinstance(error, ModuleNotFoundError) and _is_ours(error)):
+        if "--debug" in sys.argv or _is_ours(error):
             raise
         click.echo(f"error: {_one_line(error)}", err=True)
         sys.exit(1)
@@ -169,8 +169,8 @@ def _one_line(error: Exception) -> str:
     """Return the error and its remedy as one line."""
     if isinstance(error, RetrievalError | ShadowedPackage):
         message = str(error)
-    elif isinstance(error, ModuleNotFoundError):
-        message = _missing(error.name or "")
+    elif isinstance(error, ImportError):
+        message = _missing(error)
     elif isinstance(error, OSError):
         message = explain(error)
     elif isinstance(error, UnicodeEncodeError):
@@ -182,15 +182,17 @@ def _one_line(error: Exception) -> str:
     )  # keep spaces within lines: they may belong to a path
 
 
-def _missing(name: str) -> str:
+def _missing(error: ImportError) -> str:
     """Return the message for a module that cannot be imported."""
-    if name == "research":
+    if error.name == "research":
         return "`retrieval research` needs a checkout of the repository: the installed package has no research/"
-    module = name.partition(".")[0]
-    return str(MissingDependency.of_extra(module, extra_of(module)))
+    module = (error.name or "").partition(".")[0]
+    return str(MissingDependency.of_extra(error, module, extra_of(module)))
 
 
-def _is_ours(error: ModuleNotFoundError) -> bool:
-    """Return whether the missing module belongs to this project, which is a bug and not a missing extra."""
+def _is_ours(error: Exception) -> bool:
+    """Return whether a module of this project cannot be imported, which is a bug and not a missing extra."""
+    if not isinstance(error, ImportError) or isinstance(error, RetrievalError | ShadowedPackage):
+        return False
     name = error.name or ""
     return name != "research" and name.partition(".")[0] in ("", *PACKAGES)

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.errors import DataError
+from retrieval.errors import DataError, importing
 
 from . import ROWS, Block, Columns, Neighbour
 from .arrays import lines_of_ids, read_ids
-from .naming import driver, refuse_condition
+from .naming import refuse_condition
 
 BUILT_OF = "Give the vectors and items that the index was built of, as .npz"
 
@@ -25,7 +25,7 @@ class FaissFile:
 
     def __init__(self, path: str, columns: Columns) -> None:
         refuse_condition(path, columns)
-        with driver("faiss"):
+        with importing("faiss", "collections"):
             import faiss
         self.name, self._columns = path, columns
         self._open(faiss)

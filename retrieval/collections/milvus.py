@@ -14,10 +14,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from index.milvus.collections import SCHEME, STRONG, connect
-from retrieval.errors import DataError, GalleryError, listed
+from retrieval.errors import DataError, GalleryError, importing, listed
 
 from . import Block, Columns, Neighbour
-from .naming import choose, driver, refuse_login, text
+from .naming import choose, refuse_login, text
 from .reading import stacked
 
 TOKEN = "MILVUS_TOKEN"  # noqa: S105 - the name of a variable
@@ -32,7 +32,7 @@ class Milvus:
 
     def __init__(self, address: str, columns: Columns) -> None:
         refuse_login("Milvus", address, TOKEN)
-        with driver("pymilvus"):
+        with importing("pymilvus", "collections"):
             import pymilvus
         self.name, self._milvus, self._where = address, pymilvus, columns.where or ""
         self._server, _, name = address.removeprefix(SCHEME).rpartition("/")

@@ -1,13 +1,12 @@
-"""Names of columns: which of a source's columns hold items, vectors, groups and ids; and the import of its driver."""
+"""Names of columns: which of a source's columns hold items, vectors, groups and ids."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from retrieval.errors import DataError, InvalidParameter, MissingDependency, listed
+from retrieval.errors import DataError, InvalidParameter, listed
 
 from . import Columns
 
@@ -79,23 +78,6 @@ def refuse_login(what: str, address: str, variable: str) -> None:
 def text(value: Any) -> str:
     """Return an id as text, "" for None."""
     return "" if value is None else str(value)
-
-
-@contextmanager
-def driver(package: str) -> Iterator[None]:
-    """Raise MissingDependency with the way out if the package, which is imported inside, cannot be imported."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name != package:
-            raise _unusable(package, error) from error
-        raise MissingDependency.of_extra(package, "collections") from error
-    except ImportError as error:
-        raise _unusable(package, error) from error
-
-
-def _unusable(package: str, error: ImportError) -> MissingDependency:
-    return MissingDependency(f"{package} is installed but cannot be imported: {error}", remedy="Install it again")
 
 
 def without_login(address: str) -> str:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.errors import DataError, listed
+from retrieval.errors import DataError, importing, listed
 
 from . import Block, Columns, Neighbour
-from .naming import choose, driver, text, without_login
+from .naming import choose, text, without_login
 from .reading import stacked
 
 BATCH = 2000  # rows per request
@@ -48,7 +48,7 @@ class Postgres:
     remarks: Sequence[str] = ()
 
     def __init__(self, address: str, columns: Columns) -> None:
-        with driver("psycopg"):
+        with importing("psycopg", "collections"):
             import psycopg
         self._psycopg = psycopg
         place, table = _split(address)

@@ -13,10 +13,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from retrieval.errors import DataError, InvalidParameter, listed
+from retrieval.errors import DataError, InvalidParameter, importing, listed
 
 from . import Block, Columns, Neighbour
-from .naming import GROUPS, ITEMS, VECTORS, column, column_if_any, driver, refuse_login, text
+from .naming import GROUPS, ITEMS, VECTORS, column, column_if_any, refuse_login, text
 from .reading import stacked
 
 SCHEME, KEY = "qdrant+", "QDRANT_API_KEY"
@@ -32,7 +32,7 @@ class Qdrant:
 
     def __init__(self, address: str, columns: Columns) -> None:
         refuse_login("Qdrant", address, KEY)
-        with driver("qdrant_client"):
+        with importing("qdrant_client", "collections"):
             import qdrant_client
             from qdrant_client import models
         self.name, self._models, self._where = address, models, columns.where

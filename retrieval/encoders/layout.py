@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from retrieval.errors import EncoderRefused, InvalidParameter, MissingDependency, listed
+from retrieval.errors import EncoderRefused, InvalidParameter, importing, listed
 
 from .processor import FILES
 
@@ -87,11 +87,9 @@ def _values(path: Path) -> Mapping[str, Any]:
 
 def _downloaded(name: str) -> tuple[Path, str]:
     """Return the folder of a model of the hub with its JSON files and one ONNX file, and the file's name in it."""
-    try:
+    with importing("huggingface_hub", "export"):
         from huggingface_hub import list_repo_files, snapshot_download
         from huggingface_hub.errors import EntryNotFoundError
-    except ImportError as error:
-        raise MissingDependency.of_extra("huggingface_hub", "export") from error
     repository, file = "/".join(name.split("/")[:2]), "/".join(name.split("/")[2:])
     online = hub_is_reachable()
     try:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.bundle.providers import import_onnxruntime
-from retrieval.errors import EncoderRefused, InvalidParameter, MissingDependency, listed
+from retrieval.errors import EncoderRefused, InvalidParameter, importing, listed
 
 KINDS = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(uint8)": "uint8"}
 OTHER_KINDS = {"tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(bool)": "bool"}
@@ -160,11 +160,9 @@ def used_by(node: Any) -> list[str]:
 def import_onnx() -> Any:
     """Import onnx, after ONNX Runtime with telemetry disabled."""
     import_onnxruntime()
-    try:
+    with importing("onnx", "export"):
         import onnx
         import onnx.external_data_helper
-    except ImportError as error:
-        raise MissingDependency.of_extra("onnx", "export") from error
     return onnx
 
 

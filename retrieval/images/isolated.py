@@ -23,7 +23,14 @@ from typing import IO
 
 from PIL import AvifImagePlugin, Image, ImageOps
 
-from retrieval.errors import ImageRefused, ImageTooLarge, ImageUnreadable, ImageUnsupported, install_command
+from retrieval.errors import (
+    ImageRefused,
+    ImageTooLarge,
+    ImageUnreadable,
+    ImageUnsupported,
+    MissingDependency,
+    importing,
+)
 
 from .formats import FORMATS, Format
 from .pixels import check_shape, decoded, to_rgb
@@ -34,6 +41,7 @@ ROWS = 256  # of pixels sent at once
 REFUSALS = {kind.__name__: kind for kind in (ImageUnreadable, ImageTooLarge, ImageUnsupported)}
 REQUEST = struct.Struct("<IId")  # format, bytes and CPU time
 SIZES = struct.Struct("<II")  # width and height, or 0 and the bytes of a refusal
+without_heif: list[MissingDependency] = []  # in the child: why HEIC photos cannot be read
 
 
 def open_isolated(data: bytes, form: Format) -> Image.Image:
@@ -127,9 +135,12 @@ def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Answer requests until there are no more."""
     import resource
 
-    with suppress(ImportError):  # a HEIC is then refused
-        import pillow_heif
-
+    try:
+        with importing("pillow_heif", "sources"):
+            import pillow_heif
+    except MissingDependency as error:  # a HEIC is then refused
+        without_heif.append(error)
+    else:
         pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False, decode_threads=1)
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1
     Image.init()
@@ -153,10 +164,9 @@ def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
 
 
 def _opened(data: bytes, form: Format) -> Image.Image:
-    if form.name == "HEIF" and "pillow_heif" not in sys.modules:
-        raise ImageUnsupported(
-            "HEIC photos need the package pillow_heif", remedy=f"Install it: {install_command('sources')}"
-        )
+    if form.name == "HEIF" and without_heif:
+        (why,) = without_heif
+        raise ImageUnsupported(f"HEIC photos need the package pillow_heif: {why.message}", remedy=why.remedy)
     with Image.open(io.BytesIO(data), formats=(form.name,)) as image:
         check_shape(image)
         image.load()

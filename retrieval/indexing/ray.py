@@ -18,7 +18,7 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.embedded import EmbeddedPhoto
 from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.remote import RemotePhoto
-from retrieval.errors import ImageRefused, InvalidParameter, MissingDependency
+from retrieval.errors import ImageRefused, InvalidParameter, importing
 
 from .worker import Batch, embed_batch
 
@@ -67,10 +67,8 @@ def ray_batches(
     """Yield finished batches in the order of the photos, embedded by `workers` actors (default: all CPUs but one)."""
     if any(type(photo) not in KINDS for photo in photos):
         raise InvalidParameter("engine", "be local for photos in memory", "ray")
-    try:
+    with importing("ray", "ray"):
         import ray
-    except ImportError as error:
-        raise MissingDependency.of_extra("ray", "ray") from error
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     started = not ray.is_initialized()
     if started:

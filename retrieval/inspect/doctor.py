@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
 
-from retrieval.errors import RetrievalError, install_command, photos_of_items
+from retrieval.errors import MissingDependency, RetrievalError, lacks, photos_of_items
+from retrieval.process import without_proxies
 
 PACKAGES = ("numpy", "pillow", "onnxruntime", "faiss-cpu", "fastapi", "gradio", "torch", "transformers")
+MODULES = {"pillow": "PIL", "faiss-cpu": "faiss"}  # by package, where they differ
+QUIET = {"ORT_DISABLE_TELEMETRY": "1", "GRADIO_ANALYTICS_ENABLED": "False"}  # read at import
 OPTIONAL = {"torch": "train", "transformers": "train", "gradio": "serve", "fastapi": "serve"}
 ALTERNATIVES = {"onnxruntime": ("onnxruntime-gpu", "onnxruntime-openvino"), "faiss-cpu": ("faiss-gpu",)}
 
@@ -44,14 +50,22 @@ def examine(bundle: Path | None, gallery: Path | str | None) -> Iterator[Finding
 
 
 def _package(name: str) -> Finding:
+    """Import a package, whose version alone does not say that it can be."""
+    module, shown = MODULES.get(name, name), name
     for candidate in (name, *ALTERNATIVES.get(name, ())):
-        try:
-            return Finding(True, f"{candidate} {version(candidate)}")
-        except PackageNotFoundError:
-            continue
-    if name in OPTIONAL:
-        return Finding(True, f"{name} is not installed; only the extra `{OPTIONAL[name]}` needs it")
-    return Finding(False, f"{name} is not installed", install_command("serve"))
+        with suppress(PackageNotFoundError):
+            shown = f"{candidate} {version(candidate)}"
+            break
+    os.environ |= QUIET
+    try:
+        with without_proxies():
+            import_module(module)
+    except Exception as error:  # report what its code raises as a finding
+        if lacks(error, module) and name in OPTIONAL:
+            return Finding(True, f"{name} is not installed; only the extra `{OPTIONAL[name]}` needs it")
+        why = MissingDependency.of_extra(error, module, OPTIONAL.get(name, "serve"), called=shown)
+        return Finding(False, why.message, why.remedy)
+    return Finding(True, shown)
 
 
 def _guarded(what: str, check: Callable[[], str]) -> Finding:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from retrieval.errors import MissingDependency
+from retrieval.errors import importing
 
 from .features import UNIT, LocalFeatures
 from .settings import SMALLEST_SIDE, VerifierSettings
@@ -21,10 +21,8 @@ from .settings import SMALLEST_SIDE, VerifierSettings
 @functools.cache
 def import_opencv() -> Any:
     """Import OpenCV and disable its threads, because requests and worker processes already use every core."""
-    try:
+    with importing("cv2", "verify", called="opencv-python-headless"):
         import cv2
-    except ImportError as error:
-        raise MissingDependency.of_extra("opencv-python-headless", "verify") from error
     cv2.setNumThreads(0)
     return cv2
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from index.search.details import BITS
-from retrieval.errors import DataError, InvalidParameter, MissingDependency
+from retrieval.errors import DataError, InvalidParameter, importing
 
 from .features import LENGTH
 
@@ -117,10 +117,8 @@ class Vocabulary:
 
 
 def _clustered(descriptors: NDArray[np.uint8], words: int, seed: int) -> NDArray[np.uint8]:
-    try:
+    with importing("sklearn", "train", called="scikit-learn"):
         from sklearn.cluster import MiniBatchKMeans
-    except ImportError as error:
-        raise MissingDependency.of_extra("scikit-learn", "train") from error
     size = max(1024, 2 * words)
     means = MiniBatchKMeans(words, batch_size=size, n_init=1, init="random", max_iter=PASSES, random_state=seed)
     with threadpool_limits(1):  # sums of several threads would depend on their number

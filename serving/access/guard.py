@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retrieval.errors import command
@@ -28,7 +28,8 @@ REPORT_PATH, BUNDLE_REPORT_PATH, DOCS_PATH = PAGES = "/v1/report", "/v1/report/b
 MANAGE_PATH = "/manage"  # and its files, for admins
 ENDPOINT = ("/v1/", "/metrics", "/openapi.json", DOCS_PATH, MANAGE_PATH)
 LOCAL = ("localhost", "127.0.0.1", "::1")  # host names that a foreign DNS record cannot claim (DNS rebinding)
-READING = ("GET", "HEAD", "OPTIONS")
+READING = ("GET", "HEAD")
+API = "/v1/"
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")  # a client's request id that is accepted
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~-]{0,255})(:[0-9]{0,5})?")  # host with optional port
 COMMON_HEADERS = {
@@ -39,6 +40,16 @@ COMMON_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 ENDPOINT_CSP = "default-src 'none'; frame-ancestors 'none'"
+CORS = [  # headers for pages of other origins that may call the API
+    (b"vary", b"Origin"),
+    (b"access-control-allow-methods", b"GET, POST, PUT, DELETE"),
+    (
+        b"access-control-allow-headers",
+        b"Authorization, Content-Type, If-Match, If-None-Match, X-API-Key, X-Request-ID",
+    ),
+    (b"access-control-expose-headers", b"Retry-After, X-Request-ID"),
+    (b"access-control-max-age", b"600"),
+]
 PAGE_CSP = (  # Gradio uses inline scripts and styles
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; media-src 'self' blob:; font-src 'self' data:; connect-src 'self' blob: data:; "
@@ -62,6 +73,7 @@ class _Request:
     path: str
     started: float
     is_utf8: bool = True  # whether its address is
+    origin: str = ""  # of the page that sent it, if it is another one that may
     client: str = ""  # name of the key, or the address without keys
     key: str = ""
     status: int = 500
@@ -70,8 +82,10 @@ class _Request:
 class Guard:
     """Access-control middleware around endpoint and page."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, keys: KeyRing | None, local: bool = False) -> None:
-        self._app, self._metrics, self._keys, self._local = app, metrics, keys, local
+    def __init__(
+        self, app: ASGIApp, *, metrics: Metrics, keys: KeyRing | None, local: bool = False, origins: Sequence[str] = ()
+    ) -> None:
+        self._app, self._metrics, self._keys, self._local, self._origins = app, metrics, keys, local, origins
         self._ids = _RequestIds()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,6 +107,8 @@ class Guard:
         )
         scope.setdefault("state", {})["request_id"] = request.request_id
         request.client = (scope.get("client") or ("",))[0]
+        if request.path.startswith(API) and headers.get("origin") in self._origins:
+            request.origin = headers["origin"]
         CALLER.set(Caller())  # requests of one connection may share a context
 
         async def send_noting_status(message: Message) -> None:
@@ -111,12 +127,12 @@ class Guard:
         finally:
             self._record(request, scope)
 
-    def _refusal(self, request: _Request, headers: Headers) -> JSONResponse | None:
+    def _refusal(self, request: _Request, headers: Headers) -> Response | None:
         if request.path in PROBES:
             return None
         if not request.is_utf8:
             return problem(400, "the address is not UTF-8", "Percent-encode ids as UTF-8.")
-        refusal = self._bad_origin(request, headers)
+        refusal = self._origin_answer(request, headers)
         if refusal is not None:
             return refusal
         if self._keys is not None:
@@ -128,8 +144,8 @@ class Guard:
             return _missing_scope(request, key)
         return None
 
-    def _bad_origin(self, request: _Request, headers: Headers) -> JSONResponse | None:
-        """Return the refusal of a request with a bad Host header or from a page of another origin."""
+    def _origin_answer(self, request: _Request, headers: Headers) -> Response | None:
+        """Refuse a bad Host header or a page of another origin, and answer the preflight of a page that may ask."""
         host = HOST.fullmatch(headers.get("host", ""))
         if host is None:
             return problem(
@@ -141,15 +157,18 @@ class Guard:
             return problem(
                 403, "this server accepts requests from its own machine only", "Use the host 127.0.0.1 or localhost."
             )
+        if request.origin and "access-control-request-method" in headers:  # a preflight, which has no key
+            return Response(status_code=204)
         origin = headers.get("origin")
-        if origin is None or request.method in READING:
+        if origin is None or request.origin or request.method in READING:
             return None
         # a proxy may terminate TLS
         if origin not in [f"{scheme}://{headers.get('host')}" for scheme in ("http", "https")]:
             return problem(
                 403,
                 "the request came from a page of another origin",
-                "Send it from this server's page or without an Origin header.",
+                "Send it from this server's page or without an Origin header, or allow the origin: "
+                f"{command('serve', 'BUNDLE', 'GALLERY', '--allow-origin', 'ORIGIN')}",
             )
         return None
 
@@ -160,7 +179,9 @@ class Guard:
         if request.path in PROBES:
             route = request.path
         elif request.path.startswith(ENDPOINT):
-            named = request.path if request.path in ENDPOINT else "refused"
+            named = (
+                request.path if request.path in ENDPOINT else "preflight" if request.method == "OPTIONS" else "refused"
+            )
             route = getattr(scope.get("route"), "path", named)
         seconds = time.perf_counter() - request.started
         self._metrics.request(route, status, seconds)
@@ -186,6 +207,8 @@ def _with_headers(headers: Sequence[tuple[bytes, bytes]], request: _Request) -> 
     has_policy = endpoint and any(name == b"content-security-policy" for name, _ in headers)
     kept += SECURITY_HEADERS[endpoint][: -1 if has_policy else None]
     kept.append((b"x-request-id", request.request_id.encode()))
+    if request.origin:
+        kept += [(b"access-control-allow-origin", request.origin.encode()), *CORS]
     if endpoint and not any(name == b"cache-control" for name, _ in headers):
         kept.append((b"cache-control", b"no-store"))
     return kept
@@ -204,7 +227,7 @@ class _RequestIds:
         return request_id
 
 
-def _missing_scope(request: _Request, key: Key) -> JSONResponse | None:
+def _missing_scope(request: _Request, key: Key) -> Response | None:
     """Return the refusal of a request that the key's scope does not cover, or None."""
     for_admins = request.path.startswith(("/v1/admin/", MANAGE_PATH)) or request.method in ("PUT", "DELETE")
     scope = ADMIN if for_admins else SEARCH
@@ -217,7 +240,7 @@ def _missing_scope(request: _Request, key: Key) -> JSONResponse | None:
     )
 
 
-def _missing_key(request: _Request) -> JSONResponse:
+def _missing_key(request: _Request) -> Response:
     response = problem(401, "an API key is required", "Send it as Authorization: Bearer KEY.")
     page = not request.path.startswith(ENDPOINT) or request.path in (
         *PAGES,

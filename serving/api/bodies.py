@@ -7,6 +7,7 @@ import binascii
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import unquote
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -28,9 +29,14 @@ MOST_COMMAS = 100_000  # of a body: every value costs memory, an image has no co
 TABLE_COMMAS = 5 * MOST_ROWS  # of a table
 PLACES = ("query", "path", "body")  # location prefixes of pydantic errors, left out of messages
 NUMBER = r"\d{1,6}(\.\d{1,3})?"
+URL_SAFE = bytes.maketrans(b"-_", b"+/")  # base64url has other characters for the last two values
+ADDRESS = re.compile(r"\s*(https?|ftp|file|s3|gs|blob):", re.IGNORECASE)
+BYTES = (
+    "Send the photo's bytes, as base64 or as a data: URL in `image`, or as the body: the server fetches no addresses"
+)
 BOX = "left, upper, right, lower in pixels of the upright photo."
 Id = Annotated[str, Field(min_length=1, max_length=LONGEST_ID)]
-Base64 = Annotated[str, Field(description=f"A {NAMES} file, as base64 or as a data: URL of base64.")]
+Base64 = Annotated[str, Field(description=f"A {NAMES} file, as base64 or base64url, or as a data: URL of it.")]
 Sides = Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=4, max_length=4, description=BOX)]
 BoxText = Annotated[str, Field(pattern=f"^{NUMBER}(,{NUMBER}){{3}}$")]
 Find = Annotated[Literal["windows"], Field(description="Windows of the photo.", examples=["windows"])]
@@ -225,19 +231,22 @@ def broken_rule(error: Mapping[str, Any]) -> InvalidParameter:
         rule = SHAPE
     elif kind == "json_invalid":
         name, rule = "body", f"be JSON ({error.get('ctx', {}).get('error', 'it ends too early')})"
-    return InvalidParameter(name or "body", rule, value)
+    remedy = BYTES if name == "image" or "url" in name.lower() else ""
+    return InvalidParameter(name or "body", rule, value, remedy=remedy)
 
 
 def decoded(text: str) -> bytes:
-    """Decode base64, or a data: URL of it; raise ImageUnreadable if it is invalid or empty."""
-    if text.startswith("data:"):
-        text = text.partition(";base64,")[2] or text
+    """Decode base64 or base64url, also in lines, or a data: URL of it; raise ImageUnreadable if invalid or empty."""
+    if ADDRESS.match(text):
+        raise ImageUnreadable("the image is an address", remedy=BYTES)
+    head, _, rest = text.partition(",")
+    if head.lower().startswith("data:") and head.lower().endswith(";base64"):
+        text = unquote(rest)
     try:
-        data = base64.b64decode(text, validate=True)
+        plain = text.strip().encode("ascii").translate(URL_SAFE, b"\r\n")
+        data = base64.b64decode(plain + b"=" * (-len(plain) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise ImageUnreadable(
-            "the image is not valid base64", remedy="Encode the file's bytes, without line breaks"
-        ) from None
+        raise ImageUnreadable("the image is not valid base64", remedy="Encode all of the file's bytes") from None
     if not data:
         raise ImageUnreadable("the request contains no image", remedy="Send the image as base64")
     return data

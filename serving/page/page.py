@@ -25,8 +25,9 @@ from starlette.applications import Starlette
 from index.files import working_folder
 from index.gallery import Gallery
 from index.snapshot import Snapshot
-from retrieval.errors import ImageRefused, ImageUnreadable, InvalidParameter, MissingDependency
+from retrieval.errors import ImageRefused, ImageUnreadable, InvalidParameter, importing
 from retrieval.images import MAX_BYTES, open_image, read_file
+from retrieval.process import without_proxies
 from retrieval.retriever import Retriever
 from retrieval.search.boxes import WINDOWS
 from retrieval.search.result import BBox
@@ -61,7 +62,7 @@ UNQUEUED = {"queue": False, "api_visibility": "private"}  # events bypass the qu
 
 
 def load_page(service: Service, examples: Sequence[Path] = ()) -> Starlette:
-    """Return the page as an ASGI application; raise MissingDependency without Gradio."""
+    """Return the page as an ASGI application; raise MissingDependency if Gradio is missing or fails."""
     uploads = Uploads(client_bytes=CLIENT_PHOTOS * MAX_BYTES, total_bytes=PHOTOS * MAX_BYTES)
     stack = ExitStack()
     folder = stack.enter_context(working_folder())  # private; the default is shared, and no photo is written
@@ -245,10 +246,8 @@ def gallery_examples(retriever: Retriever) -> list[Example]:
 def _gradio() -> Any:
     """Import Gradio without its analytics."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    try:
+    with importing("gradio", "serve"), without_proxies():
         import gradio
-    except ImportError as error:
-        raise MissingDependency.of_extra("gradio", "serve") from error
     return gradio
 
 

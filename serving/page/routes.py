@@ -46,7 +46,9 @@ SHOWN = ("/config", "/theme.css", "/favicon.ico")
 FILES = ("/assets", "/static")
 PLAIN_PATH = re.compile(r"/|(/(?!\.)[\w.-]{1,200}){1,8}", re.ASCII)  # no segment is empty, long or begins with a dot
 PART = re.compile(r"(?:(?:0\.\d{1,6}|[01])(?:,(?!$)|$)){4}|", re.ASCII)
-PREVIEW_TAG = re.compile(rb'<meta\s+(?:property="og:|name="twitter:)[^>]*>')
+PREVIEW_TAG = re.compile(rb'<meta\s+(?:property="og:|name="twitter:)[^>]*>|<link rel="manifest"[^>]*>')  # of Gradio
+ROOT = re.compile(rb'("root":|const root =)\s*"[^"]*"')  # in scripts: the address below which Gradio's lie
+OWN_ROOT = rb'\1 new URL(".", location.href).href.replace(/\/$/, "")'  # a proxy may serve it under another path
 EVENT_BYTES = 16 * 1024  # size limit of an event request, which holds tokens and numbers only
 MISLEADING = (b"x-forwarded-host", b"x-forwarded-prefix", b"x-direct-url", b"cookie", b"authorization", b"referer")
 SWEEP_S = 60.0
@@ -188,7 +190,9 @@ class _FrontPage:
             told["og:image"] = f"{request.base_url}gradio_api/file={self._preview.picture}"
         tags = [f'<meta property="{name}" content="{escape(text)}" />' for name, text in told.items()]
         tags.append(f'<meta name="description" content="{escape(self._preview.description)}" />')
-        return PREVIEW_TAG.sub(b"", html).replace(b"</head>", "".join(tags).encode() + b"</head>", 1)
+        return ROOT.sub(OWN_ROOT, PREVIEW_TAG.sub(b"", html)).replace(
+            b"</head>", "".join(tags).encode() + b"</head>", 1
+        )
 
 
 class _EventRunner:
@@ -327,7 +331,7 @@ async def _body(request: Request) -> bytes:
     async for part in request.stream():
         body += part
         if len(body) > EVENT_BYTES:
-            raise HTTPException(413, f"an event has more than {EVENT_BYTES:,} bytes", {"Connection": "close"})
+            raise HTTPException(413, f"an event has more than {EVENT_BYTES:,} bytes")
     return body
 
 
@@ -351,9 +355,8 @@ def _with_page_error(response: ProblemResponse) -> ProblemResponse:
     """Return a problem with an added member `error`, which the page's script displays."""
     text = ". ".join(str(response.content[name]) for name in ("title", "detail") if response.content[name])
     extended = ProblemResponse({**response.content, "error": text})
-    extended.headers.update(
-        {name: response.headers[name] for name in ("retry-after", "connection") if name in response.headers}
-    )
+    if wait := response.headers.get("retry-after"):
+        extended.headers["retry-after"] = wait
     return extended
 
 

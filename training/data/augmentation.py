@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from retrieval.errors import InvalidParameter, MissingDependency
+from retrieval.errors import InvalidParameter, MissingDependency, importing
 from training.config import Settings
 
 RECOLOURED = 0.8  # share of the crops whose colours change
@@ -103,10 +103,9 @@ def build_pipeline(definition: Mapping[str, Any]) -> Any:
 def import_albumentations() -> Any:
     """Import albumentations without its check for updates, and let OpenCV run in the calling thread."""
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it would ask the network
-    try:
+    with importing("albumentations", "train"):
         import albumentations
+    with importing("cv2", "train", called="opencv-python-headless"):
         import cv2
-    except ModuleNotFoundError as error:
-        raise MissingDependency.of_extra(error.name or "albumentations", "train") from error
     cv2.setNumThreads(0)  # photos are already augmented in parallel
     return albumentations

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from retrieval.errors import InvalidParameter, MissingDependency
+from retrieval.errors import InvalidParameter, importing
 
 T = TypeVar("T")
 
@@ -123,7 +123,6 @@ def in_blocks(compute: Callable[[slice], T], *, rows: int, columns: int, limit: 
 
 def library(module: str) -> Any:
     """Return a module of pytorch-metric-learning, such as its `losses`."""
-    try:
+    called = "pytorch-metric-learning, which computes this loss,"
+    with importing("pytorch_metric_learning", "train", called=called):
         return import_module(f"pytorch_metric_learning.{module}")
-    except ModuleNotFoundError as error:
-        raise MissingDependency.of_extra("pytorch-metric-learning, which computes this loss,", "train") from error

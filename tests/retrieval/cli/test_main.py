@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -91,6 +92,28 @@ def test_debug_shows_where(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(BundleError):
         call(monkeypatch, "--debug", "search", "none", "none", "none.jpg")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ModuleNotFoundError("No module named 'torch'", name="torch"), "torch is not installed. In"),
+        (
+            ModuleNotFoundError("No module named 'torch.new'", name="torch.new"),
+            "torch is installed but cannot be imported: No module named 'torch.new'. In",
+        ),
+        (
+            ImportError("cannot import name 'x' from 'torch'", name="torch"),
+            "torch is installed but cannot be imported: cannot import name 'x' from 'torch'. In",
+        ),
+    ],
+)
+def test_a_package_that_is_installed_is_not_said_to_be_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: ImportError, line: str
+) -> None:
+    monkeypatch.setattr("retrieval.inspect.doctor.examine", Mock(side_effect=error))
+    assert call(monkeypatch, "doctor") == 1
+    assert capsys.readouterr().err.startswith(f"error: {line} the project's checkout: pip install")
 
 
 def test_doctor_finds_what_is_wrong(

@@ -160,11 +160,15 @@ def test_a_decoder_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_image(encode(draw(1, 1), "BMP")).size == draw(1, 1).size
 
 
-def test_a_heic_without_its_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "pillow_heif.py").write_text("raise ImportError")
+def test_a_heic_whose_package_fails_is_refused_with_the_reason_and_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pillow_heif.py").write_text("raise ImportError('libheif.so.1: cannot open')")
     monkeypatch.syspath_prepend(tmp_path)
     isolated._end()
-    with pytest.raises(ImageUnsupported, match="HEIC photos need the package pillow_heif") as refused:
+    with pytest.raises(
+        ImageUnsupported, match=r"need the package pillow_heif: .* libheif\.so\.1: cannot open"
+    ) as refused:
         open_image(encode(draw(1, 1), "HEIF"))
-    assert refused.value.remedy == "Install it: pip install -c constraints.txt '.[sources]'"
+    assert refused.value.remedy == "In the project's checkout: pip install -c constraints.txt '.[sources]'"
     isolated._end()

@@ -20,7 +20,7 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import Photo
 from retrieval.feedback import read_feedback
 from retrieval.indexing.pipeline import index_catalogue
-from tests.serving.live_page import FLAGS
+from tests.serving.live_page import FLAGS, under_path
 
 from ...world import draw, encode
 from ..conftest import Served, start, stop
@@ -81,6 +81,23 @@ def test_a_match_shows_items_with_thumbnails(page: Page) -> None:
     first = page.locator(".r-card").first
     expect(first).to_contain_text("item-03")
     wait_for_thumbnails(page)
+
+
+def test_a_page_under_a_path_of_a_proxy_asks_for_nothing_outside_of_the_path(browser: Browser, served: Served) -> None:
+    with under_path(served.address, "/find") as address:
+        asked: set[str] = set()
+        page = browser.new_page()
+        page.on("request", lambda request: asked.add(request.url))
+        visit(page, address)
+        send(page, encode(draw(3, 5)))
+        expect(page.locator("#answer h2")).to_have_text("This is item-03")
+        wait_for_thumbnails(page)
+        for name, seen in (("manage", "img"), ("docs", "h2")):
+            page.goto(address + name)
+            expect(page.locator(seen).first).to_be_visible()
+        page.close()
+    outside = {url for url in asked if not url.startswith((address, "blob:", "data:"))}
+    assert {urlsplit(url).path for url in outside} <= {"/favicon.ico"}
 
 
 def test_no_match_shows_the_closest_item_in_colour(page: Page) -> None:
