@@ -24,7 +24,7 @@ from retrieval.measuring.point import Point
 from retrieval.measuring.rates import VersionRates
 
 from .errors import GalleryError, ImageRefused
-from .images import Source, open_image
+from .images import Source, full_size, open_image
 from .search.answers import Answers
 from .search.boxes import WINDOWS, check_boxes, windows
 from .search.looks import MOST_IMAGES, Look, Options, check_images, distinct, embed_several
@@ -208,7 +208,7 @@ class Retriever:
         if not isinstance(chosen, str):
             looks = [Look.of_part(self.embedder, opened, box) for box in chosen]
             return self._answers(looks, options, started, queries=len(looks))
-        parts = windows(opened.width, opened.height)
+        parts = windows(*full_size(opened))
         looks = [Look.of_part(self.embedder, opened, box, describe=False) for box in parts]
         answers = self._answers(looks, options, started, kind=chosen)
         nearest: dict[str, SearchResult] = {}

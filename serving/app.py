@@ -58,7 +58,9 @@ def create_app(
             return load_page(service, examples)
 
     dispatcher = Dispatcher(service, create_api(service, on_start), load_page if page else None)
-    return Guard(BodyLimit(dispatcher), metrics=service.metrics, keys=keys, local=settings.local)
+    return Guard(
+        BodyLimit(dispatcher, max_bytes=settings.photo_bytes), metrics=service.metrics, keys=keys, local=settings.local
+    )
 
 
 class Dispatcher:
