@@ -28,7 +28,7 @@ from .images import Source, full_size, open_image
 from .search.answers import Answers
 from .search.boxes import WINDOWS, check_boxes, windows
 from .search.looks import MOST_IMAGES, Look, Options, check_images, distinct, embed_several
-from .search.result import TWINS, SearchResult
+from .search.result import SHARED_PHOTO, TWINS, SearchResult
 from .search.second_look import SecondLook, energies_of, nearest_of
 
 TRIES = 5  # attempts at a search and the rates of one version, while other processes change the gallery
@@ -283,7 +283,7 @@ class Retriever:
         seconds = {
             row: second
             for row, (look, energy) in enumerate(zip(looks, energies_of(made), strict=True))
-            if look.image is not None and not results[row].matched and results[row].reason != TWINS
+            if look.image is not None and not results[row].matched and results[row].reason not in (TWINS, SHARED_PHOTO)
             if (second := SecondLook.at(look.image, energy, self.embedder)) is not None
         }
         if not seconds:
