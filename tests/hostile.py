@@ -225,7 +225,7 @@ def _lying() -> list[Case]:
         Case("PNG whose text claims 2 GB", png[:33] + b"\x7f\xff\xff\xfftEXt" + png[33:], DAMAGED),
         Case("PNG whose checksum is wrong", png[:29] + bytes(4) + png[33:], DAMAGED),
         Case("JPEG that claims 24 Mpx", claimed_jpeg(6000, 4000), ACCEPTED | DAMAGED),  # libjpeg fills it with gray
-        Case("JPEG that claims 178 Mpx", claimed_jpeg(*MPX_178), ACCEPTED | DAMAGED),
+        Case("JPEG that claims 178 Mpx", claimed_jpeg(*MPX_178), ACCEPTED | DAMAGED | LARGE),  # too large for a server
         Case("JPEG of no height", claimed_jpeg(40, 0), FOREIGN),
         Case("palette PNG without palette", claimed_png(40, 40, colour=3), DAMAGED),
     ]
@@ -358,8 +358,8 @@ def _costly() -> list[Case]:
         Case("JPEG of tables", filled(jpeg[:2], segment(0xDB, b""), jpeg[2:]), LARGE),
         Case("JPEG of fill", filled(jpeg[:2], b"\xff", jpeg[2:]), LARGE),
         Case("JPEG of profiles", filled(jpeg[:2], segment(0xE2, b"ICC_PROFILE\0\1\1"), jpeg[2:]), LARGE),
-        Case("JPEG of Photoshop's colours", filled(jpeg[:2], colours, jpeg[2:])),
-        Case("JPEG of stuffing", filled(jpeg[:-2], b"\xff\0", jpeg[-2:])),
+        Case("JPEG of Photoshop's colours", filled(jpeg[:2], colours, jpeg[2:]), ACCEPTED | LARGE),
+        Case("JPEG of stuffing", filled(jpeg[:-2], b"\xff\0", jpeg[-2:]), ACCEPTED | LARGE),
         Case("JPEG of scans", progressive(4992, 1_000, refined=False), LARGE),
         Case("JPEG of refining scans", progressive(4992, 1_000, refined=True), LARGE),
         Case("JPEG of the most scans", progressive(4992, MAX_BLOCKS // 624**2 - 1, refined=True)),
@@ -387,9 +387,9 @@ def _costly() -> list[Case]:
         Case("TIFF of directories", directories(60_000), UNSUPPORTED),
         Case("AVIF of directories", saved(plain, "AVIF", exif=directories(60_000))),
         Case("HEIC of directories", heic(exif=directories(60_000))),
-        Case("GIF of garbage", filled(gif[:table], b"\0", gif[table:]), UNSUPPORTED),
-        Case("GIF of extensions", filled(gif[:table], b"!\xf9\4" + bytes(5), gif[table:]), UNSUPPORTED),
-        Case("GIF of comments", filled(gif[:table], b"!\xfe\1a\0", gif[table:]), UNSUPPORTED),
+        Case("GIF of garbage", filled(gif[:table], b"\0", gif[table:]), UNSUPPORTED | LARGE),
+        Case("GIF of extensions", filled(gif[:table], b"!\xf9\4" + bytes(5), gif[table:]), UNSUPPORTED | LARGE),
+        Case("GIF of comments", filled(gif[:table], b"!\xfe\1a\0", gif[table:]), UNSUPPORTED | LARGE),
         Case("BMP of 25 Mpx", encode(Image.new("1", (5000, 5000)), "BMP"), UNSUPPORTED),
     ]
 
