@@ -29,6 +29,7 @@ FOLDS_FILE = "folds.npz"  # in the folder of a gallery whose model was trained o
 FORMAT = 5  # of what a gallery writes; every change of it is a new number
 FEATURES_KEY = "features_key"  # name of the fact that identifies how features are computed
 POINT = "operating point"  # name under which a gallery keeps its operating point
+LOG_S = 0.5  # time to wait for processes that hold the log
 CHECKSUM = "checksum"  # key in the settings of an index
 ANEW = "Index the photos into a new gallery"
 RESTORE = "Restore the gallery from a copy, or index the photos again"
@@ -135,6 +136,7 @@ class Database:
         self._state: tuple[tuple[int, int] | None, tuple[int, int]] = None, (0, 0)  # the last mark and its state
         with self._explained(path):
             self._connection.execute("PRAGMA query_only = ON" if read_only else "PRAGMA synchronous = FULL")
+            self._connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
 
     def close(self) -> None:
         """Close the connection."""
@@ -395,6 +397,22 @@ class Database:
                 self._connection.execute(
                     "INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (name, content, zlib.crc32(content))
                 )
+
+
+def empty_log(path: Path, *, pages: bool = False) -> bool:
+    """Move the log of a database into it and empty it, so that nothing deleted is left; return whether that was done.
+
+    Another process that reads or writes may hold the log. With `pages`, free pages of the file are dropped, too.
+    """
+    with Database._explained(path), closing(sqlite3.connect(path, timeout=LOG_S, isolation_level=None)) as connection:
+        connection.execute("PRAGMA secure_delete = ON")
+        try:
+            if pages and connection.execute("PRAGMA freelist_count").fetchone()[0]:
+                connection.execute("VACUUM")
+            held = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        except sqlite3.OperationalError:  # locked, or no room for a copy: the next rebuild tries again
+            return False
+    return not held
 
 
 def _stamp(path: Path) -> tuple[int, int]:

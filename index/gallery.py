@@ -28,7 +28,18 @@ from .checks import (
     refuse_absent,
     refuse_present,
 )
-from .database import DATABASE, FEATURES_KEY, RESTORE, SEGMENTS, Change, Database, Entry, Segment, system_user
+from .database import (
+    DATABASE,
+    FEATURES_KEY,
+    RESTORE,
+    SEGMENTS,
+    Change,
+    Database,
+    Entry,
+    Segment,
+    empty_log,
+    system_user,
+)
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .features import FeatureFormat, check_size
 from .files import write_errors
@@ -333,6 +344,8 @@ class Gallery(Searched):
                 if gone:
                     self._database.remove_photos(sorted(gone))
                     self._database.log("remove", len(gone), actor=actor)
+            if gone:
+                empty_log(self.path / DATABASE)
         return len(gone)
 
     def declare(self, columns: Mapping[str, str | None], *, actor: str | None = None) -> None:

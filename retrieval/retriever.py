@@ -24,11 +24,11 @@ from retrieval.measuring.point import Point
 from retrieval.measuring.rates import VersionRates
 
 from .errors import GalleryError, ImageRefused
-from .images import Source, open_image
+from .images import Source, full_size, open_image
 from .search.answers import Answers
 from .search.boxes import WINDOWS, check_boxes, windows
 from .search.looks import MOST_IMAGES, Look, Options, check_images, distinct, embed_several
-from .search.result import TWINS, SearchResult
+from .search.result import SHARED_PHOTO, TWINS, SearchResult
 from .search.second_look import SecondLook, energies_of, nearest_of
 
 TRIES = 5  # attempts at a search and the rates of one version, while other processes change the gallery
@@ -208,7 +208,7 @@ class Retriever:
         if not isinstance(chosen, str):
             looks = [Look.of_part(self.embedder, opened, box) for box in chosen]
             return self._answers(looks, options, started, queries=len(looks))
-        parts = windows(opened.width, opened.height)
+        parts = windows(*full_size(opened))
         looks = [Look.of_part(self.embedder, opened, box, describe=False) for box in parts]
         answers = self._answers(looks, options, started, kind=chosen)
         nearest: dict[str, SearchResult] = {}
@@ -283,7 +283,7 @@ class Retriever:
         seconds = {
             row: second
             for row, (look, energy) in enumerate(zip(looks, energies_of(made), strict=True))
-            if look.image is not None and not results[row].matched and results[row].reason != TWINS
+            if look.image is not None and not results[row].matched and results[row].reason not in (TWINS, SHARED_PHOTO)
             if (second := SecondLook.at(look.image, energy, self.embedder)) is not None
         }
         if not seconds:

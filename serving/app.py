@@ -58,8 +58,8 @@ def create_app(
             return load_page(service, examples)
 
     dispatcher = Dispatcher(service, create_api(service, on_start), load_page if page else None)
-    origins = settings.allow_origin
-    guard = Guard(BodyLimit(dispatcher), metrics=service.metrics, keys=keys, local=settings.local, origins=origins)
+    limited, origins = BodyLimit(dispatcher, max_bytes=settings.photo_bytes), settings.allow_origin
+    guard = Guard(limited, metrics=service.metrics, keys=keys, local=settings.local, origins=origins)
     return Lingering(UnderPath(guard, settings.root_path))
 
 

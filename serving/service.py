@@ -162,7 +162,7 @@ class Service:
     ) -> list[SearchResult]:
         """Run a search in the pool, record its results, and keep those with a request id for feedback."""
         for image in images:
-            check_sent(image)
+            self._check_photo(image)
         caller = CALLER.get()
 
         def work() -> list[SearchResult]:
@@ -181,6 +181,9 @@ class Service:
             result.timings_ms["queue"] = round(1e3 * waited, 3)
             self.metrics.answer(result)
         return results
+
+    def _check_photo(self, image: bytes) -> None:
+        check_sent(image, most_bytes=self.settings.photo_bytes, most_pixels=10**6 * self.settings.photo_megapixels)
 
     def feedback(self, request_id: str, verdict: Verdict, item_id: str = "") -> None:
         """Append the caller's verdict on one of its answers to the feedback file; an admin may judge any answer.
@@ -231,7 +234,7 @@ class Service:
 
         A photo is never written after its request was refused: once writing begins, the answer waits for its end.
         """
-        check_sent(image)
+        self._check_photo(image)
         retriever, metadata = self.retriever, dict(metadata)
         photo = UploadedPhoto(photo_id, Path(photo_id), item_id, metadata=metadata, content=image)
         batch, _ = await self.pool.run(partial(embed_batch, retriever.embedder, [photo], {}))

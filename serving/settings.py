@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retrieval.errors import InvalidParameter
+from retrieval.images import MAX_BYTES, MAX_JPEG, MAX_PIXELS
 from retrieval.process import cores
 from retrieval.settings import setting
 
@@ -36,6 +37,16 @@ class ServeSettings:
         CAPACITY,
         "Time limit of a search in seconds, including the wait; after it, the status is 503.",
         option="deadline",
+    )
+    photo_mib: int = setting(
+        30, CAPACITY, f"Largest photo in MiB, at most {MAX_BYTES // 2**20}.", option="max-photo-mib"
+    )
+    photo_megapixels: int = setting(
+        100,
+        CAPACITY,
+        f"Largest JPEG in megapixels, at most {MAX_JPEG // 10**6}; photos in other formats have at most "
+        f"{MAX_PIXELS // 10**6}.",
+        option="max-photo-megapixels",
     )
     keys: Path | None = setting(
         None, ACCESS, "File of API keys, made by `retrieval keys`; required beyond this machine.", shown="none"
@@ -68,10 +79,18 @@ class ServeSettings:
     # set in Python only
     local: bool = False  # accept loopback host names only; set where there are no keys
 
+    @property
+    def photo_bytes(self) -> int:
+        """The most bytes of a photo."""
+        return self.photo_mib * 2**20
+
     def __post_init__(self) -> None:
         for name in ("workers", "threads", "queue"):
             if getattr(self, name) < 1:
                 raise InvalidParameter(name, "be at least 1", getattr(self, name))
+        for name, most in (("photo_mib", MAX_BYTES // 2**20), ("photo_megapixels", MAX_JPEG // 10**6)):
+            if not 1 <= getattr(self, name) <= most:
+                raise InvalidParameter(name, f"lie between 1 and {most}", getattr(self, name))
         if self.workers > MOST_WORKERS:
             raise InvalidParameter("workers", f"be at most {MOST_WORKERS}", self.workers)
         if not 0 < self.deadline_s <= LONGEST_DEADLINE_S:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from index.ann.faiss_index import Candidates, release_memory
 from index.ann.kinds import FLAT, IVF, Choice, choose_kind
 from index.ann.recall import Recall, reference_search, settings_of, tune
-from index.database import INDEXES, SEGMENTS, IndexFile, Segment
+from index.database import DATABASE, INDEXES, SEGMENTS, IndexFile, Segment, empty_log
 from index.errors import GalleryCorrupt, GalleryError, InvalidParameter
 from index.features import check_size
 from index.files import new_file, sha256, sync_folder, write_errors
@@ -93,6 +93,7 @@ def rebuild(
                     folder.database.log(f"rebuild as {choice.kind}", photos, actor=actor)
                     folder.database.increase("layout")
                 folder.delete_unused_files()
+                empty_log(folder.path / DATABASE, pages=purge)
     return Rebuilt(choice, recall, len(rewritten.dropped))
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tqdm import tqdm
 
 from retrieval.errors import DataError, ImageRefused, counted, photos_of_items
-from retrieval.images import crop, open_image
+from retrieval.images import DAMAGED, crop, open_image
 from retrieval.measuring.fpir import LEAST_ITEMS
 
 from .folders import describe_folders
@@ -45,6 +45,7 @@ class CatalogueReport:
     duplicates: list[list[str]]  # photo_ids with the same bytes
     single_photo_items: list[str]
     split_items: list[str]  # items in more than one partition
+    damaged: list[str] = field(default_factory=list)  # photo_ids of JPEGs with lost or noisy blocks, which are usable
 
     @property
     def usable(self) -> bool:
@@ -68,6 +69,7 @@ def describe_catalogue(path: str | Path, photos: Sequence[Photo]) -> str:
 def check_catalogue(photos: Sequence[Photo], *, progress: bool = True) -> CatalogueReport:
     """Open every photo and report problems that would affect training or a gallery."""
     unreadable: list[tuple[str, str]] = []
+    damaged: list[str] = []
     by_content: dict[str, list[str]] = defaultdict(list)
     counts: dict[str, int] = defaultdict(int)
     partitions: dict[str, set[str]] = defaultdict(set)
@@ -76,7 +78,8 @@ def check_catalogue(photos: Sequence[Photo], *, progress: bool = True) -> Catalo
         partitions[photo.item_id].add(photo.partition)
         try:
             data = photo.read()
-            crop(open_image(data, min_side=64 if photo.bbox is None else 0), photo.bbox)
+            image = crop(open_image(data, min_side=64 if photo.bbox is None else 0), photo.bbox)
+            damaged += [photo.photo_id] if DAMAGED in image.info else []
             by_content[hashlib.sha256(data).hexdigest()].append(photo.photo_id)
         except ImageRefused as error:
             unreadable.append((photo.photo_id, error.message))
@@ -87,6 +90,7 @@ def check_catalogue(photos: Sequence[Photo], *, progress: bool = True) -> Catalo
         duplicates=[ids for ids in by_content.values() if len(ids) > 1],
         single_photo_items=sorted(item for item, count in counts.items() if count == 1),
         split_items=sorted(item for item, names in partitions.items() if len(names) > 1),
+        damaged=damaged,
     )
 
 

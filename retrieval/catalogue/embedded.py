@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from index.files import parquet_batches
 from retrieval.errors import DataError, ImageUnreadable
-from retrieval.images import MAX_BYTES
+from retrieval.images import check_bytes
 
 from .photos import LABELS, Photo
 from .shards import SPAN
@@ -38,9 +38,9 @@ class EmbeddedPhoto(Photo):
     reads_ahead: ClassVar[bool] = False  # decoding a row group keeps a core busy
 
     def read(self) -> bytes:
-        """Return the encoded photo, truncated just above the size limit; raise ImageUnreadable if there is none.
+        """Return the encoded photo.
 
-        Raise DataError if its row group is too large.
+        Raises ImageUnreadable if there is none, ImageTooLarge if it is too large, and DataError if its row group is.
         """
         group, row = self.span or (0, 0)
         try:
@@ -49,7 +49,8 @@ class EmbeddedPhoto(Photo):
             raise ImageUnreadable(f"{self.path} cannot be read: {error}") from error
         if data is None:
             raise ImageUnreadable(f"row {row} of row group {group} of {self.path} has no image")
-        return bytes(data[: MAX_BYTES + 1])
+        check_bytes(f"the photo in row {row} of row group {group} of {self.path}", len(data))
+        return bytes(data)
 
 
 Maker = Callable[[Sequence[str], Iterable[Mapping[str, Any]]], list[Photo]]  # of columns and rows

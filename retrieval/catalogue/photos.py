@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from index.groups import GROUP, group_key, group_of
 from retrieval.errors import DataError, ImageUnreadable, counted
 from retrieval.files import read_stretch
-from retrieval.images import MAX_BYTES
+from retrieval.images import MAX_BYTES, check_bytes
 
 from .shards import SPAN
 
@@ -80,10 +80,11 @@ class Photo:
         return group_key(self.item_id, group_of(self.item_id, {GROUP: self.group}))
 
     def read(self) -> bytes:
-        """Return the encoded photo, truncated just above the size limit; raise ImageUnreadable if it is missing."""
-        offset, size = self.span or (0, MAX_BYTES + 1)
+        """Return the encoded photo; raise ImageUnreadable if it is missing, and ImageTooLarge if it is too large."""
         try:
-            return read_stretch(self.path, offset, min(size, MAX_BYTES + 1))
+            offset, size = self.span or (0, self.path.stat().st_size)
+            check_bytes(self.path, size)
+            return read_stretch(self.path, offset, size if self.span else MAX_BYTES + 1)
         except OSError as error:
             raise ImageUnreadable(
                 f"{self.path} cannot be read: {error.strerror}"

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 from urllib.parse import unquote
 
-from retrieval.errors import DataError, ImageUnreadable, MissingDependency, importing
-from retrieval.images import MAX_BYTES
+from retrieval.errors import DataError, ImageTooLarge, ImageUnreadable, MissingDependency, importing
+from retrieval.images import MAX_BYTES, check_bytes
 
 from .folders import FolderRules, Listing, folder_items
 from .photos import Photo
@@ -32,12 +32,16 @@ class RemotePhoto(Photo):
     version: str = ""  # changes with the photo; "" if unknown
 
     def read(self) -> bytes:
-        """Return the encoded photo, truncated just above the size limit; raise ImageUnreadable if there is none."""
+        """Return the encoded photo, truncated just above the size limit where its size is unknown.
+
+        Raises ImageUnreadable if there is none, and ImageTooLarge.
+        """
         try:
             system, path = _system(self.url)
             with system.open(path, "rb") as file:
+                check_bytes(shown(self.url), getattr(file, "size", None) or 0)
                 return bytes(file.read(MAX_BYTES + 1))
-        except MissingDependency:
+        except (MissingDependency, ImageTooLarge):
             raise
         except Exception as error:  # each store raises its own types
             raise ImageUnreadable(_problem(self.url, error), remedy="Check the address and the credentials") from error

@@ -94,6 +94,7 @@ def table(catalogue: Path, output: Path, no_groups: bool, folders: FolderRules) 
 
 def _show(report: CatalogueReport) -> None:
     show_lines("photo that cannot be read", [f"{photo_id}: {reason}" for photo_id, reason in report.unreadable])
+    show_lines("photo damaged (blocks of the JPEG are lost or noisy)", report.damaged)
     show_lines("set of photos with the same content", [" = ".join(ids) for ids in report.duplicates])
     show_lines("item with one photo", report.single_photo_items)
     show_lines("item in more than one partition", report.split_items)

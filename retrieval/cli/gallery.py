@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from index.location import AnyGallery
 
 FILE = click.Path(path_type=Path)
+LOCAL_GALLERY = click.Path(exists=True, file_okay=False, path_type=Path)
+HELD = "Another process holds the log of the database, which may keep removed photos until it ends or the next rebuild"
 
 
 def describe_point(opened: AnyGallery) -> list[str]:
@@ -147,6 +150,10 @@ def remove(path: Path | str, photos: tuple[str, ...], items: tuple[str, ...]) ->
         unknown += [item for item in items if not opened.photos(item)]
         removed = opened.remove(photo_ids=photos, item_ids=items)
     click.echo(f"{counted(removed, 'photo')} removed.")
+    if removed:
+        click.echo(
+            f"Their vectors, and what is kept of them, go with the next rebuild: {command('gallery', 'rebuild', path)}"
+        )
     if unknown:
         raise GalleryError(f"{path} has no photo or item {', '.join(unknown)}", remedy="Check the ids")
 
@@ -178,13 +185,63 @@ def rebuild(
     Example:
       retrieval gallery rebuild galleries/shop --bundle bundles/shop --max-memory 2GiB
     """
+    from index.gallery import Gallery
     from retrieval.bundle.bundle import Bundle
+    from retrieval.galleries.erasure import forget
+    from retrieval.galleries.kept import Kept
+    from retrieval.galleries.measured import measure_gallery
     from retrieval.indexing.pipeline import recall_queries
 
-    queries = recall_queries(Bundle.open(bundle)) if bundle is not None else None
+    model = None if bundle is None else Bundle.open(bundle)
     with _open(path) as opened:
+        queries = None if model is None else recall_queries(model)
         rebuilt = opened.rebuild(kind=kind, max_memory=max_memory, queries=queries, min_recall=min_recall)
+        had_draws, held = opened.kept(Kept.DRAWS) is not None, forget(opened) if isinstance(opened, Gallery) else []
+        if model is not None and had_draws and opened.kept(Kept.DRAWS) is None:
+            measure_gallery(model, opened, rule="keep").write(opened)
     click.echo(f"{describe_rebuild(rebuilt)} Dropped {counted(rebuilt.dropped, 'vector of removed photos')}.")
+    if held:
+        click.echo(f"{HELD}: {', '.join(held)}.")
+
+
+@gallery.command()
+@click.argument("path", type=LOCAL_GALLERY)
+@click.option("--item", "items", multiple=True, required=True, help="item_id of an item to erase. Can be repeated.")
+@click.option("--report", type=NEW_FILE, help="JSON file to write the files that were searched to, and what is left.")
+def erase(path: Path, items: tuple[str, ...], report: Path | None) -> None:
+    """Erase items: remove their photos, rebuild the gallery, and search its files for what is left of them.
+
+    What the gallery and the feedback beside it keep of the items goes, too. The report lists each file that was
+    searched for the bytes of the thumbnails and vectors, and what this command cannot reach. The exit status is 1 if
+    something was left.
+
+    \b
+    Example:
+      retrieval gallery erase galleries/shop --item sku-1234 --report erased.json
+    """
+    from index.gallery import Gallery
+    from retrieval.galleries.erasure import erase as erased
+
+    with Gallery.open(path) as opened:
+        unknown = [item for item in items if not opened.photos(item)]
+        done = erased(opened, items)
+    if report is not None:
+        write_file(report, json.dumps(done.to_dict(), indent=2) + "\n")
+    left = [each.file for each in done.searched if each.thumbnails or each.vectors]
+    told = f"{len(left)} still hold something of them: {', '.join(left)}" if left else "nothing of them was left"
+    searched = counted(len(done.searched), "file was", "files were")
+    click.echo(f"{counted(done.photos, 'photo')} erased. {searched} searched: {told}.")
+    for photo_id in done.copies:
+        click.echo(f"The same photo stays in the gallery as {photo_id}.")
+    if done.readers:
+        click.echo(f"{HELD}: {', '.join(done.readers)}.")
+    click.echo("This command cannot reach:")
+    for place in done.beyond:
+        click.echo(f"  {place}")
+    if unknown:
+        raise GalleryError(f"{path} has no item {', '.join(unknown)}", remedy="Check the ids")
+    if not done.is_complete:
+        sys.exit(1)
 
 
 @gallery.command()

@@ -173,6 +173,7 @@ def index(  # noqa: PLR0913, PLR0917, one an option
     show_outcome(done, output, report)
     with open_gallery(output, read_only=True) as gallery:
         click.echo(describe_index(gallery) if done.rebuilt is None else describe_rebuild(done.rebuilt))
+        show_shared(gallery)
         show_expectations(done, opened, gallery)
     show_next(command("serve", bundle, output))
 
@@ -180,6 +181,7 @@ def index(  # noqa: PLR0913, PLR0917, one an option
 def show_outcome(done: IndexReport, gallery: Path | str, report: Path | None) -> None:
     """Print what a run did, and write it to a JSON file if one is given; exit if every photo was refused."""
     show_lines("photo refused", [f"{photo_id}: {reason}" for photo_id, reason in done.refused])
+    show_lines("photo damaged, not refused (blocks of the JPEG are lost or noisy: replace it)", done.damaged)
     show_lines("photo of the gallery, not in the catalogue (--prune removes such photos)", done.gone)
     if report is not None:
         write_file(report, json.dumps(done.to_dict(), indent=2) + "\n")
@@ -187,6 +189,19 @@ def show_outcome(done: IndexReport, gallery: Path | str, report: Path | None) ->
         click.echo("Nothing was added: every photo was refused.", err=True)
         sys.exit(1)
     click.echo(f"Wrote {gallery}: {_counts(done)}.")
+
+
+def show_shared(gallery: AnyGallery) -> None:
+    """Print the photos that several items share, with the items."""
+    from retrieval.galleries.kept import read_draws
+    from retrieval.inspect.duplicates import shared_photos
+    from retrieval.measuring.draws import OWN
+
+    drawn = read_draws(gallery)
+    own = None if drawn is None else drawn.sources.get(OWN)
+    pairs = () if own is None else zip(own.ids.tolist(), own.duplicates.tolist(), strict=True)
+    lines = [f"{', '.join(items)}: {photo_id}" for photo_id, items in shared_photos(gallery, pairs)]
+    show_lines("photo that several items share; a search that finds it asks which item is meant", lines)
 
 
 def _counts(done: IndexReport) -> str:

@@ -15,7 +15,17 @@ from index.groups import GROUP
 from retrieval.catalogue.ids import describe_missing
 from retrieval.errors import InvalidParameter, counted
 from retrieval.files import naming
-from retrieval.search.result import PERHAPS, PHOTO, RANKED, TWINS, Match, SearchResult, p_value_words
+from retrieval.search.result import (
+    DAMAGED_PHOTO,
+    PERHAPS,
+    PHOTO,
+    RANKED,
+    SHARED_PHOTO,
+    TWINS,
+    Match,
+    SearchResult,
+    p_value_words,
+)
 
 from .lines import show_lines
 from .options import BUNDLE, CATALOGUE, GALLERY, NEW_FILE, GroupedCommand, options_as
@@ -245,14 +255,18 @@ def lines(result: SearchResult, *, filtered: bool) -> Iterator[str]:
     elif result.ranked:
         yield "These are the nearest items. There is no threshold to decide whether any of them is right."
     elif result.decision == PERHAPS:
-        shown = result.review[: 2 if result.reason == TWINS else 1]
+        shown = result.review[: {TWINS: 2, SHARED_PHOTO: len(result.review)}.get(result.reason, 1)]
         named = " or ".join(match.item_id for match in shown)
         yield f"perhaps {named}, please confirm: {_reason(result, filtered=filtered)}"
     else:
         outcome = "nothing to rank" if result.decision == RANKED else "no match"
         yield f"{outcome}: {_reason(result, filtered=filtered)}"
     if result.review:
-        yield "For review:" if result.reason == TWINS else "For review, beyond the threshold:"
+        yield (
+            "For review:"
+            if result.reason in (TWINS, SHARED_PHOTO, DAMAGED_PHOTO)
+            else "For review, beyond the threshold:"
+        )
     for match in result.review:
         yield f"     {_line(match)}"
     for item in () if result.explanation is None else result.explanation.items:
@@ -269,6 +283,10 @@ def _reason(result: SearchResult, *, filtered: bool) -> str:
         return "no photo passes the filter" if filtered else "the gallery is empty"
     if result.reason == TWINS:
         return "the catalogue may have this item under two ids"
+    if result.reason == SHARED_PHOTO:
+        return "these items have the same photo, so it cannot tell them apart"
+    if result.reason == DAMAGED_PHOTO:
+        return "the photo is damaged, blocks of its JPEG are lost or noisy; search with a whole file if there is one"
     what = "it is" if result.decision == PERHAPS else f"the nearest item, {nearest.item_id}, is"
     return f"{what} {nearest.distance:.4f} away{_words(nearest)}; the threshold is {result.threshold:.4f}"
 

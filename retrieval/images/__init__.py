@@ -1,8 +1,7 @@
 """Photos: decoding with limits, preprocessing and thumbnails."""
 
-from .decode import FULL_SIZE, MAX_BYTES, Source, open_image, plain_source, read_file
-from .formats import check_sent
-from .pixels import MAX_PIXELS, MIN_SIDE
+from .decode import DAMAGED, MAX_BYTES, Source, check_bytes, check_sent, open_image, plain_source, read_file
+from .pixels import FULL_SIZE, MAX_DECODED, MAX_JPEG, MAX_PIXELS, MIN_SIDE, full_size
 from .preprocessing import (
     Appearance,
     Preprocessing,
@@ -14,16 +13,21 @@ from .preprocessing import (
 )
 
 __all__ = [
+    "DAMAGED",
     "FULL_SIZE",
     "MAX_BYTES",
+    "MAX_DECODED",
+    "MAX_JPEG",
     "MAX_PIXELS",
     "MIN_SIDE",
     "Appearance",
     "Preprocessing",
     "Source",
     "center_crop_resize",
+    "check_bytes",
     "check_sent",
     "crop",
+    "full_size",
     "open_image",
     "plain_source",
     "read_file",

@@ -1,7 +1,8 @@
 """Decoding of photos, shared by training, calibration, indexing and serving, with limits on hostile input.
 
 A different decoder changes the distances and invalidates the threshold, so all code paths use this module: bytes, path
-or PIL image → checked upright RGB (`open_image`). A file costs at most about 2 s of CPU and 300 MB.
+or PIL image → checked upright RGB (`open_image`). A file costs at most about 2 s of CPU and 300 MB here; formats that
+cost more are decoded in a process of its own (`isolated`).
 """
 
 from __future__ import annotations
@@ -9,35 +10,43 @@ from __future__ import annotations
 import io
 import os
 import stat
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.WebPImagePlugin import WebPImageFile
 
-from retrieval.errors import ImageTooLarge, ImageUnreadable, InvalidParameter
+from retrieval.errors import ImageTooLarge, ImageUnreadable, ImageUnsupported, InvalidParameter, install_command
 
-from .formats import SENT, format_of
-from .guards import plain_file
+from .formats import NAMES, PHONES, SENT, Format, format_of
+from .guards import Plain, jpeg_size, plain_file
 from .isolated import open_isolated
-from .pixels import check_shape, decoded, foreign, to_rgb
+from .pixels import (
+    FULL_SIZE,
+    MAX_DECODED,
+    MAX_WEBP,
+    check_pixels,
+    check_shape,
+    decoded,
+    fitted,
+    foreign,
+    to_rgb,
+    turned,
+)
 
-MAX_BYTES = 10 * 2**20
+MAX_BYTES = 60 * 2**20
+OPENERS = {"JPEG": JpegImageFile, "PNG": PngImageFile, "WEBP": WebPImageFile}
+SMALLER = "Save it with fewer pixels, or at a lower quality"
 CHUNK = 2**16  # bytes per read if a file reports no size
-TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}  # by EXIF orientation
-
-LYING = (5, 6, 7, 8)  # orientations whose width is the height of the file
-
 Source = bytes | io.BytesIO | str | Path | Image.Image | NDArray[np.uint8]
-FULL_SIZE = "retrieval_full_size"  # in the info of an image that was decoded at a reduced scale: width and height
+END = b"\xff\xd9"  # of a JPEG
+DAMAGED = "retrieval_damaged"  # in the info of an image from a JPEG with lost or noisy blocks
+SPARE = b"\x55" * 8  # more than a decoder reads ahead
+LEAST_LEFT = 2  # bytes of a scan without which its last block cannot be decoded
 ACCEPTED = "be an encoded image (bytes or BytesIO), a path, a PIL image or an RGB array, uint8 (height, width, 3)"
 
 
@@ -50,7 +59,9 @@ def open_image(source: Source, *, min_side: int = 0) -> Image.Image:
         Encoded bytes or a BytesIO of them, a path, a PIL image, or RGB pixels uint8 (height, width, 3).
     min_side:
         Side that the image will be resized to. A larger JPEG is decoded at a reduced scale of at least twice this
-        side; with 0, at full size.
+        side; with 0, at full size, or at the largest reduced scale of at most MAX_DECODED pixels.
+
+    The `info` of the image has the size of the photo (FULL_SIZE), and DAMAGED if blocks of a JPEG are lost or noisy.
 
     Raises
     ------
@@ -64,29 +75,67 @@ def open_image(source: Source, *, min_side: int = 0) -> Image.Image:
         check_shape(source)
         return decoded(lambda: to_rgb(ImageOps.exif_transpose(source)))
     data = source if isinstance(source, bytes) else read_file(Path(source))
-    if len(data) > MAX_BYTES:
-        raise ImageTooLarge(f"the file has {len(data):,} bytes, the limit is {MAX_BYTES:,}")
+    check_bytes("the file", len(data))
     form = format_of(data)
     if form is None:
         raise foreign()
     if form in SENT:
-        return decoded(lambda: _open_sent(data, form.name, min_side))
+        return decoded(lambda: _open_sent(data, form, min_side))
     return open_isolated(data, form)
 
 
-def _open_sent(data: bytes, name: str, min_side: int) -> Image.Image:
-    plain = plain_file(name, data)
-    with Image.open(io.BytesIO(plain.data), formats=(name,)) as image:
+def _open_sent(data: bytes, form: Format, min_side: int) -> Image.Image:
+    plain = plain_file(form.name, data)
+    file = _Jpeg(plain) if form.name == "JPEG" else io.BytesIO(plain.data)
+    with OPENERS[form.name](file) as image:  # not by Image.open, which has a limit of its own
         check_shape(image)
         size = image.size
-        if name == "JPEG" and min_side:
-            image.draft(None, (2 * min_side, 2 * min_side))
+        if form.name == "WEBP" and image.width * image.height > MAX_WEBP:
+            return open_isolated(plain.data, form, plain.orientation)
+        if form.name == "JPEG":
+            image.draft(None, _draft_size(size, min_side))
         image.load()
-        upright = to_rgb(image)
+        small = fitted(image)
     del image  # a large one takes 100 MB, and so does each of the next
-    upright = upright.transpose(TURNS[plain.orientation]) if plain.orientation in TURNS else upright
-    upright.info[FULL_SIZE] = size[::-1] if plain.orientation in LYING else size
+    small.info[FULL_SIZE] = size
+    upright = turned(small, plain.orientation)
+    if isinstance(file, _Jpeg) and file.check():
+        upright.info[DAMAGED] = True
     return upright
+
+
+def _draft_size(size: tuple[int, int], min_side: int) -> tuple[int, int]:
+    """Return the least size to decode a JPEG at: twice `min_side` a side, or at most MAX_DECODED pixels."""
+    scale = next(scale for scale in (1, 2, 4, 8) if size[0] * size[1] <= MAX_DECODED * scale**2)
+    if min_side:
+        scale = max(scale, min(size) // (2 * min_side))
+    return max(1, size[0] // scale), max(1, size[1] // scale)
+
+
+class _Jpeg(io.BytesIO):
+    """A JPEG file for its decoder, which tells by how much is read whether the data fit the pixels.
+
+    A decoder that is done before the end of the scan, or reads on after it, has met lost or noisy blocks.
+    """
+
+    def __init__(self, plain: Plain) -> None:
+        self._plain, end = plain, plain.scan_end or len(plain.data)
+        self._fewest, self._most = end - LEAST_LEFT, end + len(SPARE)
+        super().__init__(plain.data + SPARE * bool(plain.scan_end) + END)
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return the next bytes, not beyond the next place that says something."""
+        at = self.tell()
+        stop = self._fewest if at < self._fewest else self._most
+        return super().read(min(size, stop - at) if self._plain.scan_end and size and 0 < stop - at < size else size)
+
+    def check(self) -> bool:
+        """Return whether the decoded JPEG is damaged; raise ImageUnreadable if only its beginning is there."""
+        plain, read = self._plain, self.tell()
+        is_cut = read > self._most if plain.scan_end else plain.is_damaged
+        if is_cut and not plain.has_end:
+            raise ImageUnreadable("the image is damaged: its end is missing", remedy="Save or take the photo again")
+        return plain.is_damaged or is_cut or (plain.scan_end > 0 and read <= self._fewest)
 
 
 def plain_source(source: Source) -> bytes | Path | Image.Image:
@@ -102,6 +151,29 @@ def plain_source(source: Source) -> bytes | Path | Image.Image:
     if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or not source.size:
         raise InvalidParameter("image", ACCEPTED, f"{source.dtype} {source.shape}")
     return Image.fromarray(np.ascontiguousarray(source))
+
+
+def check_bytes(name: object, size: int, most: int = MAX_BYTES) -> None:
+    """Raise ImageTooLarge if a file has more than `most` bytes."""
+    if size > most:
+        raise ImageTooLarge(f"{name} has {size:,} bytes, the limit is {most:,}", remedy=SMALLER)
+
+
+def check_sent(photo: bytes, *, most_bytes: int, most_pixels: int) -> None:
+    """Raise ImageUnsupported or ImageTooLarge for a file that is not taken over HTTP.
+
+    HEIC and AVIF are taken where the extra `sources` is installed. `most_pixels` is for JPEGs.
+    """
+    check_bytes("the file", len(photo), most_bytes)
+    form = format_of(photo)
+    if form is None or form in SENT:
+        check_pixels(*(jpeg_size(photo) if form is SENT[0] else (0, 0)), most_pixels)
+    elif form.name not in PHONES or find_spec("pillow_heif") is None:
+        remedy = f", or install the extra `sources` on the server: {install_command('sources')}"
+        raise ImageUnsupported(
+            f"a photo is sent as {NAMES}, and this one is {form.shown}",
+            remedy=f"Convert it to JPEG or PNG{remedy if form.name in PHONES else ''}",
+        )
 
 
 def read_file(path: Path) -> bytes:
@@ -133,5 +205,5 @@ def _read_limited(file: io.FileIO, path: Path, expected: int) -> bytes:
         parts.append(part)
         left -= len(part)
     if not left:
-        raise ImageTooLarge(f"{path} has more than {MAX_BYTES:,} bytes")
+        check_bytes(path, max(expected, MAX_BYTES + 1))
     return b"".join(parts)

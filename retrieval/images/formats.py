@@ -1,16 +1,14 @@
 """Formats of photos, and how their files begin.
 
-JPEG, PNG and WebP are sent over HTTP; they are checked and decoded in the process that needs them (`guards`). The
-others are for catalogues of the operator's own files, and decoded in a process with limits (`isolated`): Pillow decodes
-all of them except HEIF (HEIC files of phones), which needs pillow-heif, from the extra `sources`. The photo is the
-first frame of a GIF, the first page of a TIFF or the primary image of a HEIF. Other animations are refused.
+JPEG, PNG and WebP are checked and decoded in the process that needs them (`guards`). The others are decoded in a
+process with limits (`isolated`): Pillow decodes all of them except HEIF (HEIC files of phones), which needs
+pillow-heif, from the extra `sources`. TIFF, BMP and GIF are not taken over HTTP. The photo is the first frame of a GIF,
+the first page of a TIFF or the primary image of a HEIF. Other animations are refused.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from retrieval.errors import ImageUnsupported
 
 BRANDS = 64  # bytes in which an ISO file names its brands
 
@@ -52,6 +50,7 @@ def names(formats: tuple[Format, ...]) -> str:
 
 
 NAMES = names(SENT)
+PHONES = ("HEIF", "AVIF")  # taken over HTTP, too, with the extra `sources`
 
 
 def format_of(data: bytes) -> Format | None:
@@ -61,12 +60,3 @@ def format_of(data: bytes) -> Format | None:
         if data.startswith(form.beginnings) or any(brand in brands for brand in form.brands):
             return form
     return None
-
-
-def check_sent(photo: object) -> None:
-    """Raise ImageUnsupported for the bytes of a format that is not taken over HTTP; other sources are left alone."""
-    form = format_of(photo) if isinstance(photo, bytes) else None
-    if form is not None and form not in SENT:
-        raise ImageUnsupported(
-            f"a photo is sent as {NAMES}, and this one is {form.shown}", remedy="Convert it to JPEG or PNG"
-        )

@@ -22,6 +22,9 @@ MAX_PROFILE = 2**20  # bytes of EXIF data in the text of a PNG, decompressed
 MAX_BLOCKS = 16_000_000  # blocks of 8×8 values visited by all scans of a JPEG; 25 megapixels usually take 5 million
 MAX_COEFFICIENTS = 180 * 2**20  # bytes that a JPEG of several scans keeps
 REMEDY = "Save it as a baseline JPEG or as a PNG, without metadata"
+MAX_RAW = 300_000_000  # bytes of the pixels of a PNG, which are filtered one by one
+CHANNELS = {2: 3, 4: 2, 6: 4}  # by the colour type of a PNG; 1 for the others
+BASELINE = "Save it as a baseline JPEG, not a progressive one, or with fewer pixels"
 
 ORIENTATION = 274
 NUMBERS = {3: "H", 4: "I", 8: "h", 9: "i"}  # types of an EXIF value that may hold an orientation
@@ -31,7 +34,10 @@ FRAMES, PROGRESSIVE, OTHER_FRAMES = (0xC0, 0xC1, 0xC2), 0xC2, frozenset(range(0x
 SCAN, END, FILL = 0xDA, 0xD9, 0xFF
 TABLES = frozenset((0xC4, 0xDB, 0xDD))  # Huffman, quantization, restart interval
 BARE = frozenset((0, 1, *range(0xD0, 0xD9)))  # no segments: stuffing, TEM, restarts, and the start of an image
+HEADERS = frozenset((*range(0xC0, 0xD0), *range(0xDA, 0xFF), FILL))  # markers before the first scan
+BETWEEN = frozenset((*TABLES, SCAN, 0xFE, FILL))  # markers between scans
 MARKER = re.compile(rb"\xff[^\0\xd0-\xd7]")  # in the data of a scan
+RESTART = re.compile(rb"\xff([\xd0-\xd7])")
 EXIF, XMP = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
 PNG_EXIF, PNG_XMP = b"Raw profile type exif", b"XML:com.adobe.xmp"
 
@@ -41,10 +47,13 @@ WEBP_ALPHA = 0x10  # flag of VP8X
 
 
 class Plain(NamedTuple):
-    """A file without metadata, and the EXIF orientation (1 to 8) of its pixels."""
+    """A file without metadata, the EXIF orientation (1 to 8) of its pixels, and how whole a JPEG is."""
 
     data: bytes
     orientation: int
+    is_damaged: bool = False  # whether segments or scans are lost, or lie where they cannot
+    scan_end: int = 0  # where the data of the only scan of a baseline JPEG ends, else 0
+    has_end: bool = True
 
 
 def plain_file(form: str, data: bytes) -> Plain:
@@ -61,15 +70,18 @@ def plain_file(form: str, data: bytes) -> Plain:
 
 
 def _jpeg(data: bytes) -> Plain:
-    kept, exif, xmp, scans, at = [data[:2]], list[bytes](), b"", _Scans(), 2
+    kept, exif, xmp, scans, expected = [data[:2]], list[bytes](), b"", _Scans(), 2
     for _ in range(MAX_SEGMENTS):
-        at = data.find(b"\xff", at)
+        at = data.find(b"\xff", expected)
         if at < 0 or at + 4 > len(data) or data[at + 1] == END:
-            kept.append(data[at : at + 2] if at >= 0 else b"")
-            return Plain(b"".join(kept), _orientation(b"".join(exif), xmp))
+            has_end = at >= 0 and data[at + 1 : at + 2] == bytes((END,))
+            plain, damaged = b"".join(kept), scans.damaged or (has_end and at > expected) or not scans.complete
+            scan_end = len(plain) if scans.complete and not scans.several else 0
+            return Plain(plain, _orientation(b"".join(exif), xmp), damaged, scan_end, has_end)
         kind = data[at + 1]
+        scans.damaged |= at > expected or kind not in (BETWEEN if scans.begun else HEADERS)
+        expected = at + 1 if kind == FILL else at + 2
         if kind == FILL or kind in BARE:
-            at += 1 if kind == FILL else 2
             continue
         end = at + 2 + int.from_bytes(data[at + 2 : at + 4])
         if kind in OTHER_FRAMES:
@@ -81,13 +93,15 @@ def _jpeg(data: bytes) -> Plain:
             xmp = content[len(XMP) :]
         elif kind in FRAMES:
             scans.begin(kind, content)
+        elif kind == 0xDD:
+            scans.interval = int.from_bytes(content[:2])
         elif kind == SCAN:
-            scans.add(content)
             following = MARKER.search(data, end)
-            end = len(data) if following is None else following.start()
+            start, end = end, len(data) if following is None else following.start()
+            scans.add(content, data[start:end])
         if kind in FRAMES or kind in TABLES or kind == SCAN or _decides_colours(kind, content):
             kept.append(data[at:end])
-        at = end
+        expected = end
     raise ImageTooLarge(f"the JPEG has more than {MAX_SEGMENTS:,} segments", remedy=REMEDY)
 
 
@@ -96,12 +110,21 @@ def _decides_colours(kind: int, content: bytes) -> bool:
 
 
 class _Scans:
-    """The work of a JPEG's scans: each visits all blocks of its components, whatever little data it has."""
+    """The scans of a JPEG: their work (each visits all blocks of its components), and what is missing of them."""
 
     def __init__(self) -> None:
+        self.damaged = self.begun = self.several = False
+        self.interval = 0  # of restarts, in units of blocks; 0 for none
         self._blocks: dict[int, int] = {}  # of each component
+        self._units = 0  # of blocks, in a scan of all components
+        self._missing: dict[int, set[int]] = {}  # coefficients of each component that no scan has in full
         self._left = MAX_BLOCKS
         self._progressive = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether the scans have all coefficients."""
+        return self.begun and not any(self._missing.values())
 
     def begin(self, kind: int, frame: bytes) -> None:
         height, width = struct.unpack_from(">HH", frame, 1)
@@ -109,24 +132,57 @@ class _Scans:
         if len(parts) > 4 or self._blocks:
             raise ImageUnsupported("the JPEG has more than 4 colours or several frames", remedy=REMEDY)
         most_wide, most_high = (max((part[side] for part in parts), default=1) for side in (1, 2))
+        if len(parts) == 1:  # its blocks are not interleaved
+            most_wide = most_high = 1
+            parts = [(parts[0][0], 1, 1)]
         self._blocks = {
             name: -(-width * wide // (8 * most_wide)) * -(-height * high // (8 * most_high))
             for name, wide, high in parts
         }
+        self._units = -(-width // (8 * most_wide)) * -(-height // (8 * most_high))
+        self._missing = {name: set(range(64)) for name in self._blocks}
         self._progressive = kind == PROGRESSIVE
 
-    def add(self, scan: bytes) -> None:
-        """Count a scan; raise ImageTooLarge if it is one too many."""
+    def add(self, scan: bytes, data: bytes) -> None:
+        """Count a scan, given its header and data; raise ImageTooLarge if it is one too many."""
         names = scan[1 : 1 + 2 * scan[0] : 2]
         self._left -= sum(self._blocks.get(name, 0) for name in names)
         if self._left < 0:
             raise ImageTooLarge("the scans of the JPEG visit too many blocks of pixels", remedy=REMEDY)
-        several = self._progressive or len(names) < len(self._blocks)
-        if several and 2 * 64 * sum(self._blocks.values()) > MAX_COEFFICIENTS:
-            raise ImageTooLarge("the JPEG has too many pixels for one of several scans", remedy=REMEDY)
+        self.several |= self._progressive or len(names) < len(self._blocks)
+        if self.several and 2 * 64 * sum(self._blocks.values()) > MAX_COEFFICIENTS:
+            raise ImageTooLarge("a JPEG of several scans keeps too many pixels in memory", remedy=BASELINE)
+        first, last, bits = scan[1 + 2 * len(names) :][:3] if self._progressive else (0, 63, 0)
+        for name in names if not bits & 15 else b"":  # all bits of these coefficients
+            self._missing.get(name, set()).difference_update(range(first, last + 1))
+        self.begun = True
+        if self.interval and not self.several:
+            count = -(-self._units // self.interval) - 1
+            self.damaged |= RESTART.findall(data) != [bytes((0xD0 + number % 8,)) for number in range(count)]
+        else:
+            self.damaged |= not self.interval and RESTART.search(data) is not None
+
+
+def jpeg_size(data: bytes) -> tuple[int, int]:
+    """Return the width and height that a JPEG states; (0, 0) if it states none before its first scan."""
+    at = 2
+    for _ in range(MAX_SEGMENTS):
+        kind = data[at + 1] if data[at : at + 1] == b"\xff" and at + 9 < len(data) else SCAN
+        if kind == SCAN:
+            break
+        if kind in FRAMES:
+            height, width = struct.unpack_from(">HH", data, at + 5)
+            return width, height
+        at += 1 if kind == FILL else 2 + int.from_bytes(data[at + 2 : at + 4])
+    return 0, 0
 
 
 def _png(data: bytes) -> Plain:
+    width, height, depth, colour = struct.unpack_from(">IIBB", data, 16)
+    if width * height * CHANNELS.get(colour, 1) * depth > 8 * MAX_RAW:
+        raise ImageTooLarge(
+            f"the PNG has {width}×{height} pixels of {depth} bits a channel", remedy="Save it as JPEG, or smaller"
+        )
     kept, exif, profile, xmp = [data[:8]], b"", b"", b""
     for kind, start, end in _chunks(data, 8, ">", after=4):
         content = data[start:end] if kind not in PNG_KEPT else b""

@@ -21,7 +21,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO
 
-from PIL import AvifImagePlugin, Image, ImageOps
+from PIL import AvifImagePlugin, Image
 
 from retrieval.errors import (
     ImageRefused,
@@ -33,19 +33,20 @@ from retrieval.errors import (
 )
 
 from .formats import FORMATS, Format
-from .pixels import check_shape, decoded, to_rgb
+from .guards import ORIENTATION
+from .pixels import FULL_SIZE, check_shape, decoded, fitted, full_size, turned
 
-CPU_S = 1.5  # per photo
-MEMORY = 300 * 2**20  # bytes above those that the child has when it starts
+CPU_S = 1.8  # per photo
+MEMORY = 900 * 2**20  # bytes above those that the child has when it starts
 ROWS = 256  # of pixels sent at once
 REFUSALS = {kind.__name__: kind for kind in (ImageUnreadable, ImageTooLarge, ImageUnsupported)}
-REQUEST = struct.Struct("<IId")  # format, bytes and CPU time
-SIZES = struct.Struct("<II")  # width and height, or 0 and the bytes of a refusal
+REQUEST = struct.Struct("<IIId")  # format, orientation, bytes and CPU time
+SIZES = struct.Struct("<IIII")  # width and height, and those at full size; or 0 and the bytes of a refusal
 without_heif: list[MissingDependency] = []  # in the child: why HEIC photos cannot be read
 
 
-def open_isolated(data: bytes, form: Format) -> Image.Image:
-    """Return the upright RGB image in a file.
+def open_isolated(data: bytes, form: Format, orientation: int = 0) -> Image.Image:
+    """Return the upright RGB image in a file, by the EXIF orientation that it states, or another one.
 
     Raises ImageUnreadable, ImageTooLarge or ImageUnsupported if it cannot be used or costs too much.
     """
@@ -54,7 +55,7 @@ def open_isolated(data: bytes, form: Format) -> Image.Image:
     except Empty:
         child = _started()
     try:
-        image = _exchanged(child, REQUEST.pack(FORMATS.index(form), len(data), CPU_S), data)
+        image = _exchanged(child, REQUEST.pack(FORMATS.index(form), orientation, len(data), CPU_S), data)
     except (OSError, struct.error, ValueError) as error:
         if _stopped(child) == -signal.SIGPROF:
             raise ImageTooLarge(
@@ -120,7 +121,7 @@ def _exchanged(child: subprocess.Popen[bytes], *request: bytes) -> Image.Image:
         raise OSError("the decoder has no pipes")
     requests.writelines(request)
     requests.flush()
-    width, height = SIZES.unpack(answer.read(SIZES.size))
+    width, height, *full_size = SIZES.unpack(answer.read(SIZES.size))
     if not width:
         kind, message, remedy = json.loads(answer.read(height))
         raise REFUSALS[kind](message, remedy=remedy)
@@ -128,6 +129,7 @@ def _exchanged(child: subprocess.Popen[bytes], *request: bytes) -> Image.Image:
     for top in range(0, height, ROWS):
         size = (width, min(ROWS, height - top))
         image.paste(Image.frombytes("RGB", size, answer.read(3 * width * size[1])), (0, top))
+    image.info[FULL_SIZE] = tuple(full_size)
     return image
 
 
@@ -148,30 +150,29 @@ def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
         limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     while header := requests.read(REQUEST.size):
-        number, size, seconds = REQUEST.unpack(header)
+        number, orientation, size, seconds = REQUEST.unpack(header)
         data = requests.read(size)
         signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends the process
         try:
-            image = decoded(partial(_opened, data, FORMATS[number]))
+            image = decoded(partial(_opened, data, FORMATS[number], orientation))
         except ImageRefused as refusal:
             text = json.dumps((type(refusal).__name__, refusal.message, refusal.remedy)).encode()
-            answers.write(SIZES.pack(0, len(text)) + text)
+            answers.write(SIZES.pack(0, len(text), 0, 0) + text)
         else:
-            answers.write(SIZES.pack(*image.size))
+            answers.write(SIZES.pack(*image.size, *full_size(image)))
             for top in range(0, image.height, ROWS):
                 answers.write(image.crop((0, top, image.width, min(top + ROWS, image.height))).tobytes())
         answers.flush()
 
 
-def _opened(data: bytes, form: Format) -> Image.Image:
+def _opened(data: bytes, form: Format, orientation: int) -> Image.Image:
     if form.name == "HEIF" and without_heif:
         (why,) = without_heif
         raise ImageUnsupported(f"HEIC photos need the package pillow_heif: {why.message}", remedy=why.remedy)
-    with Image.open(io.BytesIO(data), formats=(form.name,)) as image:
+    with Image.OPEN[form.name][0](io.BytesIO(data), "") as image:
         check_shape(image)
         image.load()
-        ImageOps.exif_transpose(image, in_place=True)
-        return to_rgb(image)
+        return turned(fitted(image), orientation or image.getexif().get(ORIENTATION, 1))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from PIL import Image
 
 from retrieval.errors import ImageUnsupported, InvalidParameter
 
+from .pixels import FULL_SIZE, full_size
+
 
 @dataclass(frozen=True)
 class Preprocessing:
@@ -65,13 +67,20 @@ class Preprocessing:
 
 
 def crop(image: Image.Image, bbox: tuple[float, float, float, float] | None) -> Image.Image:
-    """Crop an image to a bounding box, in pixels of the upright image; None returns the whole image."""
+    """Crop an image to a bounding box, in pixels of the upright photo at full size; None returns the whole image."""
     if bbox is None:
         return image
     left, upper, right, lower = (round(value) for value in bbox)
-    if right > image.width or lower > image.height:
-        raise ImageUnsupported(f"the bbox {bbox} reaches beyond the {image.width}×{image.height} pixels of the image")
-    return image.crop((left, upper, right, lower))
+    width, height = full_size(image)
+    if right > width or lower > height:
+        raise ImageUnsupported(f"the bbox {bbox} reaches beyond the {width}×{height} pixels of the image")
+    if image.size != (width, height):  # reduced
+        x, y = image.width / width, image.height / height
+        left, upper = int(left * x), int(upper * y)
+        right, lower = max(left + 1, math.ceil(right * x)), max(upper + 1, math.ceil(lower * y))
+    part = image.crop((left, upper, right, lower))
+    part.info.pop(FULL_SIZE, None)  # it is not that of the part
+    return part
 
 
 def center_crop_resize(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.uint8]:

@@ -34,7 +34,7 @@ from retrieval.galleries.kept import (
     read_parts,
 )
 from retrieval.galleries.measured import drawn_photos, fitted_items
-from retrieval.images import crop, open_image
+from retrieval.images import crop, full_size, open_image
 from retrieval.measuring.drawing import MOST_DRAWS, NameVectors, PartVectors, most_draws
 from retrieval.measuring.folds import FoldVectors
 from retrieval.search.boxes import MOST_WINDOWS, cropped, windows
@@ -112,7 +112,7 @@ def keep_windows(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *
         image = _picture(photo)
         if image is None:
             continue
-        pixels = [embedder.square(cropped(image, box)) for box in windows(image.width, image.height)]
+        pixels = [embedder.square(cropped(image, box)) for box in windows(*full_size(image))]
         vectors: NDArray[np.float32] = np.zeros((MOST_WINDOWS, bundle.dim), np.float32)
         vectors[: len(pixels)] = embedder.embed_pixels(np.stack(pixels)).vectors
         kept[photo.photo_id] = vectors

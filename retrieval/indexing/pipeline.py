@@ -58,6 +58,7 @@ class IndexReport:
     seconds: float = 0.0
     rebuilt: Rebuilt | None = None  # the new index, if it was rebuilt
     refused: list[tuple[str, str]] = field(default_factory=list)  # photo_id, reason
+    damaged: list[str] = field(default_factory=list)  # added photos whose JPEG has lost or noisy blocks
     before: Point | None = None  # the point that served before the run, None in a new gallery
     point: Point | None = None  # the gallery's operating point, None if the bundle's serves
     sets_threshold: bool = False  # whether this run set its threshold or status
@@ -71,7 +72,7 @@ class IndexReport:
         }
         refused = [{"photo_id": photo_id, "reason": reason} for photo_id, reason in self.refused]
         point = None if self.point is None else self.point.to_dict()
-        told = {"unanchored": self.unanchored}
+        told = {"unanchored": self.unanchored, "damaged": self.damaged}
         return {**counts, "gone": self.gone, "refused": refused, "point": point, **told}
 
 
@@ -213,6 +214,7 @@ def _write(
         report.updated += apply_updates(gallery, changed)
         report.skipped += len(batch.unchanged) - len(changed)
         report.refused += [(photo_id, error.message) for photo_id, error in batch.refused]
+        report.damaged += batch.damaged
         yield len(batch.photos) + len(batch.unchanged) + len(batch.refused)
     apply_updates(gallery, touched)
 

@@ -52,6 +52,8 @@ class Embedding:
                 "thumbnail": batch.thumbnails[place],
                 "features": batch.features[place] if batch.features else b"",
             }
+        for photo_id in batch.damaged:
+            records[number_of[photo_id]]["damaged"] = "damaged"
         for photo_id, error in batch.refused:
             records[number_of[photo_id]]["refused"] = error.message
         rows = [records[number] for number in numbers]
@@ -108,6 +110,7 @@ def _batch(columns: Mapping[str, Any], photos: Sequence[Photo]) -> Batch:
             batch.photos.append(photo)
             batch.hashes.append(str(columns["hash"][place]))
             batch.thumbnails.append(bytes(columns["thumbnail"][place]))
+            batch.damaged += [photo.photo_id] if columns["damaged"][place] else []
             features = bytes(columns["features"][place])
             batch.features += [features] if features else []
             vectors.append(np.frombuffer(columns["vector"][place], dtype=np.float32))
@@ -116,7 +119,8 @@ def _batch(columns: Mapping[str, Any], photos: Sequence[Photo]) -> Batch:
 
 
 def _record(number: int) -> dict[str, Any]:
-    return {"number": number, "hash": "", "vector": b"", "thumbnail": b"", "features": b"", "refused": ""}
+    texts = {"hash": "", "refused": "", "damaged": ""}
+    return {"number": number, **texts, "vector": b"", "thumbnail": b"", "features": b""}
 
 
 def _line(photo: Photo) -> dict[str, Any]:

@@ -16,11 +16,12 @@ from retrieval.bundle.fitted import content_hash
 from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.reading import Content, content
 from retrieval.errors import ImageRefused
-from retrieval.images import center_crop_resize, crop, open_image
+from retrieval.images import DAMAGED, center_crop_resize, crop, open_image
 from retrieval.images.thumbnails import thumbnail
 from retrieval.search.second_look import reduced, second_vectors
 
 FILE, BOX = "_file", "_bbox"  # reserved metadata keys: state of the file (`Photo.state`) and bounding box, if any
+LOST = "_damaged"  # reserved metadata key: True for a JPEG with lost or noisy blocks
 
 
 @dataclass
@@ -35,6 +36,7 @@ class Batch:
     looks: dict[str, NDArray[np.float32]] = field(default_factory=dict)  # vectors (w, d) of second looks, by photo_id
     unchanged: list[Photo] = field(default_factory=list)  # photos whose content has the hash in `known`
     refused: list[tuple[str, ImageRefused]] = field(default_factory=list)  # photo_id, reason
+    damaged: list[str] = field(default_factory=list)  # ids among `photos`, of JPEGs with lost or noisy blocks
 
     @classmethod
     def of(cls, batches: Sequence[Batch]) -> Batch:
@@ -49,6 +51,7 @@ class Batch:
             {photo_id: look for batch in batches for photo_id, look in batch.looks.items()},
             [photo for batch in batches for photo in batch.unchanged],
             [refusal for batch in batches for refusal in batch.refused],
+            [photo_id for batch in batches for photo_id in batch.damaged],
         )
 
 
@@ -90,6 +93,7 @@ def embed_batch(
             continue
         if photo.photo_id in twice:
             again[len(batch.photos)] = reduced(image, preprocessing)
+        batch.damaged += [photo.photo_id] if DAMAGED in image.info else []
         batch.photos.append(photo)
         batch.hashes.append(digest)
         batch.features += [] if features is None else [features]
@@ -125,6 +129,7 @@ def write_batch(
         batch.vectors,
         metadata=[
             stored_metadata(photo, digest, (states or {}).get(photo.photo_id, ""))
+            | ({LOST: True} if photo.photo_id in batch.damaged else {})
             for photo, digest in zip(batch.photos, batch.hashes, strict=True)
         ],
         thumbnails=batch.thumbnails,

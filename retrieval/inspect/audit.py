@@ -4,6 +4,7 @@
 - twins: pairs of items that look like one item under two ids (`suspected_twins`);
 - strays: photos farther than the threshold from all other photos of their own item;
 - duplicates: photos of different items that are the same file, copies of one photo, or nearly the same;
+- damaged: photos whose JPEG has lost or noisy blocks, as they were indexed;
 - crowds: items in the densest regions, closest to their nearest other item.
 
 Each photo searches the gallery with its own item left out (`index.search.left_out`). If the bundle verifies
@@ -25,6 +26,7 @@ from index.search.left_out import CLOSE
 from retrieval.bundle.bundle import Bundle, require_match
 from retrieval.errors import CalibrationError, command, counted, photos_of_items
 from retrieval.galleries.points import served_point
+from retrieval.indexing.worker import LOST
 from retrieval.measuring.drawing import MOST_VERIFIED, Drawing
 from retrieval.measuring.draws import Draws
 from retrieval.measuring.twins import suspected_twins
@@ -79,6 +81,7 @@ class Audit:
     single_photo_items: int  # not checked for strays
     crowds: list[Crowd]  # all items, the most crowded first
     twins: list[tuple[str, str]] = field(default_factory=list)  # pairs of items that look like one under two ids
+    damaged: list[tuple[str, str]] = field(default_factory=list)  # item and photo of JPEGs with lost or noisy blocks
     sampled: int | None = None  # number of photos that were searched with; None for all
 
 
@@ -109,6 +112,7 @@ def audit(bundle: Bundle, gallery: AnyGallery) -> Audit:
         strays=sorted(lost, key=lambda stray: -stray.distance),
         single_photo_items=int((counts == 1).sum()),
         crowds=sorted(crowds, key=lambda crowd: crowd.distance) if len(counts) > 1 else [],
+        damaged=sorted((item, photo_id) for photo_id, item, lost in gallery.values(LOST) if lost),
         sampled=None if bundle.verifier is None else searched,
     )
 
@@ -213,6 +217,10 @@ def table(report: Audit, *, limit: int) -> Sequence[tuple[str, list[str]]]:
         (
             "photos that do not find their own item",
             [f"{s.distance:.4f}  {s.item_id} ({s.photo_id})" for s in report.strays[:limit]],
+        ),
+        (
+            "damaged photos (blocks of the JPEG are lost or noisy)",
+            [f"{item} ({p})" for item, p in report.damaged[:limit]],
         ),
         ("most crowded items", [f"{c.distance:.4f}  {c.item_id}" for c in report.crowds[:limit]]),
     ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -45,6 +45,27 @@ def same_files(gallery: AnyGallery) -> dict[tuple[str, str], tuple[str, str]]:
         for one, other in pairwise(sorted(photos)):
             shared[one, other] = photos[one], photos[other]
     return shared
+
+
+def shared_photos(gallery: AnyGallery, pairs: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
+    """Return a photo and the items that have it, for each photo of several items, the most frequent first.
+
+    They have the same file, or are given as `pairs` of photos that are copies.
+    """
+    items, files = dict[str, str](), defaultdict[str, list[str]](list)
+    for photo_id, item, digest in gallery.values(CONTENT):
+        items[photo_id] = item
+        if digest is not None:
+            files[str(digest)].append(photo_id)
+    sets = {photo_id: {photo_id} for photo_id in items}
+    same = (pair for photo_ids in files.values() for pair in pairwise(photo_ids))
+    for one, other in (*same, *pairs):
+        if one in sets and other in sets and sets[one] is not sets[other]:
+            sets[one] |= sets[other]
+            sets.update(dict.fromkeys(sets[other], sets[one]))
+    whole = {id(photos): photos for photos in sets.values() if len(photos) > 1}.values()
+    shared = [(min(photos), sorted({items[photo_id] for photo_id in photos})) for photos in whole]
+    return sorted((each for each in shared if len(each[1]) > 1), key=lambda each: (-len(each[1]), each[0]))
 
 
 def is_copy(thumbnail: Callable[[str], bytes | None], photo_id: str, other_photo_id: str) -> bool:

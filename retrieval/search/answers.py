@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from index.gallery import Gallery
 from index.location import AnyGallery
+from index.photos import NONE
 from index.search.distance import accepts
+from index.search.left_out import CLOSE
 from index.search.neighbours import Neighbour
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embeddings
+from retrieval.inspect.duplicates import is_copy
 from retrieval.measuring.point import Point
 from retrieval.measuring.rates import VersionRates
 
 from .looks import Look, Options
 from .result import (
     BEYOND_THRESHOLD,
+    DAMAGED_PHOTO,
     FILTERED_OUT,
     GALLERY_EMPTY,
     MATCH,
@@ -27,6 +32,7 @@ from .result import (
     PERHAPS,
     PHOTO,
     RANKED,
+    SHARED_PHOTO,
     TWINS,
     UNCALIBRATED,
     Decision,
@@ -49,6 +55,7 @@ class Ranking:
     within: tuple[bool, ...]  # the threshold
     near: tuple[bool, ...]  # the distance up to which a question is worth it
     are_twins: bool  # whether the first two items look like one under two ids, and are worth a question
+    sharing: tuple[int, ...] = ()  # places of the items that have the nearest photo, if it is worth a question
 
     @classmethod
     def of(cls, neighbours: Sequence[Neighbour], point: Point, rates: VersionRates | None) -> Ranking:
@@ -67,6 +74,12 @@ class Ranking:
     def is_perhaps(self) -> bool:
         """Whether the first item is worth a question if it is no match."""
         return any(self.near[:1])
+
+    def asked(self, review: float | None) -> tuple[Match, ...]:
+        """Return the items for review in an answer that may have no match: those that share a photo come first."""
+        matches, others = replace(self, are_twins=False).divided(review)
+        first = [self.matches[place] for place in self.sharing]
+        return (*first, *(match for match in (*matches, *others) if match not in first))
 
     def divided(self, review: float | None) -> tuple[tuple[Match, ...], tuple[Match, ...]]:
         """Return the matches, which are within the threshold, and the items for review: p-values of at most `review`.
@@ -108,15 +121,21 @@ class Answers:
         """Return the answer to one query with vector (1, d), given its neighbours."""
         point, top_k = self.point, self.options.top_k
         ranking = Ranking.of(neighbours, point, self.rates)
+        if any((*ranking.within[:1], *ranking.near[:1])):
+            ranking = replace(ranking, sharing=self._sharing(neighbours))
         matches, review = ranking.divided(self.options.review)
+        damaged = look is not None and look.damaged and point.decides
+        if unsure := damaged or bool(ranking.sharing):
+            matches, review = (), ranking.asked(self.options.review)
         norm = float(made.certainties[0])
         decision: Decision = MATCH if matches else NO_MATCH if point.decides else RANKED
-        if decision == NO_MATCH and (ranking.are_twins or ranking.is_perhaps):
+        if decision == NO_MATCH and (ranking.are_twins or ranking.is_perhaps or (unsure and review)):
             decision = PERHAPS
+        least = max(len(ranking.sharing), 2 * ranking.are_twins)
         return SearchResult(
             matches=matches[:top_k],
             decision=decision,
-            reason="" if matches else TWINS if ranking.are_twins else self._reason(neighbours),
+            reason="" if matches else DAMAGED_PHOTO if damaged else self._reason(neighbours, ranking),
             threshold=point.threshold_or_none,
             nearest_distance=neighbours[0].distance if neighbours else None,
             nearest=ranking.matches[0] if neighbours else None,
@@ -124,7 +143,7 @@ class Answers:
             gallery_version=self.version,
             ranked=() if point.decides else ranking.matches[:top_k],
             threshold_status=point.served_status,  # type: ignore[arg-type]
-            review=review[: max(0, (max(2, top_k) if ranking.are_twins else top_k) - len(matches))],
+            review=review[: max(0, max(least, top_k) - len(matches))],
             p_value_without_filter=self.options.where is not None and self.rates is not None,
             box=None if look is None else look.box,
             look=PHOTO if look is None else look.name,
@@ -133,6 +152,19 @@ class Answers:
             appearance=None if look is None else look.appearance,
             explanation=self._explanation(neighbours, look) if self.options.explain else None,
         )
+
+    def _sharing(self, neighbours: Sequence[Neighbour]) -> tuple[int, ...]:
+        """Return the places of the items that have the nearest photo, or a copy of it; () if only the first has it."""
+        first = neighbours[0]
+        near = [n for n, other in enumerate(neighbours) if abs(other.photo_distance - first.photo_distance) <= CLOSE]
+        now = self.gallery.snapshot().with_pictures(partial(is_copy, self.gallery.thumbnail))
+        rows = now.positions([neighbours[place].photo_id for place in near])
+        there = rows != NONE  # else it was removed since the search
+        if len(near) < 2 or not there[0]:
+            return ()
+        same = now.copies(np.full(int(there.sum()), rows[0]), rows[there])
+        places = np.array(near)[there][same].tolist()
+        return tuple(places) if len({0, *places}) > 1 else ()
 
     def _explanation(self, neighbours: Sequence[Neighbour], look: Look | None) -> Explanation:
         """Return the evidence behind an answer."""
@@ -154,8 +186,10 @@ class Answers:
                 return tuple(verifier.places(look.features, now.features(np.array([position]))[0]))
         return ()
 
-    def _reason(self, neighbours: Sequence[Neighbour]) -> Reason:
+    def _reason(self, neighbours: Sequence[Neighbour], ranking: Ranking) -> Reason:
         """Return the reason for an answer without a match."""
+        if ranking.sharing or ranking.are_twins:
+            return SHARED_PHOTO if ranking.sharing else TWINS
         if not self.point.decides:
             return UNCALIBRATED
         if not neighbours:

@@ -14,14 +14,14 @@ import numpy as np
 from PIL import Image
 
 from retrieval.errors import InvalidParameter
-from retrieval.images import MAX_PIXELS, MIN_SIDE
+from retrieval.images import MAX_DECODED, MIN_SIDE, crop, full_size
 
 from .result import BBox
 
 WINDOWS = "windows"
 MOST_BBOXES = 64  # of one search
 MOST_WINDOWS = 10
-MOST_AREA = 8 * MAX_PIXELS  # of the boxes of one search together; each of them is resized from the full photo
+MOST_AREA = 8 * MAX_DECODED  # of the boxes of one search together; each of them is resized from the full photo
 SHAPE = "be four numbers, left upper right lower in pixels, with left < right and upper < lower"
 
 
@@ -73,11 +73,12 @@ def bbox_text(bbox: Sequence[float]) -> str:
 def cropped(image: Image.Image, bbox: BBox) -> Image.Image:
     """Return the part of an upright image in a bounding box; raise InvalidParameter if it reaches beyond the image."""
     left, upper, right, lower = (round(side) for side in bbox)
-    if right > image.width or lower > image.height:
-        raise InvalidParameter("bbox", f"lie within the {image.width}×{image.height} pixels of the photo", bbox)
+    width, height = full_size(image)
+    if right > width or lower > height:
+        raise InvalidParameter("bbox", f"lie within the {width}×{height} pixels of the photo", bbox)
     if min(right - left, lower - upper) < MIN_SIDE:
         raise InvalidParameter("bbox", f"have sides of at least {MIN_SIDE} pixels", bbox)
-    return image.crop((left, upper, right, lower))
+    return crop(image, bbox)
 
 
 def area(bbox: BBox) -> float:

@@ -17,7 +17,7 @@ from PIL import Image
 from index.search.distance import plain_distance
 from retrieval.bundle.embedder import Embeddings
 from retrieval.errors import ImageRefused, InvalidParameter
-from retrieval.images import Appearance, Source, open_image
+from retrieval.images import DAMAGED, Appearance, Source, open_image
 
 from .boxes import check_bbox, cropped
 from .result import PHOTO, BBox
@@ -70,6 +70,7 @@ class Look:
     box: BBox | None = None  # the part; None for the whole photo
     name: Literal["photo", "block", "region"] = PHOTO
     image: Image.Image | None = None  # of a photo that may be looked at again
+    damaged: bool = False  # whether blocks of the JPEG are lost or noisy
 
     @classmethod
     def read(cls, embedder: PhotoEmbedder, image: Source, bbox: Sequence[float] | None = None) -> Look:
@@ -81,13 +82,23 @@ class Look:
             return cls.of_part(embedder, open_image(image), check_bbox(bbox))
         opened = embedder.open(image)
         features = embedder.describe(opened) or b""
-        return cls(embedder.square(opened), features, image=reduced(opened, embedder.preprocessing))
+        return cls(
+            embedder.square(opened),
+            features,
+            image=reduced(opened, embedder.preprocessing),
+            damaged=DAMAGED in opened.info,
+        )
 
     @classmethod
     def of_part(cls, embedder: PhotoEmbedder, opened: Image.Image, box: BBox, *, describe: bool = True) -> Look:
         """Preprocess the part of an upright image in a box, and describe it unless its features are not needed."""
         part = cropped(opened, box)
-        return cls(embedder.square(part), (embedder.describe(part) or b"") if describe else b"", box)
+        return cls(
+            embedder.square(part),
+            (embedder.describe(part) or b"") if describe else b"",
+            box,
+            damaged=DAMAGED in opened.info,
+        )
 
     @property
     def appearance(self) -> Appearance:

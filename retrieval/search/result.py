@@ -25,12 +25,16 @@ RANKED: Literal["ranked"] = "ranked"  # neither, because there is no threshold
 UNCALIBRATED: Literal["uncalibrated"] = "uncalibrated"
 BEYOND_THRESHOLD: Literal["beyond_threshold"] = "beyond_threshold"
 TWINS: Literal["twins"] = "twins"
+SHARED_PHOTO: Literal["shared_photo"] = "shared_photo"
+DAMAGED_PHOTO: Literal["damaged_photo"] = "damaged_photo"
 FILTERED_OUT: Literal["filtered_out"] = "filtered_out"
 GALLERY_EMPTY: Literal["gallery_empty"] = "gallery_empty"
 
 BBox = tuple[float, float, float, float]  # left, upper, right, lower in pixels of the upright photo
 Decision = Literal["match", "perhaps", "no_match", "ranked"]
-Reason = Literal["", "beyond_threshold", "twins", "filtered_out", "gallery_empty", "uncalibrated"]
+Reason = Literal[
+    "", "beyond_threshold", "twins", "shared_photo", "damaged_photo", "filtered_out", "gallery_empty", "uncalibrated"
+]
 ThresholdStatus = Annotated[
     Literal["certified", "estimated", "unanchored", "uncalibrated"],
     Field(
@@ -99,12 +103,17 @@ class SearchResult:
         Decision,
         Field(
             description="perhaps: no match, but the first item for review is worth a question (for twins, the first "
-            "two); ranked: there is no threshold, so the nearest items are listed without a decision."
+            "two; for a shared photo, those that have it); ranked: there is no threshold, so the nearest items are "
+            "listed without a decision."
         ),
     ]
     reason: Annotated[
         Reason,
-        Field(description="Why there is no match; empty for a match. twins: two items look like one under two ids."),
+        Field(
+            description="Why there is no match; empty for a match. twins: two items look like one under two ids; "
+            "shared_photo: several items have the nearest photo; damaged_photo: blocks of the sent JPEG are lost or "
+            "noisy, so it is no match of anything."
+        ),
     ]
     threshold: Annotated[
         float | None, Field(description="The gallery's, or else the bundle's; null if there is none for this query.")

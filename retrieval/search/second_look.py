@@ -20,7 +20,7 @@ from PIL import Image
 
 from index.search.neighbours import Neighbour
 from retrieval.bundle.embedder import Embeddings
-from retrieval.images import FULL_SIZE, MIN_SIDE, Preprocessing
+from retrieval.images import FULL_SIZE, MIN_SIDE, Preprocessing, full_size
 from retrieval.images.block import Share, find_block
 from retrieval.images.region import find_region
 
@@ -64,7 +64,7 @@ class SecondLook:
         if min(right - left, lower - upper) < MIN_SIDE:
             return None
         part = image.crop((round(left), round(upper), round(right), round(lower)))
-        left, upper, right, lower = _scaled(share, image.info.get(FULL_SIZE, image.size))
+        left, upper, right, lower = _scaled(share, full_size(image))
         return cls(name, (round(left), round(upper), round(right), round(lower)), embedder.square(part))
 
 
@@ -108,7 +108,7 @@ def reduced(image: Image.Image, preprocessing: Preprocessing) -> Image.Image:
     if factor < 2:
         return image
     small = image.reduce(factor)
-    small.info[FULL_SIZE] = image.info.get(FULL_SIZE, image.size)
+    small.info[FULL_SIZE] = full_size(image)
     return small
 
 

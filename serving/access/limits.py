@@ -12,7 +12,6 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retrieval.errors import ImageTooLarge
-from retrieval.images import MAX_BYTES
 from serving.errors import TRY_AGAIN, Busy
 from serving.problems import problem, problem_response
 
@@ -72,7 +71,7 @@ class Lingering:
 class BodyLimit:
     """Middleware that refuses bodies that are too large, declared or not, arrive too slowly, or too many at once."""
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int = MAX_BYTES, seconds: float = BODY_S) -> None:
+    def __init__(self, app: ASGIApp, *, max_bytes: int, seconds: float = BODY_S) -> None:
         self._app, self._limit, self._seconds = app, max_bytes, seconds
         self._taken: Counter[str] = Counter()  # bytes of the bodies that arrive or are worked on, by client
 

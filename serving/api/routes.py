@@ -49,7 +49,8 @@ MANAGE_HEADERS = {
 }
 DOCS_SOURCES = "script-src 'self'; connect-src 'self'; img-src blob:"
 DESCRIPTION = (
-    f"Images are {NAMES} files of at most 10 MiB; convert others before you send them. They travel as the raw body or "
+    f"Images are {NAMES} files, also HEIC and AVIF where the server has the extra `sources`, by default of at most "
+    "30 MiB and 100 megapixels; convert others before you send them. They travel as the raw body or "
     "in a form; POST /v1/search and PUT /v1/photos also take JSON with the image as base64. Ids in paths are "
     "percent-encoded. Errors are RFC 9457 problem documents; malformed request headers get a 400 on every path, and "
     "bodies that are too large a 413."

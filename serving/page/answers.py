@@ -14,10 +14,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from retrieval.measuring.point import CERTIFIED
 from retrieval.retriever import Retriever
 from retrieval.search.result import (
+    DAMAGED_PHOTO,
     FILTERED_OUT,
     PERHAPS,
     PHOTO,
     RANKED,
+    SHARED_PHOTO,
     TWINS,
     Match,
     SearchResult,
@@ -29,7 +31,11 @@ NO_THRESHOLD = (
     "This search cannot tell yet whether an item is in the catalogue: it shows the closest ones, right or not."
 )
 UNDECIDED = "The closest items to parts of the photo, right or not. Choose a box on the photo to search with it alone."
-TWO_IDS = "The catalogue may have this item twice. Please check both."
+SAYS: dict[str, str] = {
+    TWINS: "The catalogue may have this item twice. Please check both.",
+    SHARED_PHOTO: "These items have the same photo in the catalogue. Please check which one it is.",
+    DAMAGED_PHOTO: "The photo is damaged: parts of it are missing. Please take it again.",
+}  # by reason
 WAITING = """
 <div class="r-empty"><p><b>Choose, paste or take a photo of one item.</b></p>
 <p>Paste or drop it anywhere on this page. You get the item it shows, or hear that there is none like it.</p></div>
@@ -112,14 +118,15 @@ def answer_html(result: SearchResult, request_id: str = "", *, least_p: float = 
     if result.decision == RANKED:
         return _answer(kind="none", title="The closest items", text=NO_THRESHOLD, **told)
     if result.decision == PERHAPS:
-        twins = result.reason == TWINS
+        twins = result.reason in (TWINS, SHARED_PHOTO) and len(others) > 1
         first, *more = (title_of(match) for match in others)
         title = f"{first} or {more[0]}" if twins else f"Probably {first}. Is it?"
-        text = TWO_IDS if twins else _closeness(others[0], least_p)
+        text = SAYS.get(result.reason) or _closeness(others[0], least_p)
         return _answer(kind="perhaps", title=title, text=text, asks=not twins, **told)
     if not matches:
+        said = SAYS.get(result.reason, "No item is close enough.")
         few = "Is it one of these after all?" if len(others) > 1 else "Is it this one after all?"
-        return _answer(kind="none", title=NO_MATCH, text=f"No item is close enough. {few}", **told)
+        return _answer(kind="none", title=NO_MATCH, text=f"{said} {few}", **told)
     text = _closeness(matches[0], least_p)
     if len(matches) > 1:
         text = f"{len(matches)} items are close enough; this is the closest. {text}"

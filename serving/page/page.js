@@ -40,16 +40,22 @@
     event.target.value = "";
   });
 
-  // photos in other formats that this browser opens are sent as JPEG
+  // large photos, and those in other formats that this browser opens, are sent as JPEG
   const SENT = ["image/jpeg", "image/png", "image/webp"];
+  const LONGEST = 2048; // pixels, about twice what a model needs of a part of the photo
   async function converted(form) {
     const made = new FormData();
     for (const [name, value] of form) {
-      if (!(value instanceof Blob) || SENT.includes(value.type)) { made.append(name, value, value.name); continue; }
+      if (!(value instanceof Blob)) { made.append(name, value); continue; }
       try {
         const picture = await createImageBitmap(value);
-        const canvas = new OffscreenCanvas(picture.width, picture.height);
-        canvas.getContext("2d").drawImage(picture, 0, 0);
+        const scale = Math.min(1, LONGEST / Math.max(picture.width, picture.height));
+        if (scale === 1 && SENT.includes(value.type)) { made.append(name, value, value.name); continue; }
+        const width = Math.max(1, Math.round(scale * picture.width)), height = Math.max(1, Math.round(scale * picture.height));
+        const canvas = new OffscreenCanvas(width, height), context = canvas.getContext("2d");
+        Object.assign(context, { fillStyle: "white", imageSmoothingQuality: "high" });
+        context.fillRect(0, 0, width, height); // behind transparent pixels
+        context.drawImage(picture, 0, 0, width, height);
         made.append(name, await canvas.convertToBlob({ type: "image/jpeg", quality: 0.95 }), "photo.jpg");
       } catch { made.append(name, value, value.name); } // the search says why it cannot be used
     }

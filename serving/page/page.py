@@ -26,7 +26,7 @@ from index.files import working_folder
 from index.gallery import Gallery
 from index.snapshot import Snapshot
 from retrieval.errors import ImageRefused, ImageUnreadable, InvalidParameter, importing
-from retrieval.images import MAX_BYTES, open_image, read_file
+from retrieval.images import full_size, open_image, read_file
 from retrieval.process import without_proxies
 from retrieval.retriever import Retriever
 from retrieval.search.boxes import WINDOWS
@@ -56,14 +56,14 @@ STYLE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.css", "page.j
 TOP_K = 12
 OWN_EXAMPLES, UNKNOWN_EXAMPLES = 6, 2  # photos of the gallery that are shown when no examples are given
 MOST_EXAMPLES = 12
-CLIENT_PHOTOS, PHOTOS = 8, 16  # photos of the largest size in memory, per client and in total
+CLIENT_BYTES, ALL_BYTES = 80 * 2**20, 160 * 2**20  # of photos in memory, per client and in total
 QUEUE_S = 1.0  # polling interval of Gradio's queue, which stays empty; the default 0.001 s uses 6 % of a core
 UNQUEUED = {"queue": False, "api_visibility": "private"}  # events bypass the queue and keep no session
 
 
 def load_page(service: Service, examples: Sequence[Path] = ()) -> Starlette:
     """Return the page as an ASGI application; raise MissingDependency if Gradio is missing or fails."""
-    uploads = Uploads(client_bytes=CLIENT_PHOTOS * MAX_BYTES, total_bytes=PHOTOS * MAX_BYTES)
+    uploads = Uploads(client_bytes=CLIENT_BYTES, total_bytes=ALL_BYTES)
     stack = ExitStack()
     folder = stack.enter_context(working_folder())  # private; the default is shared, and no photo is written
     atexit.register(stack.close)
@@ -300,4 +300,5 @@ def _part_of(data: bytes, part: str) -> BBox:
     if not (left < right and upper < lower):
         raise ImageUnreadable("the part is empty", remedy="Draw a box on the photo")
     image = open_image(data)
-    return left * image.width, upper * image.height, right * image.width, lower * image.height
+    width, height = full_size(image)
+    return left * width, upper * height, right * width, lower * height

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import gradio
 
 log = logging.getLogger("retrieval.serving")
+UNSTATED = 10 * 2**20  # bytes reserved for an upload that does not state its size
 API = "/gradio_api"
 RUN_PATH = f"{API}/run/predict"
 SHOWN = ("/config", "/theme.css", "/favicon.ico")
@@ -241,7 +242,7 @@ class _Photos:
         client = request.state.client
         request.scope["state"]["route"] = "page/upload"
         declared = request.headers.get("content-length", "")
-        expected = int(declared) if declared.isdigit() else MAX_BYTES
+        expected = int(declared) if declared.isdigit() else UNSTATED
         with self._uploads.arriving(client, min(expected, MAX_BYTES)):
             files = await images_of(request, "files", most=1)
             if not files:

@@ -23,9 +23,9 @@ from typing import Any
 import httpx
 import pytest
 
-from retrieval.images import MAX_BYTES
 from serving.access.guard import PROBES
 from serving.problems import MEDIA_TYPE
+from serving.settings import ServeSettings
 
 from ..conftest import ROOT
 from ..hostile import KINDS, METADATA, PHOTO_IDS, Case, images, mutated_images, picture
@@ -40,6 +40,7 @@ EXAMPLES = 15  # that schemathesis draws of an operation, beside its own
 SEARCH = "/v1/search"
 MB = 2**20
 JPEG = {"content-type": "image/jpeg"}
+PHOTO_BYTES = ServeSettings().photo_bytes
 PATIENCE = 60  # seconds for an answer on a busy machine: what takes longer hangs
 LEAK = re.compile(r"Traceback|File \"|site-packages|\.py\b|0x[0-9a-f]{6}|root:|/tmp/|/home/|/usr/")
 THREADS = 4
@@ -363,7 +364,7 @@ def test_300_megabytes_are_not_taken(server: Served, path: str, kind: str, head:
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert MEDIA_TYPE.encode() in answer
     assert b"connection: close" in answer.lower()
-    assert sent < 4 * MAX_BYTES
+    assert sent < 4 * PHOTO_BYTES
 
 
 def flood(server: Served, path: str, kind: str, head: bytes, *, chunked: bool) -> tuple[bytes, int]:

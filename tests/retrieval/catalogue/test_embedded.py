@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,8 +14,8 @@ from retrieval.catalogue import embedded
 from retrieval.catalogue.check import describe_catalogue
 from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.tables import write_catalogue
-from retrieval.errors import DataError, ImageUnreadable
-from retrieval.images import Preprocessing
+from retrieval.errors import DataError, ImageTooLarge, ImageUnreadable
+from retrieval.images import Preprocessing, check_bytes
 from retrieval.indexing.pipeline import index_catalogue
 from training.data.reader import PhotoReader
 
@@ -85,8 +86,10 @@ def test_a_row_without_an_image_is_refused(tmp_path: Path) -> None:
 
 def test_row_groups_and_photos_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "t.parquet", DATA)
-    monkeypatch.setattr(embedded, "MAX_BYTES", 100)
-    assert len(read_catalogue(tmp_path / "t.parquet")[0].read()) == 101
+    (row, *_) = pq.read_table(tmp_path / "t.parquet").column("image").to_pylist()
+    monkeypatch.setattr(embedded, "check_bytes", partial(check_bytes, most=100))
+    with pytest.raises(ImageTooLarge, match=f"has {len(row['bytes']):,} bytes, the limit is 100"):
+        read_catalogue(tmp_path / "t.parquet")[0].read()
     monkeypatch.setattr(embedded, "LARGEST", 100)
     with pytest.raises(DataError, match="the limit is 100") as caught:
         read_catalogue(tmp_path / "t.parquet")

@@ -16,19 +16,23 @@ from PIL.PngImagePlugin import PngInfo
 
 from retrieval.errors import ImageTooLarge, ImageUnreadable, ImageUnsupported, InvalidParameter
 from retrieval.images import (
+    DAMAGED,
     MAX_BYTES,
     Preprocessing,
     center_crop_resize,
+    check_sent,
     crop,
+    decode,
+    full_size,
     open_image,
     read_file,
     resize,
     to_tensor,
 )
-from retrieval.images.formats import FORMATS, SENT, SUFFIXES, Format, check_sent, format_of
+from retrieval.images.formats import FORMATS, PHONES, SENT, SUFFIXES, Format, format_of
 from retrieval.images.thumbnails import thumbnail
 
-from ...hostile import saved
+from ...hostile import claimed_jpeg, saved
 from ...world import draw, encode
 
 KINDS = [form.name for form in FORMATS]
@@ -108,7 +112,7 @@ def test_no_more_is_read_than_the_limit_whatever_the_size_says(tmp_path: Path, m
         monkeypatch.setattr(os, "fstat", claim)
         read: list[int] = []
         monkeypatch.setattr(os, "fdopen", counting(read))
-        with pytest.raises(ImageTooLarge, match="more than"):
+        with pytest.raises(ImageTooLarge, match="bytes, the limit is"):
             read_file(large)
         assert sum(read) == MAX_BYTES + 1
 
@@ -135,14 +139,98 @@ def test_each_format_is_known_by_its_beginning_and_opens_as_the_picture(form: Fo
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=KINDS)
-def test_formats_other_than_jpeg_png_and_webp_are_not_taken_over_http(form: Format) -> None:
-    data = encode(gradient(), form.name)
+def test_jpeg_png_and_webp_are_taken_over_http_and_heic_and_avif_with_the_extra_sources(
+    form: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, limits = encode(gradient(), form.name), {"most_bytes": 2**20, "most_pixels": 10**6}
     if form in SENT:
-        check_sent(data)
+        check_sent(data, **limits)
         return
+    if form.name in PHONES:
+        check_sent(data, **limits)
+    monkeypatch.setattr(decode, "find_spec", lambda name: None)
     with pytest.raises(ImageUnsupported, match=f"JPEG, PNG or WebP, and this one is {form.shown}") as refused:
-        check_sent(data)
-    assert refused.value.remedy == "Convert it to JPEG or PNG"
+        check_sent(data, **limits)
+    assert ("sources" in refused.value.remedy) == (form.name in PHONES)
+
+
+def test_a_jpeg_beyond_the_limits_of_a_server_is_refused_with_its_true_size_and_a_remedy() -> None:
+    data = claimed_jpeg(12_000, 9_000)
+    check_sent(data, most_bytes=len(data), most_pixels=108_000_000)
+    with pytest.raises(ImageTooLarge, match=r"12000×9000 pixels, the limit is 100,000,000") as pixels:
+        check_sent(data, most_bytes=len(data), most_pixels=100_000_000)
+    assert pixels.value.remedy == "Save it with at most 11,547 pixels on its longer side"
+    with pytest.raises(ImageTooLarge, match=rf"has {len(data):,} bytes, the limit is {len(data) - 1:,}"):
+        check_sent(data, most_bytes=len(data) - 1, most_pixels=108_000_000)
+
+
+def test_a_jpeg_of_more_pixels_than_are_decoded_is_reduced_and_boxes_are_cut_at_its_full_size() -> None:
+    left, right = Image.new("RGB", (2000, 3000), "red"), Image.new("RGB", (4000, 3000), "blue")
+    photo = Image.new("RGB", (6000, 6000))
+    photo.paste(left, (0, 0))
+    photo.paste(right, (2000, 0))
+    opened = open_image(encode(photo))
+    assert (opened.size, full_size(opened)) == ((3000, 3000), (6000, 6000))
+    part = crop(opened, (2400, 200, 5600, 2600))
+    assert (part.size, full_size(part)) == ((1600, 1200), (1600, 1200))
+    assert np.asarray(part)[..., 2].min() > 250
+    with pytest.raises(ImageUnsupported, match="6000×6000"):
+        crop(opened, (0, 0, 6001, 10))
+
+
+@pytest.mark.parametrize(("kind", "options"), [("PNG", {}), ("TIFF", {"compression": "tiff_deflate"})])
+def test_other_photos_of_more_pixels_than_are_decoded_are_halved(kind: str, options: dict[str, str]) -> None:
+    photo = Image.new("RGBA", (6000, 5001), (10, 20, 30, 0))
+    opened = open_image(saved(photo, kind, **options))
+    assert (opened.size, full_size(opened)) == ((3000, 2501), (6000, 5001))
+    assert np.asarray(opened).min() == 255  # on white
+
+
+def test_a_webp_that_takes_much_memory_is_decoded_elsewhere() -> None:
+    photo = gradient(4000, 3500)
+    assert open_image(saved(photo, "WEBP", method=0)).size == photo.size
+
+
+NOISE = np.random.default_rng(0).bytes(1000).replace(b"\xff", b"\0")
+BREAKS: dict[str, Callable[[bytes], bytes]] = {
+    "a lost block": lambda data: data[: len(data) // 3] + bytes(1000) + data[len(data) // 3 + 1000 :],
+    "noise": lambda data: data[: len(data) // 3] + NOISE + data[len(data) // 3 + 1000 :],
+    "cut and closed": lambda data: data[: len(data) // 3] + b"\xff\xd9",
+    "half of another file": lambda data: data[: len(data) // 2] + encode(draw(2, 2).resize((700, 500)))[-9000:],
+}
+
+
+@pytest.mark.parametrize("how", BREAKS)
+@pytest.mark.parametrize("options", [{}, {"restart_marker_rows": 1}], ids=["plain", "restarts"])
+def test_a_jpeg_with_lost_or_noisy_blocks_opens_as_damaged(how: str, options: dict[str, int]) -> None:
+    whole = saved(gradient(640, 480).effect_spread(20), "JPEG", **options)
+    assert DAMAGED not in open_image(whole).info
+    for min_side in (0, 64):
+        assert DAMAGED in open_image(BREAKS[how](whole), min_side=min_side).info
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_rows": 1}, {"optimize": True}])
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_a_jpeg_without_its_end_marker_is_whole(mode: str, options: dict[str, int]) -> None:
+    whole = saved(gradient(301, 203).convert(mode), "JPEG", **options)
+    opened = open_image(whole[:-2])
+    assert DAMAGED not in opened.info
+    assert np.array_equal(np.asarray(opened), np.asarray(open_image(whole)))
+    with pytest.raises(ImageUnreadable, match="its end is missing"):
+        open_image(whole[: len(whole) * 2 // 3])
+
+
+def test_a_progressive_jpeg_that_lacks_scans_is_damaged() -> None:
+    whole = saved(gradient(640, 480), "JPEG", progressive=True)
+    assert DAMAGED in open_image(whole[: whole.rindex(b"\xff\xda")] + b"\xff\xd9").info
+
+
+def test_a_progressive_jpeg_that_keeps_too_much_in_memory_is_refused_with_the_remedy() -> None:
+    large = saved(gradient(), "JPEG", progressive=True)
+    at = large.index(b"\xff\xc2") + 5
+    with pytest.raises(ImageTooLarge) as refused:
+        open_image(large[:at] + struct.pack(">HH", 9_000, 9_000) + large[at + 4 :])
+    assert "baseline" in refused.value.remedy
 
 
 def test_the_first_frame_or_page_is_the_photo() -> None:

@@ -15,7 +15,6 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from retrieval.errors import GalleryCorrupt, InvalidParameter, RetrievalError
-from retrieval.images import MAX_BYTES
 from retrieval.retriever import Retriever
 from serving.access.limits import DROPPED, OVERHEAD
 from serving.app import create_app
@@ -27,6 +26,7 @@ from tests.serving.live_page import serving
 from ...world import draw, encode
 
 JPEG = {"content-type": "image/jpeg"}
+PHOTO_BYTES = ServeSettings().photo_bytes
 
 
 def assert_problem(response: Any, status: int, words: str) -> None:
@@ -66,8 +66,8 @@ def test_what_cannot_be_searched_is_refused_with_a_reason(client: TestClient) ->
         (encode(draw(0, 0))[:600], 400, "damaged"),
         (encode(draw(0, 0), "TGA"), 400, "Convert"),
         (encode(Image.new("L", (4, 400))), 415, "at least 8"),
-        (encode(Image.new("1", (6000, 6000)), "PNG"), 413, "pixels"),
-        (b"\xff" * (MAX_BYTES + 1), 413, "bytes"),
+        (encode(Image.new("1", (8000, 8000)), "PNG"), 413, "pixels"),
+        (b"\xff" * (PHOTO_BYTES + 1), 413, "bytes"),
     ]
     for body, status, words in cases:
         assert_problem(client.post("/v1/search", content=body, headers=JPEG), status, words)
@@ -208,11 +208,11 @@ def test_a_body_is_cut_off_while_it_arrives(retriever: Retriever, kind: str, hea
         connection.putheader("Transfer-Encoding", "chunked")
         connection.endheaders(head and b"%x\r\n%s\r\n" % (len(head), head))
         with suppress(ConnectionError):  # the server has hung up
-            while sent < 20 * MAX_BYTES:
+            while sent < 20 * PHOTO_BYTES:
                 connection.send(b"100000\r\n" + bytes(2**20) + b"\r\n")
                 sent += 2**20
         connection.close()
-        assert MAX_BYTES <= sent < 2 * DROPPED
+        assert PHOTO_BYTES <= sent < 2 * DROPPED
         assert httpx.get(f"{address}/readyz").status_code == 200
 
 
@@ -226,7 +226,7 @@ def test_a_body_that_declares_too_much_is_not_waited_for(retriever: Retriever) -
     with serving(create_app(retriever, page=False)) as address:
         connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=20)
         connection.putrequest("POST", "/v1/search")
-        connection.putheader("Content-Length", str(MAX_BYTES + OVERHEAD + 1))
+        connection.putheader("Content-Length", str(PHOTO_BYTES + OVERHEAD + 1))
         connection.endheaders()
         response = connection.getresponse()
         assert (response.status, response.headers["content-type"]) == (413, MEDIA_TYPE)
