@@ -13,7 +13,7 @@ import click
 
 from retrieval.errors import InvalidParameter, counted
 from retrieval.files import naming
-from retrieval.search.result import PERHAPS, PHOTO, RANKED, TWINS, Match, SearchResult, p_value_words
+from retrieval.search.result import BLOCK, PERHAPS, RANKED, REGION, TWINS, Match, SearchResult, p_value_words
 
 from .lines import show_lines
 from .options import BUNDLE, CATALOGUE, GALLERY, NEW_FILE, GroupedCommand, options_as
@@ -147,11 +147,13 @@ def search(bundle: Path, gallery: Path | str, images: tuple[Path | str, ...], op
         click.echo(json.dumps(values[0] if one else values, indent=2))
         return
     for result in results:
-        if result.box is not None and (not one or result.look != PHOTO):
-            why = "" if result.look == PHOTO else f" (by a second look at the photo, at its {result.look})"
-            click.echo(f"Box {', '.join(f'{side:.0f}' for side in result.box)}{why}:")
+        box = "" if result.box is None else ", ".join(f"{side:g}" for side in result.box)
+        if box and not one:
+            click.echo(f"Box {box}:")
         for line in lines(result, filtered=options.where is not None):
             click.echo(line)
+        if result.look in {BLOCK, REGION}:
+            click.echo(f"A second look decided, at a part of the photo (its {result.look}): {box}.")
 
 
 def _results(
