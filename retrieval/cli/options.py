@@ -84,7 +84,7 @@ class Place(click.ParamType["Path | str"]):
 
     def _remedy(self, value: str, found: str) -> str:
         if self.expected == A_BUNDLE and value.endswith(".onnx"):
-            return f"`{command('export', '--onnx', value, '-o', 'BUNDLE')}` makes one of it"
+            return f"`{command('export', '--onnx', value, '-o', 'BUNDLE')}` makes a bundle of it"
         if found == BOTH and self.expected in (A_BUNDLE, A_GALLERY):
             return f"They are {value}/bundle and {value}/gallery"
         return f"Name {self.expected}"

@@ -53,7 +53,7 @@ def refusal(words: str) -> str:
         ("search flat/30.png g b", "flat/30.png is a file, not a bundle. Name a bundle"),
         (
             "index e.onnx photos -o new",
-            "e.onnx is a file, not a bundle. `retrieval export --onnx e.onnx -o BUNDLE` makes one of it",
+            "e.onnx is a file, not a bundle. `retrieval export --onnx e.onnx -o BUNDLE` makes a bundle of it",
         ),
         ("calibrate b photos/item-00/0.png", "photos/item-00/0.png is a file, not a gallery. Name a gallery"),
         ("index b g -o new", "g is a gallery, not a catalogue. Name a catalogue"),
