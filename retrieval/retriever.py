@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from index.location import AnyGallery, open_gallery
 from index.search.item_distance import mean_photo
 from index.search.neighbours import Neighbour
-from retrieval.bundle.bundle import LOOKS, Bundle, require_match
+from retrieval.bundle.bundle import Bundle, require_match
 from retrieval.bundle.embedder import Embeddings
 from retrieval.bundle.text_embedder import TextEmbedder
 from retrieval.galleries.points import GalleryPoint
-from retrieval.measuring.draws import NAMES, PHOTOS
+from retrieval.measuring.draws import NAMES, PHOTOS, TWICE
 from retrieval.measuring.point import Point
 from retrieval.measuring.rates import VersionRates
 
@@ -265,7 +265,7 @@ class Retriever:
         results = [answers.answer(made.where([row]), found[row], look) for row, look in enumerate(looks)]
         searched = time.perf_counter()
         stages = {"decode": decoded - started, "embed": embedded - decoded, "search": searched - embedded}
-        if answers.point.basis.looks == LOOKS and not kind and queries == 1:
+        if answers.point.basis.looks == TWICE and not kind and queries == 1:
             self._look_again(looks, made, answers, found, results)
             stages["again"] = time.perf_counter() - searched
         timings = _milliseconds({name: seconds / len(looks) for name, seconds in stages.items()})
@@ -296,7 +296,7 @@ class Retriever:
             if again.version == answers.version:
                 break
             answers, first = self._searched(made.vectors[rows], options, features=features)
-            if answers.point.basis.looks != LOOKS:  # the threshold is for one look now
+            if answers.point.basis.looks != TWICE:  # the threshold is for one look now
                 return
         else:  # the gallery changes all the time
             return

@@ -52,6 +52,8 @@ def verify_files(path: Path) -> list[str]:
             return verify(path, database, rows=False)
     except GalleryError as error:
         return [error.message]
+    except FileNotFoundError as error:  # the gallery was removed
+        return [f"{error.filename} is gone"]
 
 
 def fold_problems(path: Path) -> list[str]:

@@ -12,18 +12,22 @@ Shapes: n photos, d = embedding size.
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from index.gallery import Gallery
 from index.photos.arrays import ArrayPhotos
 from index.search.distance import accepts
 from index.search.item_distance import ItemDistance, mean_photo
@@ -31,16 +35,20 @@ from index.search.item_search import ItemSearch
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.galleries.kept import Kept
+from retrieval.galleries.measured import measure_gallery
 from retrieval.images import open_image
+from retrieval.indexing.pipeline import index_catalogue
 from retrieval.measuring.drawing import Drawing, PartVectors
 from retrieval.measuring.draws import OWN, AllDraws
 from retrieval.measuring.fpir import LEAST_ITEMS
 from retrieval.measuring.measure import measure, without_copies
+from retrieval.retriever import Retriever
 from retrieval.search.second_look import reduced, second_vectors
 from training.export.pretrained import Pretrained, export_pretrained
 
 from .anchoring import TARGET
-from .framing_views import AS_IT_IS, generator_of, views
+from .framing_views import AS_IT_IS, HALF, generator_of, on_plain, views
 from .item_distance_data import MODEL
 from .promise_vectors import ICONIC, OTHER_MODEL
 from .tables import Recorder, parser_of
@@ -48,6 +56,7 @@ from .tables import Recorder, parser_of
 SETS = {"birds": "grocery", "cars": "birds", "covers": "grocery", "grocery": "birds"}  # and whose photos are clutter
 TRAIN = "train"
 SHOWN, ASKED = 8, 2  # photos of an item in the gallery, and queries
+COSTED, ROUNDS = 100, 3  # photos, and turns of searches with one look and with two
 CENTRE = 0.7  # of the side, for gallery photos that are the mean of the whole and the centre
 BATCH = 32
 ONE, TWO, CENTRED = "one look", "two looks", "two looks, gallery photos with their centre"
@@ -217,13 +226,65 @@ def main() -> None:
             for name in SETS
         }
         add_tables(record, sets, arguments.repetitions)
+        record.table("queries", ("model", "photo", "looks", "runs of the model", "milliseconds", "of CPU time"))
+        for title, bundle in bundles.items():
+            for row in queries(bundle, data, Path(folder)):
+                record.add(title, *row)
         record.table("cost", ("model", "look", "milliseconds of a photo"))
         for title, bundle in bundles.items():
             for look, spent in cost(bundle, _judged(data, "birds")[:COSTED]).items():
                 record.add(title, look, f"{spent:.1f}")
 
 
-COSTED = 100
+def queries(bundle: Bundle, data: Path, folder: Path) -> Iterator[tuple[str, ...]]:
+    """Yield the runs of the model, the milliseconds and the CPU time of a search, by kind of query and by looks.
+
+    Both kinds of search are in the same gallery, of half of the birds, by thresholds of their own, in turns.
+    """
+    shown, asked = chosen(_judged(data, "birds"))
+    known = set(sorted({photo.item_id for photo in shown})[::2])
+    place = folder / f"{bundle.path.name} gallery"
+    index_catalogue(bundle, [photo for photo in shown if photo.item_id in known], place, progress=False)
+    once = Path(shutil.copytree(place, folder / f"{bundle.path.name} once"))
+    with Gallery.open(once) as gallery:
+        gallery.keep({Kept.LOOKS: None}, "one look")
+        measure_gallery(bundle, gallery, rule="set").set_in(gallery)
+    photos = {
+        "known, as it is": [photo.read() for photo in asked if photo.item_id in known],
+        "unknown, as it is": [photo.read() for photo in asked if photo.item_id not in known],
+    }
+    photos["known, half, plain"] = [
+        encoded(on_plain(open_image(photo), generator_of(str(number)), share=HALF))
+        for number, photo in enumerate(photos["known, as it is"])
+    ]
+    for kind, some in photos.items():
+        spent: dict[str, list[tuple[float, float, float]]] = {ONE: [], TWO: []}
+        for _ in range(ROUNDS):
+            for way, searched in ((ONE, once), (TWO, place)):
+                with Retriever.open(bundle.path, searched) as retriever:
+                    spent[way].append(_spent(retriever, some))
+        for way, each in spent.items():
+            runs, wall, cpu = np.median(each, axis=0).tolist()
+            yield kind, way, f"{runs:.2f}", f"{wall:.1f}", f"{cpu:.1f}"
+
+
+def _spent(retriever: Retriever, photos: Sequence[bytes]) -> tuple[float, float, float]:
+    """Return the runs of the model, the milliseconds and those of CPU time of a search."""
+    retriever.search(photos[0])
+    with patch.object(retriever.embedder, "embed_pixels", wraps=retriever.embedder.embed_pixels) as embed:
+        wall, cpu = time.perf_counter(), time.process_time()
+        for photo in photos:
+            retriever.search(photo)
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    runs = sum(len(call.args[0]) for call in embed.call_args_list)
+    return runs / len(photos), 1e3 * wall / len(photos), 1e3 * cpu / len(photos)
+
+
+def encoded(photo: Image.Image) -> bytes:
+    """Return a photo as JPEG."""
+    file = io.BytesIO()
+    photo.save(file, "JPEG", quality=92)
+    return file.getvalue()
 
 
 def cost(bundle: Bundle, photos: Sequence[Photo]) -> dict[str, float]:

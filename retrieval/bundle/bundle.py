@@ -44,7 +44,7 @@ from index.search.item_distance import ItemDistance
 from retrieval.errors import BundleCorrupt, BundleError, BundleMismatch, InvalidParameter, check_format, command
 from retrieval.files import check_place
 from retrieval.images import Preprocessing
-from retrieval.measuring.draws import Probes
+from retrieval.measuring.draws import TWICE, Probes
 from retrieval.measuring.point import Point
 from retrieval.metrics.identification import SearchScores
 from retrieval.verification.features import PackedFeatures
@@ -64,7 +64,6 @@ CALIBRATION, REPORT, GOLDEN, FITTED = "calibration.npz", "report.html", "golden.
 SEAL = "manifest_sha256"  # key of the hash of the rest of the manifest
 VERIFICATION, CALIBRATION_FEATURES = "verification.npz", "calibration_features.npz"
 FOLDS = "folds.onnx"
-LOOKS = 2  # at a photo (`retrieval.search.second_look`)
 VMF_NCA = "vmf_nca"  # loss or regularizer
 
 
@@ -85,7 +84,7 @@ class Bundle:
         self.operating_point = Point.from_dict(manifest["operating_point"])
         self.threshold = self.operating_point.threshold
         self.item_distance = ItemDistance.from_dict(manifest["item_distance"])
-        self.looks_twice = manifest.get("looks", 1) == LOOKS  # at a photo that does not match at first
+        self.looks_twice = manifest.get("looks", 1) == TWICE  # at a photo that does not match at first
         self.verifier = self._verifier()
         settings = manifest["evidence"].get("settings", {})
         self.tells_norms = VMF_NCA in (settings.get("loss"), settings.get("regularizer"))  # a norm is a concentration
@@ -275,7 +274,7 @@ def write_bundle(
         "embedding_id": _hash(_canonical({**made_of, **deciding})),
         **deciding,
         "item_distance": distance.to_dict(),
-        "looks": LOOKS,
+        "looks": TWICE,
         "operating_point": operating_point.to_dict(),
         "evidence": dict(evidence or {}),
         "files": {name: _hash(data) for name, data in sorted(contents.items())},

@@ -16,7 +16,7 @@ import click
 
 from index.database import DATABASE
 from index.location import is_address
-from retrieval.errors import DataError
+from retrieval.errors import DataError, command
 from retrieval.files import check_place
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -83,6 +83,8 @@ class Place(click.ParamType["Path | str"]):
         return found == self.expected or (self._or_both and found == BOTH)
 
     def _remedy(self, value: str, found: str) -> str:
+        if self.expected == A_BUNDLE and value.endswith(".onnx"):
+            return f"`{command('export', '--onnx', value, '-o', 'BUNDLE')}` makes a bundle of it"
         if found == BOTH and self.expected in (A_BUNDLE, A_GALLERY):
             return f"They are {value}/bundle and {value}/gallery"
         return f"Name {self.expected}"

@@ -16,10 +16,11 @@ from retrieval.catalogue.ids import describe_missing
 from retrieval.errors import InvalidParameter, counted
 from retrieval.files import naming
 from retrieval.search.result import (
+    BLOCK,
     DAMAGED_PHOTO,
     PERHAPS,
-    PHOTO,
     RANKED,
+    REGION,
     SHARED_PHOTO,
     TWINS,
     Match,
@@ -159,11 +160,13 @@ def search(bundle: Path, gallery: Path | str, images: tuple[Path | str, ...], op
         click.echo(json.dumps(values[0] if one else values, indent=2))
         return
     for result in results:
-        if result.box is not None and (not one or result.look != PHOTO):
-            why = "" if result.look == PHOTO else f" (by a second look at the photo, at its {result.look})"
-            click.echo(f"Box {', '.join(f'{side:.0f}' for side in result.box)}{why}:")
+        box = "" if result.box is None else ", ".join(f"{side:g}" for side in result.box)
+        if box and not one:
+            click.echo(f"Box {box}:")
         for line in lines(result, filtered=options.where is not None):
             click.echo(line)
+        if result.look in {BLOCK, REGION}:
+            click.echo(f"A second look decided, at a part of the photo (its {result.look}): {box}.")
 
 
 def _results(

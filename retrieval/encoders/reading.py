@@ -1,4 +1,4 @@
-"""What an ONNX file of another maker takes and gives: its image input, its outputs, and the file run directly.
+"""The image input and the outputs of an ONNX file of another maker, and the file run directly.
 
 Shapes: n photos, d = length of the vector, t tokens, c channels, h and w = sides of a map.
 """

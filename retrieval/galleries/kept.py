@@ -7,9 +7,7 @@ of version 0.2.0 name photos by their numbers (`seqs`); these become photo ids w
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any
@@ -21,14 +19,12 @@ from index.database import RESTORE
 from index.errors import GalleryCorrupt
 from index.files import load_arrays, pack_arrays
 from index.gallery import Gallery
-from index.groups import GROUP, group_key, groups_by_item
 from index.location import AnyGallery
-from index.photos import CONTENT, NONE, Photos, hashed
+from index.photos import CONTENT, NONE, Photos
 from index.upkeep.contents_020 import FOLDS_HASH, MOVES, by_number, read_folds_file
 from retrieval.bundle.bundle import pack_features, unpack_features
-from retrieval.bundle.text_embedder import checked_text
-from retrieval.errors import InvalidParameter, command
-from retrieval.measuring.drawing import NameVectors, PartVectors, groups_of
+from retrieval.errors import command
+from retrieval.measuring.drawing import PartVectors, groups_of
 from retrieval.measuring.draws import AllDraws, Draws, Probes, Rows, Texts
 from retrieval.measuring.folds import FoldVectors
 
@@ -156,47 +152,6 @@ def read_parts(gallery: AnyGallery, name: Kept) -> PartVectors | None:
         if arrays is None:
             return None
         return PartVectors(*_vectors(arrays, gallery))
-    except DAMAGE:
-        return None
-
-
-def names_of(gallery: AnyGallery, column: str) -> dict[str, str]:
-    """Return the name of each item, its most frequent text in a metadata column, as searches by words read it.
-
-    Names that items of several groups share say nothing about one of them and are left out.
-    """
-    texts, owners = defaultdict[str, Counter[str]](Counter), defaultdict[str, set[str]](set)
-    for _, item, value in gallery.values(column):
-        if isinstance(value, str):
-            texts[item][value] += 1
-    names, groups = {}, groups_by_item(gallery.values(GROUP))
-    for item, counts in texts.items():
-        with suppress(InvalidParameter):  # nobody can search for it
-            names[item] = checked_text(max(sorted(counts), key=counts.__getitem__))
-            owners[names[item].casefold()].add(group_key(item, groups.get(item, "")))
-    return {item: name for item, name in names.items() if len(owners[name.casefold()]) == 1}
-
-
-def pack_names(made: NameVectors, names: Mapping[str, str]) -> bytes:
-    """Return the vectors of items' names, which are given by item, as a content."""
-    texts = hashed(names[item] for item in made.items.tolist())
-    arrays = {"key": np.array(made.key), "column": np.array(made.column), "items": made.items}
-    return pack_arrays({**arrays, "texts": texts, "vectors": made.vectors})
-
-
-def read_names(gallery: AnyGallery, key: str, column: str = "") -> NameVectors | None:
-    """Return the vectors of the names that items still have, by the text tower of a key, None if there are none.
-
-    With a `column`, they are the vectors that are those of the names in this column, too.
-    """
-    try:
-        arrays = read(gallery, Kept.NAMES)
-        if arrays is None or str(arrays["key"]) != key:
-            return None
-        stored, items, vectors = str(arrays["column"]), arrays["items"], arrays["vectors"]
-        names = names_of(gallery, column or stored)
-        same = hashed(names.get(item, "") for item in items.tolist()) == arrays["texts"]
-        return NameVectors(key, stored, items[same], vectors[same].reshape(-1, gallery.dim))
     except DAMAGE:
         return None
 

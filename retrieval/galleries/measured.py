@@ -32,8 +32,9 @@ from retrieval.measuring.rates import VersionRates
 from retrieval.measuring.sentences import Change
 from retrieval.text import apart
 
-from .kept import Kept, pack_draws, pack_queries, read_draws, read_folds, read_names, read_parts, read_queries
+from .kept import Kept, pack_draws, pack_queries, read_draws, read_folds, read_parts, read_queries
 from .labelled import embed_queries
+from .names import read_names
 from .points import pack_points, read_points, served_point, stored_point
 
 LOOKED_AT = 0.75  # share of the photos that draws are made of whose second look must be known

@@ -23,7 +23,7 @@ Share = tuple[float, float, float, float]  # left, upper, right, lower in shares
 
 
 def find_block(photo: Image.Image) -> Share | None:
-    """Return the block of an upright RGB photo if it covers less than half of the frame, else None. Takes 5 ms."""
+    """Return the block of an upright RGB photo if it covers less than half of the frame, else None."""
     pixels = np.asarray(photo.resize((SIDE, SIDE), Image.Resampling.BOX)).astype(np.float32)
     differs = _differs_from_ground(pixels.reshape(-1, 3))
     if differs is None:

@@ -16,7 +16,7 @@ LEAST = 0.2  # smallest side of a region, as a share of the input's
 def find_region(energy: NDArray[np.float32]) -> Share | None:
     """Return the region of a model's input, given its energy (GRID, GRID); None if no part stands out.
 
-    Of the connected parts with an energy above the mean, it is the one with the largest energy.
+    Of the connected parts with an energy well above the mean, it is the one with the largest energy.
     """
     parts = parts_of(energy > ABOVE * float(energy.mean()))
     if not parts:

@@ -23,17 +23,9 @@ from retrieval.bundle.fitted import Fitted
 from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.reading import in_order
 from retrieval.errors import GalleryError, ImageRefused, InvalidParameter
-from retrieval.galleries.kept import (
-    Kept,
-    names_of,
-    pack_folds,
-    pack_names,
-    pack_parts,
-    read_folds,
-    read_names,
-    read_parts,
-)
+from retrieval.galleries.kept import Kept, pack_folds, pack_parts, read_folds, read_parts
 from retrieval.galleries.measured import drawn_photos, fitted_items
+from retrieval.galleries.names import names_of, pack_names, read_names
 from retrieval.images import crop, full_size, open_image
 from retrieval.measuring.drawing import MOST_DRAWS, NameVectors, PartVectors, most_draws
 from retrieval.measuring.folds import FoldVectors

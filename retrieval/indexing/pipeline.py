@@ -29,8 +29,9 @@ from retrieval.bundle.embedder import Embedder
 from retrieval.catalogue.read import Photo
 from retrieval.catalogue.reading import in_order, read_ahead
 from retrieval.errors import InvalidParameter
-from retrieval.galleries.kept import Kept, read_names
+from retrieval.galleries.kept import Kept
 from retrieval.galleries.measured import measure_gallery
+from retrieval.galleries.names import read_names
 from retrieval.galleries.points import point_before
 from retrieval.measuring.point import Point
 from retrieval.measuring.rates import VersionRates

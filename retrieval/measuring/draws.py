@@ -27,6 +27,7 @@ UNKNOWN = "unknown"  # users' photos that show no item of this gallery
 PHOTOS = "{} photos"  # the mean of several photos of an item
 WINDOWS = "windows"  # the nearest of several windows of a photo
 NAMES = "names"  # names of items, which are searched by words
+TWICE = 2  # looks at a photo, where there are second looks
 SETTING = (OWN, PROBE, LABELLED, UNKNOWN)  # sources of the draws that set a threshold
 
 T = TypeVar("T")

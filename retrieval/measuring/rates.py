@@ -17,7 +17,7 @@ from retrieval.metrics.consistency import search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates
 
 from .bounds import CONFIDENCE, items_needed
-from .draws import LABELLED, NAMES, OWN, PROBE, REFERENCE, SETTING, UNKNOWN, AllDraws, Draws
+from .draws import LABELLED, NAMES, OWN, PROBE, REFERENCE, SETTING, TWICE, UNKNOWN, AllDraws, Draws
 from .fpir import LEAST_ITEMS, DrawnDistances, Floats, setting_draws
 from .point import BUNDLE, CERTIFIED, ESTIMATED, GALLERY, Basis, Perhaps, Point, Rates
 from .twins import suspected_twins
@@ -53,7 +53,7 @@ def rated(point: Point, draws: AllDraws, drawn: DrawnDistances, mated: Mated | N
         items_drawn=drawn.items,
         cross_fitted=drawn.cross_fitted,
         sources={name: len(set(used[name].groups)) for name in SETTING if name in used and len(used[name])},
-        looks=2 if draws.looks else None,
+        looks=TWICE if draws.looks else None,
         duplicates=int(own.is_copied.sum()),
         twins=tuple(suspected_twins(own)),
         assumptions=tuple(

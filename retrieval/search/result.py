@@ -141,13 +141,13 @@ class SearchResult:
         BBox | None, Field(description="The part that was searched: left, upper, right, lower in pixels; null: all.")
     ] = None
     look: Annotated[
-        Literal["photo", "block", "region"],
+        Literal["photo", "block", "region"] | None,
         Field(
-            description="The look that decided: at the photo or a given part of it, or a second look at its `box`: at "
-            "the thing on a plain ground or the picture in a screenshot (block), or where the model responds most "
-            "(region)."
+            description="The look that decided: at the photo or a given part of it (photo), or a second look at its "
+            "`box`, which is the thing on a plain ground or the picture in a screenshot (block), or where the model "
+            "responds most (region). Null for words and for several photos."
         ),
-    ] = PHOTO
+    ] = None
     norm: Annotated[
         float | None,
         Field(description="The norm of the embedding, if the model was trained with vmf_nca; null for other models."),

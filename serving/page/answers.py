@@ -14,17 +14,20 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from retrieval.measuring.point import CERTIFIED
 from retrieval.retriever import Retriever
 from retrieval.search.result import (
+    BLOCK,
     DAMAGED_PHOTO,
     FILTERED_OUT,
+    MATCH,
     PERHAPS,
-    PHOTO,
     RANKED,
+    REGION,
     SHARED_PHOTO,
     TWINS,
     Match,
     SearchResult,
 )
 
+FRAMED = " This is about the framed part of your photo."
 REVIEWED = 6  # largest number of candidates for review that are shown
 NO_MATCH = "Nothing like this here"
 NO_THRESHOLD = (
@@ -110,8 +113,9 @@ def answer_html(result: SearchResult, request_id: str = "", *, least_p: float = 
     others = shown[len(matches) :]
     told: dict[str, Any] = {"others": others, "request_id": request_id}
     told |= {"places": _places(result), "threshold": result.threshold}
-    if result.look != PHOTO:  # the first card is what the framed part shows
-        told["boxes"] = [result.box, *[None] * len(shown)]
+    framed = ""
+    if result.look in {BLOCK, REGION} and result.decision in {MATCH, PERHAPS}:
+        told["boxes"], framed = [result.box, *[None] * len(shown)], FRAMED  # of the first card
     if not shown:
         empty = "The gallery holds no photos yet." if result.reason != FILTERED_OUT else "No photo passes the filter."
         return _answer(kind="none", title=NO_MATCH, text=empty)
@@ -121,13 +125,13 @@ def answer_html(result: SearchResult, request_id: str = "", *, least_p: float = 
         twins = result.reason in (TWINS, SHARED_PHOTO) and len(others) > 1
         first, *more = (title_of(match) for match in others)
         title = f"{first} or {more[0]}" if twins else f"Probably {first}. Is it?"
-        text = SAYS.get(result.reason) or _closeness(others[0], least_p)
+        text = SAYS.get(result.reason) or _closeness(others[0], least_p) + framed
         return _answer(kind="perhaps", title=title, text=text, asks=not twins, **told)
     if not matches:
         said = SAYS.get(result.reason, "No item is close enough.")
         few = "Is it one of these after all?" if len(others) > 1 else "Is it this one after all?"
         return _answer(kind="none", title=NO_MATCH, text=f"{said} {few}", **told)
-    text = _closeness(matches[0], least_p)
+    text = _closeness(matches[0], least_p) + framed
     if len(matches) > 1:
         text = f"{len(matches)} items are close enough; this is the closest. {text}"
     return _answer(kind="match", title=f"This is {title_of(matches[0])}", text=text, matches=matches, **told)

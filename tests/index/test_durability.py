@@ -66,6 +66,15 @@ def test_a_damaged_database_is_an_error_of_ours(tmp_path: Path) -> None:
     assert found > 10
 
 
+def test_a_gallery_that_is_removed_while_its_files_are_checked_is_told_to_be_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with filled(tmp_path / "g") as gallery:
+        shutil.rmtree(tmp_path / "g")
+        monkeypatch.setattr(Path, "exists", lambda path: path.name == "gallery.sqlite")  # it was there a moment ago
+        assert gallery.verify(rows=False) == [f"{tmp_path}/g/gallery.sqlite is gone"]
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [

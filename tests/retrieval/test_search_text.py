@@ -20,7 +20,8 @@ from retrieval.bundle.text_embedder import TextEmbedder
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import InvalidParameter
-from retrieval.galleries.kept import names_of, read_draws, read_names
+from retrieval.galleries.kept import read_draws
+from retrieval.galleries.names import names_of, read_names
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.plan import SyncSettings
 from retrieval.measuring.drawing import Drawing, NameVectors
@@ -64,6 +65,7 @@ def test_names_find_their_items_and_unknown_names_find_none(shop: Path) -> None:
     assert sum(answer.matched for answer in unknown) <= 0.2 * len(unknown)
     first = known[3]
     assert (first.decision, first.threshold_status, first.box, first.norm) == ("match", "estimated", None, None)
+    assert (first.look, photo.look) == (None, "photo")
     assert first.threshold != photo.threshold
     assert 0 < first.matches[0].p_value < 0.2
     assert set(first.timings_ms) == {"embed", "search"}

@@ -27,18 +27,18 @@ class PairBackbone(Backbone):
     offset: Tensor
 
     def __init__(
-        self, first: Backbone, second: Backbone, *, preprocessing: Preprocessing, preprocessing_2: Preprocessing
+        self, first: Backbone, second: Backbone, *, preprocessing: Preprocessing, second_preprocessing: Preprocessing
     ) -> None:
         super().__init__()
         self.parts = nn.ModuleList([first, second])
         self.width = first.width + second.width
-        mean, std, mean_2, std_2 = (
+        mean, std, second_mean, second_std = (
             torch.tensor(values)[:, None, None]
-            for each in (preprocessing, preprocessing_2)
+            for each in (preprocessing, second_preprocessing)
             for values in (each.mean, each.std)
         )
-        self.register_buffer("scale", std / std_2)
-        self.register_buffer("offset", (mean - mean_2) / std_2)
+        self.register_buffer("scale", std / second_std)
+        self.register_buffer("offset", (mean - second_mean) / second_std)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Return the concatenated unit vectors, each times the root of a half."""

@@ -23,6 +23,7 @@ from training.config import HARDWARE, MODEL, OUTPUT
 
 if TYPE_CHECKING:
     from retrieval.bundle.bundle import Bundle
+    from retrieval.catalogue.read import Photo
 
     from .fit import Model
 
@@ -45,17 +46,17 @@ ENCODER_OPTIONS = [
     click.option(
         "--preprocessor",
         type=click.Path(path_type=Path),
-        help="Values of its image processor (JSON).  [default: preprocessor_config.json beside it]",
+        help="Image processor of the encoder (JSON).  [default: preprocessor_config.json beside it]",
     ),
     click.option(
-        "--size", type=click.IntRange(8, 4096), help="Side of its input in pixels.  [default: as in the file]"
+        "--size", type=click.IntRange(8, 4096), help="Side of the input in pixels.  [default: as in the file]"
     ),
     click.option("--mean", type=CHANNELS, help="Mean of red, green and blue, for values from 0 to 1."),
     click.option("--std", type=CHANNELS, help="Standard deviation of red, green and blue, for values from 0 to 1."),
-    click.option("--resize", type=click.IntRange(8), help="Pixels that the shorter side of a photo is resized to."),
-    click.option("--crop", type=click.IntRange(8, 4096), help="Side of the centre that is taken then."),
-    click.option("--bgr", is_flag=True, help="It takes blue, green and red."),
-    click.option("--output", metavar="NAME", help="Its output that is the vector.  [default: by name and shape]"),
+    click.option("--resize", type=click.IntRange(8), help="Pixels to resize the shorter side of a photo to."),
+    click.option("--crop", type=click.IntRange(8, 4096), help="Side of the centre to cut out after --resize."),
+    click.option("--bgr", is_flag=True, help="The encoder takes blue, green and red."),
+    click.option("--output", metavar="NAME", help="Output to take as the vector.  [default: by name and shape]"),
     click.option(
         "--photos", type=FOLDER_OR_TABLE, help="Photos to compare the bundle with the file on, besides drawn ones."
     ),
@@ -235,10 +236,10 @@ def _export_onnx(
     from index.files import working_folder
     from retrieval.encoders.export import Encoder, export_encoder
 
-    photos = [photo for place in (options.photos, fit) if place is not None for photo in read_catalogue(place)]
+    shown, fitted = (() if place is None else read_catalogue(place) for place in (options.photos, fit))
     with working_folder() as folder:
-        encoder = _prepared(Encoder.read(options, folder), text_onnx, fit, verify=verify)
-        made = export_encoder(encoder, bundle, photos=photos, **chosen)
+        encoder = _prepared(Encoder.read(options, folder), text_onnx, fitted, verify=verify)
+        made = export_encoder(encoder, bundle, photos=[*shown, *fitted], **chosen)
     file, parity = made.manifest["evidence"]["onnx"], made.manifest["evidence"]["parity"]
     click.echo(
         f"{file['file']}: {file['input']}, {file['channels']}; the vector is {file['vector']}.\n"
@@ -254,21 +255,21 @@ def _export_pretrained(
     """Write a pretrained model, or two as one, as a bundle."""
     from .pretrained import Pretrained, export_pretrained
 
-    photos = [] if fit is None else read_catalogue(fit)
+    photos = () if fit is None else read_catalogue(fit)
     loaded = Pretrained.load(*models) if len(models) == 1 else Pretrained.load_pair(*models)
-    return export_pretrained(_prepared(loaded, text_onnx, fit, verify=verify), bundle, photos=photos, **chosen)
+    return export_pretrained(_prepared(loaded, text_onnx, photos, verify=verify), bundle, photos=photos, **chosen)
 
 
-def _prepared(model: Model, text_onnx: Path | None, fit: Path | None, *, verify: bool) -> Model:
+def _prepared(model: Model, text_onnx: Path | None, photos: Sequence[Photo], *, verify: bool) -> Model:
     """Return a model with a text tower of its own, fitted to photos if that finds more items; print what came of it."""
     if text_onnx is not None:
         from retrieval.bundle.text_embedder import text_files
 
         model = replace(model, text=text_files(text_onnx), no_text="")
-    if fit is not None:
+    if photos:
         from .fit import fit_to_catalogue
 
-        model, told = fit_to_catalogue(model, read_catalogue(fit), verify=verify)
+        model, told = fit_to_catalogue(model, photos, verify=verify)
         click.echo(told)
     if model.no_text:
         click.echo(f"The bundle gets no text tower for searches by words: {model.no_text}.")

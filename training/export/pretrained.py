@@ -84,9 +84,9 @@ class Pretrained:
             raise InvalidParameter("--and", f"be another model than {first}", second)
         parts = {name: cls.load(name) for name in (first, second)}
         backbones = {name: part.model.backbone for name, part in parts.items()}
-        published, published_2 = (part.preprocessing for part in parts.values())
-        size = shared_size(backbones, (published.size, published_2.size))
-        backbone = PairBackbone(*backbones.values(), preprocessing=published, preprocessing_2=published_2)
+        published, other = (part.preprocessing for part in parts.values())
+        size = shared_size(backbones, (published.size, other.size))
+        backbone = PairBackbone(*backbones.values(), preprocessing=published, second_preprocessing=other)
         has_text = any(part.text is not None or part.no_text for part in parts.values())
         return cls(
             f"{first} + {second}",

@@ -27,7 +27,8 @@ def here(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "flat").mkdir()
     for item in range(30, 34):
         draw(item, 0).save(tmp_path / "flat" / f"{item}.png")
-    (tmp_path / "file").touch()
+    for name in ("file", "e.onnx"):
+        (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -50,6 +51,10 @@ def refusal(words: str) -> str:
         ("serve g b", "g is a gallery, not a bundle. Name a bundle"),
         ("search g b flat/30.png --json", "g is a gallery, not a bundle. Name a bundle"),
         ("search flat/30.png g b", "flat/30.png is a file, not a bundle. Name a bundle"),
+        (
+            "index e.onnx photos -o new",
+            "e.onnx is a file, not a bundle. `retrieval export --onnx e.onnx -o BUNDLE` makes a bundle of it",
+        ),
         ("calibrate b photos/item-00/0.png", "photos/item-00/0.png is a file, not a gallery. Name a gallery"),
         ("index b g -o new", "g is a gallery, not a catalogue. Name a catalogue"),
         ("index g photos -o b", "b is a bundle, not a gallery. Name a gallery"),

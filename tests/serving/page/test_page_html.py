@@ -119,7 +119,10 @@ def test_the_part_that_a_second_look_found_an_item_in_is_framed() -> None:
     page = answer_html(seen)
     assert re.findall(r'data-box="([^"]+)"', page) == ["10.0,20.0,110.0,90.5"]
     assert page.index("data-box") < page.index("item 1")  # on the first card
-    assert "data-box" not in answer_html(result(0.2, 0.45))
+    assert "This is about the framed part of your photo." in page
+    for other in (result(0.2, 0.45), replace(result(0.7), look="block", box=(10.0, 20.0, 110.0, 90.5))):
+        assert "data-box" not in answer_html(other)
+        assert "framed" not in answer_html(other)
 
 
 def test_twins_are_both_named() -> None:

@@ -44,7 +44,7 @@ def test_each_sees_its_own_normalisation_and_counts_equally() -> None:
     torch.manual_seed(0)
     first, second = SmallConvNet().eval(), SmallConvNet().eval()
     second.blocks.append(Large())
-    pair = PairBackbone(first, second, preprocessing=FIRST, preprocessing_2=SECOND).eval()
+    pair = PairBackbone(first, second, preprocessing=FIRST, second_preprocessing=SECOND).eval()
     photos = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
     seen = [torch.from_numpy(to_tensor(photos, each)) for each in (FIRST, SECOND)]
     made = pair(seen[0])
