@@ -9,8 +9,8 @@ from urllib.parse import quote
 import pytest
 from fastapi.testclient import TestClient
 
-from retrieval.images import MAX_BYTES
 from serving.api.bodies import decoded
+from serving.settings import ServeSettings
 
 from ...world import draw, encode
 
@@ -77,6 +77,6 @@ def test_an_address_in_place_of_a_photo_is_refused_with_what_to_send_instead(
 
 
 def test_the_largest_photo_fits_as_base64_in_lines(client: TestClient) -> None:
-    photo = MINE + bytes(MAX_BYTES - len(MINE))
+    photo = MINE + bytes(ServeSettings().photo_bytes - len(MINE))
     lines = base64.encodebytes(photo).decode().replace("\n", "\r\n")
     assert client.post("/v1/search", json={"image": lines}).status_code == 200
