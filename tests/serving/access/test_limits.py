@@ -78,7 +78,7 @@ def test_bodies_of_one_key_beyond_its_bytes_are_refused_before_they_arrive() -> 
     """Thirty batches of 63 MiB with one search key took 1.9 GB."""
 
     async def scenario() -> None:
-        limit = BodyLimit(reads_all)
+        limit = BodyLimit(reads_all, max_bytes=MB)
         batches = [Client(limit, "shop", declared=63 * MB) for _ in range(30)]
         other = Client(limit, "other", declared=MB)
         async with arriving([*batches, other]):
@@ -104,7 +104,7 @@ def test_many_keys_together_have_a_bound_too(declared: bool) -> None:
     piece = bytes(4 * MB)
 
     async def scenario() -> None:
-        limit = BodyLimit(reads_all)
+        limit = BodyLimit(reads_all, max_bytes=MB)
         clients = [Client(limit, f"key-{number}", declared=48 * MB if declared else None) for number in range(8)]
         async with arriving(clients):
             for _ in range(12):
@@ -126,7 +126,7 @@ def test_a_body_of_the_most_bytes_is_read_and_a_longer_one_is_refused(
     monkeypatch.setattr(limits, "OVERHEAD", 0)
 
     async def scenario() -> None:
-        client = Client(BodyLimit(reads_all), "shop")
+        client = Client(BodyLimit(reads_all, max_bytes=MB), "shop")
         async with arriving([client]):
             await client.send(bytes(size), None)
             assert client.status == status
