@@ -28,6 +28,7 @@ from retrieval.measuring.draws import OWN
 from .kept import Kept, read, read_draws
 
 FEEDBACK, ANSWERS = ".feedback.jsonl", ".feedback.jsonl.answers.sqlite"  # beside a gallery, by default
+OLD_ANSWERS = "DROP TABLE IF EXISTS verdicts; DROP TABLE IF EXISTS photos; DROP TABLE IF EXISTS answers;"  # of 0.2.0
 NEEDLE = 64  # bytes of a thumbnail or vector that are searched for
 BLOCK = 2**24  # bytes of a file searched at a time
 BEYOND = (
@@ -72,7 +73,7 @@ class Erasure:
 
 def erase(gallery: Gallery, item_ids: Sequence[str]) -> Erasure:
     """Remove items, rebuild the gallery, drop all that it keeps of them, and search its files for their photos."""
-    now = gallery.snapshot()
+    now, item_ids = gallery.snapshot(), list(dict.fromkeys(item_ids))
     photo_ids = [photo_id for item in item_ids for photo_id, *_ in gallery.photos(item)]
     vectors = now.vectors(now.positions(photo_ids)) if photo_ids else np.zeros((0, gallery.dim), np.float32)
     thumbnails = [gallery.thumbnail(photo_id) or b"" for photo_id in photo_ids]
@@ -90,7 +91,7 @@ def erase(gallery: Gallery, item_ids: Sequence[str]) -> Erasure:
     ]
     places = [*(path for path in sorted(gallery.path.rglob("*")) if path.is_file()), *_beside(gallery.path)]
     searched = [Searched(str(file), file.stat().st_size, *(_count(file, each) for each in needles)) for file in places]
-    return Erasure(list(item_ids), len(photo_ids), searched, copies, held)
+    return Erasure(item_ids, len(photo_ids), searched, copies, held)
 
 
 def forget(gallery: Gallery) -> list[str]:
@@ -130,9 +131,9 @@ def _without_twins(content: bytes, items: Set[str]) -> bytes:
     """Return operating points without the pairs of items that are not all in the gallery."""
     points = json.loads(content)
     for kept in points["points"]:
-        basis = kept["operating_point"].get("basis") or {}
-        if basis.get("twins") and any(not items >= {*pair} for pair in basis["twins"]):
-            basis["twins"] = [pair for pair in basis["twins"] if items >= {*pair}]
+        evidence = kept["operating_point"]["evidence"]
+        if "twins" in evidence:
+            evidence["twins"] = [pair for pair in evidence["twins"] if items >= {*pair}]
     return json.dumps(points).encode()
 
 
@@ -180,7 +181,10 @@ def _forget_answers(path: Path, items: Collection[str]) -> None:
     """Take the answers about items other than these out of a table of kept answers, with their photos."""
     with closing(sqlite3.connect(path, timeout=5, isolation_level=None)) as table:
         table.execute("PRAGMA secure_delete = ON")
-        rows = table.execute("SELECT number, answer FROM recent").fetchall()
+        table.executescript(OLD_ANSWERS)
+        if not table.execute("SELECT 1 FROM sqlite_master WHERE name = 'recent'").fetchall():
+            return
+        rows = table.execute("SELECT number, json_set(answer, '$.right_item_id', right_item_id) FROM recent").fetchall()
         gone = [(number,) for number, answer in rows if _names_gone(answer, items)]
         table.executemany("DELETE FROM recent WHERE number = ?", gone)
         table.execute("PRAGMA wal_checkpoint(TRUNCATE)")
