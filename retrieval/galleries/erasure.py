@@ -23,6 +23,7 @@ from index.files import pack_arrays
 from index.gallery import Gallery
 from index.photos import CONTENT
 from retrieval.bundle.bundle import pack_features, unpack_features
+from retrieval.errors import GalleryError, command
 from retrieval.measuring.draws import OWN
 
 from .kept import Kept, read, read_draws
@@ -172,22 +173,28 @@ def _names_gone(line: bytes | str, items: Collection[str]) -> bool:
     try:
         facts = json.loads(line)
         named = {facts.get("item_id") or "", facts.get("right_item_id") or ""} - {""}
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, TypeError):  # no line of a server's
         return False
     return not named <= set(items)
 
 
 def _forget_answers(path: Path, items: Collection[str]) -> None:
     """Take the answers about items other than these out of a table of kept answers, with their photos."""
-    with closing(sqlite3.connect(path, timeout=5, isolation_level=None)) as table:
-        table.execute("PRAGMA secure_delete = ON")
-        table.executescript(OLD_ANSWERS)
-        if not table.execute("SELECT 1 FROM sqlite_master WHERE name = 'recent'").fetchall():
-            return
-        rows = table.execute("SELECT number, json_set(answer, '$.right_item_id', right_item_id) FROM recent").fetchall()
-        gone = [(number,) for number, answer in rows if _names_gone(answer, items)]
-        table.executemany("DELETE FROM recent WHERE number = ?", gone)
-        table.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    try:
+        with closing(sqlite3.connect(path, timeout=5, isolation_level=None)) as table:
+            table.execute("PRAGMA secure_delete = ON")
+            table.executescript(OLD_ANSWERS)
+            if not table.execute("SELECT 1 FROM sqlite_master WHERE name = 'recent'").fetchall():
+                return
+            rows = table.execute(
+                "SELECT number, json_set(answer, '$.right_item_id', right_item_id) FROM recent"
+            ).fetchall()
+            gone = [(number,) for number, answer in rows if _names_gone(answer, items)]
+            table.executemany("DELETE FROM recent WHERE number = ?", gone)
+            table.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.DatabaseError as error:
+        remedy = f"Remove it if it is damaged, then run `{command('gallery', 'rebuild', 'GALLERY')}`"
+        raise GalleryError(f"{path}, the table of kept answers, cannot be used: {error}", remedy=remedy) from error
 
 
 def readers(path: Path) -> list[str]:

@@ -17,6 +17,7 @@ from index.gallery import Gallery
 from index.location import open_gallery
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
+from retrieval.errors import GalleryError
 from retrieval.galleries.erasure import erase, forget
 from retrieval.galleries.kept import Kept
 from retrieval.galleries.points import read_points
@@ -154,6 +155,17 @@ def test_a_table_of_answers_of_an_earlier_version_is_emptied(place: Path) -> Non
     with Gallery.open(place) as gallery:
         erase(gallery, [item])
     assert files_with(place.parent, b"photo that was sent") == []
+
+
+def test_a_damaged_table_of_answers_is_named_and_lines_that_are_no_feedback_stay(place: Path) -> None:
+    _, item, _ = first_photo(place)
+    feedback, lines = place.with_name("shop.feedback.jsonl"), 'not json\n[1]\nnull\n{"item_id": [1]}\n'
+    feedback.write_text(lines)
+    place.with_name("shop.feedback.jsonl.answers.sqlite").write_bytes(b"garbage" * 1000)
+    with Gallery.open(place) as gallery, pytest.raises(GalleryError, match=r"answers\.sqlite, .* cannot be used"):
+        erase(gallery, [item])
+    assert feedback.read_text() == lines
+    assert files_with(place, f"{item}/".encode()) == []
 
 
 def test_a_reader_that_holds_the_log_is_named(place: Path) -> None:
