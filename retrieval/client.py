@@ -55,6 +55,7 @@ Fields = Sequence[str] | None  # metadata keys to return; None: all
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 LEAST_TIMEOUT_S = 0.01
 BUSY, TOO_MANY = 503, 429
+ANY_ADDRESS = "0.0.0.0", "::"  # noqa: S104 - which a server of this machine listens on and prints
 AROUND = "To leave out the proxy, add the server's host to the variable NO_PROXY"
 jitter = SystemRandom().uniform
 
@@ -122,7 +123,9 @@ class RetrievalClient:
         try:
             transport = transport or httpx.HTTPTransport(proxy=proxy or None)  # which asks for no further proxy
         except (ImportError, ValueError, httpx.InvalidURL) as error:
-            rule, shown = f"be one that httpx can use ({error})", proxy.rpartition("@")[2]
+            _, at, shown = proxy.rpartition("@")
+            words = "percent-encode its user and password" if at and not isinstance(error, ImportError) else error
+            rule = f"be one that httpx can use ({words})"  # other words may hold a part of the password
             raise InvalidParameter("the proxy of the environment", rule, shown, remedy=AROUND) from error
         self._http = httpx.Client(base_url=url, headers=headers, transport=transport)
 
@@ -398,10 +401,10 @@ def _path(collection: str, name: str) -> str:
 
 def _proxy_of(url: httpx.URL) -> str:
     """Return the proxy of the environment for a server, "" for none: one on this machine is never asked through it."""
-    if is_loopback(url.host) or proxy_bypass(url.netloc.decode()):
+    if is_loopback(url.host) or url.host in ANY_ADDRESS or proxy_bypass(url.netloc.decode()):
         return ""
     proxies = getproxies()
-    proxy = proxies.get(url.scheme) or proxies.get("all", "")
+    proxy = (proxies.get(url.scheme) or proxies.get("all", "")).strip()
     return proxy if "://" in proxy or not proxy else f"http://{proxy}"
 
 

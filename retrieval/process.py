@@ -29,9 +29,10 @@ def threads_of_share() -> int:
 def is_loopback(host: str) -> bool:
     """Return whether an address is reachable from this machine only."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
-        return host == "localhost"
+        return host.rstrip(".").lower().rpartition(".")[2] == "localhost"  # and names below it
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 @contextmanager

@@ -15,8 +15,11 @@ GROUPS = ADDRESS, ACCESS, CAPACITY, THRESHOLD, PAGE = "Address", "Access", "Capa
 
 LONGEST_DEADLINE_S = 3600
 MOST_WORKERS = 256
-ROOT_PATH = re.compile(r"(/(?!v1(/|$)|docs|manage|metrics|openapi|gradio)[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*")
-ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
+OWN_PATHS = r"v1|docs|manage|metrics|healthz|readyz|openapi\.json|static|assets|theme\.css|gradio_api"
+ROOT_PATH = re.compile(rf"(?!/({OWN_PATHS})(/|$))(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*")
+ORIGIN = re.compile(
+    r"(?!https:.*:443$|http:.*:80$)[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?"
+)  # as browsers send it: without the port that a scheme has by default
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ class ServeSettings:
             raise InvalidParameter("--root-path", rule, self.root_path, remedy="Use one such as /find")
         for origin in self.allow_origin:
             if not ORIGIN.fullmatch(origin):
-                rule = "be a scheme and a host in lower case, without a path"
+                rule = "be a scheme and a host in lower case, without a path and the default port"
                 raise InvalidParameter("--allow-origin", rule, origin, remedy="Use one such as https://shop.example")
         if self.review is not None and not 0 <= self.review <= 1:
             raise InvalidParameter("review", "lie between 0 and 1", self.review)

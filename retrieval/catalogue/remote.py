@@ -129,7 +129,9 @@ def _system(url: str) -> tuple[Any, str]:
     try:
         system, path = fsspec.core.url_to_fs(url, **options)
     except ImportError as error:
+        why = f"{error} ({error.__cause__ or 'no more is known'})"
         raise MissingDependency(
-            f"{url.partition(':')[0]} addresses need another package: {error}", remedy="Install it with pip"
+            f"{url.partition(':')[0]} addresses need a package that cannot be imported: {why}",
+            remedy="Install it with pip",
         ) from error
     return system, path

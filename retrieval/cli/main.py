@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from traceback import walk_tb
 from typing import Any, NamedTuple
 
 import click
@@ -186,13 +187,18 @@ def _missing(error: ImportError) -> str:
     """Return the message for a module that cannot be imported."""
     if error.name == "research":
         return "`retrieval research` needs a checkout of the repository: the installed package has no research/"
-    module = (error.name or "").partition(".")[0]
-    return str(MissingDependency.of_extra(error, module, extra_of(module)))
+    package = _package_of(error)
+    return str(MissingDependency.of_extra(error, package, extra_of(package)))
+
+
+def _package_of(error: ImportError) -> str:
+    """Return the package that cannot be imported: that which the error names, or else whose code raised it."""
+    code = "" if error.__traceback__ is None else [*walk_tb(error.__traceback__)][-1][0].f_globals["__name__"]
+    return (error.name or code).partition(".")[0]
 
 
 def _is_ours(error: Exception) -> bool:
     """Return whether a module of this project cannot be imported, which is a bug and not a missing extra."""
     if not isinstance(error, ImportError) or isinstance(error, RetrievalError | ShadowedPackage):
         return False
-    name = error.name or ""
-    return name != "research" and name.partition(".")[0] in ("", *PACKAGES)
+    return error.name != "research" and _package_of(error) in PACKAGES

@@ -107,6 +107,8 @@ class Output(click.ParamType[Path]):
         if path.is_dir() and self._folder is False:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         check_place(path / "file" if self._folder else path)
+        if self._folder is False:
+            path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
 

@@ -158,8 +158,6 @@ def measure(
       retrieval promise postgresql://localhost/shop#photos --items sku --vectors embedding -o shop.promise
       retrieval promise check faces.promise faces.npz
     """
-    for place in filter(None, (options.output, options.report)):
-        place.parent.mkdir(parents=True, exist_ok=True)  # before the work: a place that cannot be written ends it
     with measured(source, source_options.columns(), target_fpir=options.target_fpir, queries=options.queries) as (
         made,
         remarks,

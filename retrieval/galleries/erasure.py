@@ -23,11 +23,13 @@ from index.files import pack_arrays
 from index.gallery import Gallery
 from index.photos import CONTENT
 from retrieval.bundle.bundle import pack_features, unpack_features
+from retrieval.errors import GalleryError, command
 from retrieval.measuring.draws import OWN
 
 from .kept import Kept, read, read_draws
 
 FEEDBACK, ANSWERS = ".feedback.jsonl", ".feedback.jsonl.answers.sqlite"  # beside a gallery, by default
+OLD_ANSWERS = "DROP TABLE IF EXISTS verdicts; DROP TABLE IF EXISTS photos; DROP TABLE IF EXISTS answers;"  # of 0.2.0
 NEEDLE = 64  # bytes of a thumbnail or vector that are searched for
 BLOCK = 2**24  # bytes of a file searched at a time
 BEYOND = (
@@ -72,7 +74,7 @@ class Erasure:
 
 def erase(gallery: Gallery, item_ids: Sequence[str]) -> Erasure:
     """Remove items, rebuild the gallery, drop all that it keeps of them, and search its files for their photos."""
-    now = gallery.snapshot()
+    now, item_ids = gallery.snapshot(), list(dict.fromkeys(item_ids))
     photo_ids = [photo_id for item in item_ids for photo_id, *_ in gallery.photos(item)]
     vectors = now.vectors(now.positions(photo_ids)) if photo_ids else np.zeros((0, gallery.dim), np.float32)
     thumbnails = [gallery.thumbnail(photo_id) or b"" for photo_id in photo_ids]
@@ -90,7 +92,7 @@ def erase(gallery: Gallery, item_ids: Sequence[str]) -> Erasure:
     ]
     places = [*(path for path in sorted(gallery.path.rglob("*")) if path.is_file()), *_beside(gallery.path)]
     searched = [Searched(str(file), file.stat().st_size, *(_count(file, each) for each in needles)) for file in places]
-    return Erasure(list(item_ids), len(photo_ids), searched, copies, held)
+    return Erasure(item_ids, len(photo_ids), searched, copies, held)
 
 
 def forget(gallery: Gallery) -> list[str]:
@@ -116,7 +118,10 @@ def _without_gone(gallery: Gallery) -> Iterator[tuple[str, bytes | None]]:
         key, known = ("ids", photos) if name in (Kept.LOOKS, Kept.WINDOWS, Kept.FOLDS) else ("items", items)
         same = np.array([value in known for value in arrays.get(key, np.array([])).tolist()], dtype=bool)
         if key in arrays and not same.all():
-            yield name, _packed(arrays, same)
+            yield (
+                name,
+                _packed(arrays, same) if same.any() or name == Kept.LOOKS else None,
+            )  # it says that there are two
     if (drawn := read_draws(gallery)) is not None:
         named = {text for own in drawn.sources.values() for text in own.nearest.tolist()}
         own = drawn.sources.get(OWN)
@@ -130,16 +135,14 @@ def _without_twins(content: bytes, items: Set[str]) -> bytes:
     """Return operating points without the pairs of items that are not all in the gallery."""
     points = json.loads(content)
     for kept in points["points"]:
-        basis = kept["operating_point"].get("basis") or {}
-        if basis.get("twins") and any(not items >= {*pair} for pair in basis["twins"]):
-            basis["twins"] = [pair for pair in basis["twins"] if items >= {*pair}]
+        evidence = kept["operating_point"]["evidence"]
+        if "twins" in evidence:
+            evidence["twins"] = [pair for pair in evidence["twins"] if items >= {*pair}]
     return json.dumps(points).encode()
 
 
-def _packed(arrays: Mapping[str, Any], same: np.ndarray) -> bytes | None:
-    """Return arrays with some of their rows as a content, None without rows."""
-    if not same.any():
-        return None
+def _packed(arrays: Mapping[str, Any], same: np.ndarray) -> bytes:
+    """Return arrays with some of their rows as a content."""
     rows = {name: value[same] if value.shape[:1] == same.shape else value for name, value in arrays.items()}
     if "features" in arrays:
         ids, features = set(rows["ids"].tolist()), unpack_features(arrays["features"].tobytes())
@@ -171,19 +174,28 @@ def _names_gone(line: bytes | str, items: Collection[str]) -> bool:
     try:
         facts = json.loads(line)
         named = {facts.get("item_id") or "", facts.get("right_item_id") or ""} - {""}
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, TypeError):  # no line of a server's
         return False
     return not named <= set(items)
 
 
 def _forget_answers(path: Path, items: Collection[str]) -> None:
     """Take the answers about items other than these out of a table of kept answers, with their photos."""
-    with closing(sqlite3.connect(path, timeout=5, isolation_level=None)) as table:
-        table.execute("PRAGMA secure_delete = ON")
-        rows = table.execute("SELECT number, answer FROM recent").fetchall()
-        gone = [(number,) for number, answer in rows if _names_gone(answer, items)]
-        table.executemany("DELETE FROM recent WHERE number = ?", gone)
-        table.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    try:
+        with closing(sqlite3.connect(path, timeout=5, isolation_level=None)) as table:
+            table.execute("PRAGMA secure_delete = ON")
+            table.executescript(OLD_ANSWERS)
+            if not table.execute("SELECT 1 FROM sqlite_master WHERE name = 'recent'").fetchall():
+                return
+            rows = table.execute(
+                "SELECT number, json_set(answer, '$.right_item_id', right_item_id) FROM recent"
+            ).fetchall()
+            gone = [(number,) for number, answer in rows if _names_gone(answer, items)]
+            table.executemany("DELETE FROM recent WHERE number = ?", gone)
+            table.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.DatabaseError as error:
+        remedy = f"Remove it if it is damaged, then run `{command('gallery', 'rebuild', 'GALLERY')}`"
+        raise GalleryError(f"{path}, the table of kept answers, cannot be used: {error}", remedy=remedy) from error
 
 
 def readers(path: Path) -> list[str]:

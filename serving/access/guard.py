@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retrieval.errors import command
+from retrieval.process import is_loopback
 from serving.ops.metrics import Metrics
 from serving.problems import problem
 
@@ -27,7 +28,6 @@ PROBES = ("/healthz", "/readyz")  # open without a key: they reveal nothing
 REPORT_PATH, BUNDLE_REPORT_PATH, DOCS_PATH = PAGES = "/v1/report", "/v1/report/bundle", "/docs"  # for browsers
 MANAGE_PATH = "/manage"  # and its files, for admins
 ENDPOINT = ("/v1/", "/metrics", "/openapi.json", DOCS_PATH, MANAGE_PATH)
-LOCAL = ("localhost", "127.0.0.1", "::1")  # host names that a foreign DNS record cannot claim (DNS rebinding)
 READING = ("GET", "HEAD")
 API = "/v1/"
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")  # a client's request id that is accepted
@@ -153,7 +153,7 @@ class Guard:
                 "the header Host is not a host name with an optional port",
                 "Send one, such as Host: example.org:7860.",
             )
-        if self._local and host[1].strip("[]").lower() not in LOCAL:
+        if self._local and not is_loopback(host[1].strip("[]")):  # a name that a foreign DNS record can claim
             return problem(
                 403, "this server accepts requests from its own machine only", "Use the host 127.0.0.1 or localhost."
             )

@@ -19,7 +19,8 @@ BATCH_BYTES = 64 * 2**20  # per batch of images
 CLIENT_BYTES, ALL_BYTES = 2 * BATCH_BYTES, 4 * BATCH_BYTES  # of bodies at once, per key or address and in all
 BODY_S = 15.0  # time limit for the arrival of a request body
 OVERHEAD = 64 * 1024  # allowance for multipart framing
-DROPPED = BATCH_BYTES + OVERHEAD  # of a body that is not read
+DROPPED = 4 * BATCH_BYTES  # of a body that is not read
+LINGER_S, IDLE_S = 30.0, 5.0  # time limits for what is dropped: in all, and between its parts
 BATCH_PATHS = ("/v1/search/batch", "/v1/search/photos")
 VERDICT_PATH = "/v1/feedback"  # its body holds no photo
 LENGTH = re.compile(rb"[0-9]{1,19}")  # Content-Length in bytes; int() rejects thousands of digits
@@ -29,8 +30,8 @@ TOO_MANY = "the requests that are arriving have too many bytes together"
 class Lingering:
     """Middleware by which an answer before the end of a body reaches clients that send all of it before they read.
 
-    It sends the answer at once, then drops the rest of the body, at most DROPPED bytes within BODY_S seconds of the
-    request's start, and closes the connection. Closed earlier, most clients report a reset connection, not the answer.
+    It sends the answer at once, then drops the rest of the body, at most DROPPED bytes within LINGER_S seconds, and
+    closes the connection. Closed earlier, most clients report a reset connection, not the answer.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -40,7 +41,7 @@ class Lingering:
         """Pass a request on, and drop what the application leaves of its body."""
         headers = dict(scope.get("headers", ()))
         complete = b"transfer-encoding" not in headers and headers.get(b"content-length", b"0") == b"0"
-        answered, left, end = False, DROPPED, time.monotonic() + BODY_S
+        answered, left = False, DROPPED
 
         async def noting() -> Message:
             nonlocal complete
@@ -61,9 +62,10 @@ class Lingering:
             return
         await self._app(scope, noting, answer)
         if answered:
+            end = time.monotonic() + LINGER_S
             with suppress(TimeoutError):
-                async with asyncio.timeout(end - time.monotonic()):
-                    while not complete and left > 0:
+                while not complete and left > 0:
+                    async with asyncio.timeout(min(IDLE_S, end - time.monotonic())):
                         left -= len((await noting()).get("body", b""))
             await send({"type": "http.response.body"})
 

@@ -29,11 +29,15 @@ MOST_COMMAS = 100_000  # of a body: every value costs memory, an image has no co
 TABLE_COMMAS = 5 * MOST_ROWS  # of a table
 PLACES = ("query", "path", "body")  # location prefixes of pydantic errors, left out of messages
 NUMBER = r"\d{1,6}(\.\d{1,3})?"
+DATA_URL = re.compile(r"\s*data:(.{0,1000};\s{0,9}base64\s{0,9},)?", re.IGNORECASE)
+TEXT = re.compile(rb"\s*(\{|data:)", re.IGNORECASE)  # of a body that is sent without its type
+ESCAPED = [(code, unquote(code)) for code in ("%2B", "%2b", "%2F", "%2f", "%3D", "%3d", "%0A", "%0a", "%0D", "%0d")]
 URL_SAFE = bytes.maketrans(b"-_", b"+/")  # base64url has other characters for the last two values
 ADDRESS = re.compile(r"\s*(https?|ftp|file|s3|gs|blob):", re.IGNORECASE)
 BYTES = (
     "Send the photo's bytes, as base64 or as a data: URL in `image`, or as the body: the server fetches no addresses"
 )
+OBJECT = "Send a JSON object with the fields of the API, in UTF-8"
 BOX = "left, upper, right, lower in pixels of the upright photo."
 Id = Annotated[str, Field(min_length=1, max_length=LONGEST_ID)]
 Base64 = Annotated[str, Field(description=f"A {NAMES} file, as base64 or base64url, or as a data: URL of it.")]
@@ -201,7 +205,7 @@ JSON_BODIES = (SearchRequest, PhotoRequest, SyncRequest)  # that routes read the
 
 def is_json(request: Request) -> bool:
     """Return whether a request's content type is JSON."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower().endswith(("/json", "+json"))
 
 
 async def parsed(request: Request, model: type[Model], *, most_commas: int = MOST_COMMAS) -> Model:
@@ -231,19 +235,23 @@ def broken_rule(error: Mapping[str, Any]) -> InvalidParameter:
         rule = SHAPE
     elif kind == "json_invalid":
         name, rule = "body", f"be JSON ({error.get('ctx', {}).get('error', 'it ends too early')})"
-    remedy = BYTES if name == "image" or "url" in name.lower() else ""
-    return InvalidParameter(name or "body", rule, value, remedy=remedy)
+    name = name or "body"
+    remedy = BYTES if name == "image" or "url" in name.lower() else OBJECT if name == "body" else ""
+    return InvalidParameter(name, rule, value, remedy=remedy)
 
 
 def decoded(text: str) -> bytes:
-    """Decode base64 or base64url, also in lines, or a data: URL of it; raise ImageUnreadable if invalid or empty."""
+    """Decode base64 or base64url, also in lines, or a data: URL; raise ImageUnreadable if invalid or empty."""
     if ADDRESS.match(text):
         raise ImageUnreadable("the image is an address", remedy=BYTES)
-    head, _, rest = text.partition(",")
-    if head.lower().startswith("data:") and head.lower().endswith(";base64"):
-        text = unquote(rest)
+    if head := DATA_URL.match(text):
+        if head[1] is None:
+            raise ImageUnreadable("the data: URL is not base64", remedy="Send data:image/jpeg;base64,… or base64 alone")
+        text = text[head.end() :]
+        for code, character in ESCAPED:  # `unquote` takes 40 bytes of memory per escape
+            text = text.replace(code, character)
     try:
-        plain = text.strip().encode("ascii").translate(URL_SAFE, b"\r\n")
+        plain = text.strip().encode("ascii").translate(URL_SAFE, b"\r\n\t")
         data = base64.b64decode(plain + b"=" * (-len(plain) % 4), validate=True)
     except (binascii.Error, ValueError):
         raise ImageUnreadable("the image is not valid base64", remedy="Encode all of the file's bytes") from None
@@ -264,6 +272,8 @@ async def image_of(request: Request) -> bytes:
         data = await request.body()
         if not data:
             raise ImageUnreadable("the request contains no image", remedy="Send the image as the body")
+        if TEXT.match(data):
+            raise ImageUnreadable("the body is text", remedy="Send JSON with the header Content-Type: application/json")
         return data
     files = await images_of(request, "image", most=1)
     if not files:
@@ -288,7 +298,10 @@ async def images_of(request: Request, field: str, *, most: int = MOST_IMAGES) ->
     finally:
         await form.close()
     if not all(files) or len(files) < len(parts):
-        raise ImageUnreadable(f"the field `{field}` contains an empty file or something that is not a file")
+        raise ImageUnreadable(
+            f"the field `{field}` contains an empty file or something that is not a file",
+            remedy=f"Send {field}=@photo.jpg",
+        )
     return files
 
 

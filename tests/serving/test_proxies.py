@@ -101,6 +101,26 @@ def test_a_proxy_that_cannot_be_used_is_named_with_the_way_around_it(
     RetrievalClient(url).close()
 
 
+@pytest.mark.parametrize("host", ["localhost.", "shop.localhost", "[::1]", "[::ffff:127.0.0.1]", "[::]"])
+def test_every_name_of_this_machine_is_asked_without_a_proxy(
+    sets: Callable[[Mapping[str, str]], None], host: str
+) -> None:
+    sets({"ALL_PROXY": "socks4://127.0.0.1:9"})  # which would be refused
+    RetrievalClient(f"http://{host}:9").close()
+
+
+@pytest.mark.parametrize(
+    "proxy", ["http://user:s3cr/et@127.0.0.1:9", "http://user:s3cr#et@127.0.0.1:9", "ftp://user:s3cr@127.0.0.1:9"]
+)
+def test_a_proxy_whose_address_cannot_be_read_is_named_without_a_part_of_its_password(
+    sets: Callable[[Mapping[str, str]], None], proxy: str
+) -> None:
+    sets({"HTTP_PROXY": proxy})
+    with pytest.raises(InvalidParameter, match=r"percent-encode its user and password.*127.0.0.1:9") as caught:
+        RetrievalClient("http://shop.example")
+    assert "s3cr" not in str(caught.value)
+
+
 def test_a_proxy_that_does_not_answer_is_named_without_its_password(
     sets: Callable[[Mapping[str, str]], None],
 ) -> None:

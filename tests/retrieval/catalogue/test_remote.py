@@ -169,7 +169,7 @@ def test_no_more_than_the_limit_is_read(store: Any) -> None:
 
 def test_a_store_whose_package_is_missing_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "adlfs", None)
-    with pytest.raises(MissingDependency, match="az addresses need another package"):
+    with pytest.raises(MissingDependency, match="az addresses need a package that cannot be imported"):
         RemotePhoto("a", Path("a"), "item", url="az://container/a.jpg").read()
 
 

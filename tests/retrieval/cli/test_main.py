@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -114,6 +115,16 @@ def test_a_package_that_is_installed_is_not_said_to_be_missing(
     monkeypatch.setattr("retrieval.inspect.doctor.examine", Mock(side_effect=error))
     assert call(monkeypatch, "doctor") == 1
     assert capsys.readouterr().err.startswith(f"error: {line} the project's checkout: pip install")
+
+
+def test_a_package_whose_own_code_fails_without_its_name_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.py").write_text("raise ImportError('libgomp.so.1: cannot open shared object file')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("retrieval.inspect.doctor.examine", lambda *_: import_module("broken"))
+    assert call(monkeypatch, "doctor") == 1
+    assert "error: broken is installed but cannot be imported: libgomp.so.1: cannot open" in capsys.readouterr().err
 
 
 def test_doctor_finds_what_is_wrong(

@@ -17,9 +17,12 @@ from index.gallery import Gallery
 from index.location import open_gallery
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
+from retrieval.errors import GalleryError
 from retrieval.galleries.erasure import erase, forget
-from retrieval.galleries.kept import Kept
+from retrieval.galleries.kept import Kept, read_parts
+from retrieval.galleries.points import read_points
 from retrieval.indexing.pipeline import index_catalogue
+from retrieval.measuring.point import ESTIMATED, GALLERY, Basis, Point
 
 from ...world import make_bundle, write_folder
 
@@ -67,6 +70,17 @@ def test_an_erased_item_is_searched_for_in_each_file_and_nothing_is_left(place: 
     assert files_with(place, thumbnail[-64:]) == []
 
 
+def test_an_item_that_is_named_twice_is_erased_and_counted_once_with_a_report_in_a_new_folder(
+    place: Path, tmp_path: Path
+) -> None:
+    _, item, _ = first_photo(place)
+    report = tmp_path / "new" / "erased.json"
+    named = ["--item", item] * 2
+    done = CliRunner().invoke(group, ["gallery", "erase", str(place), *named, "--report", str(report)])
+    assert (done.exit_code, json.loads(report.read_text())["photos"]) == (0, 3)
+    assert json.loads(report.read_text())["items"] == [item]
+
+
 def test_an_unknown_item_is_named_and_fails(place: Path) -> None:
     done = CliRunner().invoke(group, ["gallery", "erase", str(place), "--item", "nothing"])
     assert done.exit_code == 1
@@ -100,14 +114,29 @@ def test_kept_vectors_queries_and_twins_of_removed_photos_go_with_a_rebuild(plac
         ids, vectors = np.array([photo_id, rest]), np.ones((2, 1, gallery.dim), np.float32)
         looks = pack_arrays({"ids": ids, "contents": np.array(["a", "b"]), "vectors": vectors})
         queries = {"vectors": vectors[:, 0], "ids": np.array(["q", "r"]), "items": np.array([item, ""])}
-        basis = {"basis": {"twins": [[item, other]]}}
-        points = json.dumps({"points": [{"bundle_id": "b", "draws_id": "d", "operating_point": basis}]}).encode()
+        third = next(name for _, name, _ in gallery.photos() if name not in (item, other))
+        basis = Basis(twins=((item, other), (other, third)))
+        point = Point(1.0, ESTIMATED, 0.05, GALLERY, basis=basis).to_dict()
+        points = json.dumps({"points": [{"bundle_id": "b", "draws_id": "d", "operating_point": point}]}).encode()
         gallery.keep({Kept.LOOKS: looks, Kept.QUERIES: pack_arrays(queries), POINT: points}, "test")
         gallery.remove(item_ids=[item])
         assert forget(gallery) == []
         assert load_arrays(gallery.kept(Kept.LOOKS) or b"")["ids"].tolist() == [rest]
         assert load_arrays(gallery.kept(Kept.QUERIES) or b"")["ids"].tolist() == ["r"]
-        assert item not in (gallery.kept(POINT) or b"").decode()
+        assert read_points(gallery.kept(POINT))[0].point.basis.twins == ((other, third),)
+
+
+def test_a_gallery_whose_only_photo_with_a_second_look_is_removed_still_looks_twice(place: Path) -> None:
+    photo_id, item, _ = first_photo(place)
+    with Gallery.open(place) as gallery:
+        vectors = np.ones((1, 1, gallery.dim), np.float32)
+        looks = pack_arrays({"ids": np.array([photo_id]), "contents": np.array(["a"]), "vectors": vectors})
+        gallery.keep({Kept.LOOKS: looks}, "test")
+        gallery.remove(item_ids=[item])
+        forget(gallery)
+        parts = read_parts(gallery, Kept.LOOKS)
+        assert parts is not None
+        assert parts.vectors.shape == (0, 1, gallery.dim)
 
 
 def test_feedback_and_kept_answers_about_a_removed_item_go_with_a_rebuild(place: Path) -> None:
@@ -116,15 +145,40 @@ def test_feedback_and_kept_answers_about_a_removed_item_go_with_a_rebuild(place:
     with open_gallery(place, read_only=True) as gallery:
         other = next(name for _, name, _ in gallery.photos() if name != item)
     feedback.write_text("".join(json.dumps({"item_id": name}) + "\n" for name in (item, other)))
-    with closing(sqlite3.connect(place.with_name("shop.feedback.jsonl.answers.sqlite"))) as table, table:
-        table.execute("CREATE TABLE recent (number INTEGER PRIMARY KEY, answer TEXT)")
-        table.executemany(
-            "INSERT INTO recent (answer) VALUES (?)", [(json.dumps({"item_id": n}),) for n in (item, other)]
-        )
+    answers = place.with_name("shop.feedback.jsonl.answers.sqlite")
+    with closing(sqlite3.connect(answers)) as table, table:
+        table.execute("CREATE TABLE answers (answer TEXT)")  # of version 0.2.0
+        table.execute("INSERT INTO answers VALUES (?)", (json.dumps({"item_id": item}),))
+        table.execute("CREATE TABLE recent (number INTEGER PRIMARY KEY, answer TEXT, right_item_id TEXT)")
+        rows = [(json.dumps({"item_id": name}), right) for name, right in ((item, ""), (other, item), (other, ""))]
+        table.executemany("INSERT INTO recent (answer, right_item_id) VALUES (?, ?)", rows)
     CliRunner().invoke(group, ["gallery", "remove", str(place), "--item", item])
     CliRunner().invoke(group, ["gallery", "rebuild", str(place)])
     assert feedback.read_text().splitlines() == [json.dumps({"item_id": other})]
     assert files_with(place.parent, f'"{item}"'.encode()) == []
+    with closing(sqlite3.connect(answers)) as table:
+        assert table.execute("SELECT number FROM recent").fetchall() == [(3,)]
+
+
+def test_a_table_of_answers_of_an_earlier_version_is_emptied(place: Path) -> None:
+    _, item, _ = first_photo(place)
+    with closing(sqlite3.connect(place.with_name("shop.feedback.jsonl.answers.sqlite"))) as table, table:
+        table.execute("CREATE TABLE photos (photo BLOB)")
+        table.execute("INSERT INTO photos VALUES (?)", (b"the photo that was sent",))
+    with Gallery.open(place) as gallery:
+        erase(gallery, [item])
+    assert files_with(place.parent, b"photo that was sent") == []
+
+
+def test_a_damaged_table_of_answers_is_named_and_lines_that_are_no_feedback_stay(place: Path) -> None:
+    _, item, _ = first_photo(place)
+    feedback, lines = place.with_name("shop.feedback.jsonl"), 'not json\n[1]\nnull\n{"item_id": [1]}\n'
+    feedback.write_text(lines)
+    place.with_name("shop.feedback.jsonl.answers.sqlite").write_bytes(b"garbage" * 1000)
+    with Gallery.open(place) as gallery, pytest.raises(GalleryError, match=r"answers\.sqlite, .* cannot be used"):
+        erase(gallery, [item])
+    assert feedback.read_text() == lines
+    assert files_with(place, f"{item}/".encode()) == []
 
 
 def test_a_reader_that_holds_the_log_is_named(place: Path) -> None:

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from urllib.parse import urlsplit
 
 import httpx
@@ -20,7 +21,7 @@ import requests
 
 from retrieval.retriever import Retriever
 from serving.access.keys import add_key
-from serving.access.limits import DROPPED
+from serving.access.limits import DROPPED, BodyLimit
 from serving.app import create_app
 from serving.settings import ServeSettings
 
@@ -119,6 +120,29 @@ def test_a_form_that_is_too_long_is_refused_to_a_client_that_sends_all_of_it(key
         assert post(address + SEARCH, body, {**FORM, "Authorization": f"Bearer {key}"}) == 413
 
 
+def test_a_batch_that_is_too_large_is_refused_to_a_client_that_sends_all_of_it(keyed: tuple[str, str]) -> None:
+    address, key = keyed
+    for post in (by_http_client, in_chunks):
+        assert post(f"{address}/v1/search/batch", bytes(120 * MB), {"Authorization": f"Bearer {key}"}) == 413
+
+
+def test_a_body_that_arrives_too_slowly_is_refused_to_a_client_that_sends_all_of_it(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.app.BodyLimit", partial(BodyLimit, seconds=0.3))
+    with serving(create_app(retriever, page=False)) as address:
+        connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
+        connection.request("POST", SEARCH, _slowly(bytes(MB), parts=20), JPEG, encode_chunked=True)
+        assert connection.getresponse().status == 408
+        connection.close()
+
+
+def _slowly(body: bytes, parts: int) -> Iterator[bytes]:
+    for _ in range(parts):
+        yield body
+        time.sleep(0.1)
+
+
 def test_a_full_queue_is_answered_to_a_client_that_sends_all_of_its_photo(
     retriever: Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +170,7 @@ def test_a_body_without_end_is_dropped_up_to_a_bound_and_the_connection_closed(k
 def test_a_body_that_never_comes_is_waited_for_until_its_time_is_over(
     keyed: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serving.access.limits.BODY_S", 0.5)
+    monkeypatch.setattr("serving.access.limits.IDLE_S", 0.5)
     url = urlsplit(keyed[0])
     with socket.create_connection((url.hostname, url.port), timeout=60) as connection:
         connection.sendall(b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n")

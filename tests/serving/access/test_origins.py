@@ -78,8 +78,17 @@ def test_an_allowed_origin_may_call_the_api_only(server: tuple[httpx.Client, str
 
 
 @pytest.mark.parametrize(
-    "origin", ["*", "null", "shop.example", "https://shop.example/", "https://a b", "https://É.fr"]
+    "origin",
+    [
+        *("*", "null", "shop.example", "https://shop.example/", "https://a b", "https://É.fr"),
+        *("https://shop.example:443", "http://shop.example:80"),
+    ],
 )
 def test_an_origin_that_is_none_is_refused_at_the_start(origin: str) -> None:
     with pytest.raises(InvalidParameter, match="--allow-origin must be a scheme and a host"):
         ServeSettings(allow_origin=(origin,))
+
+
+def test_an_origin_with_another_port_than_the_default_is_taken() -> None:
+    origins = ("https://shop.example:80", "http://localhost:3000", "http://[::1]:443")
+    assert ServeSettings(allow_origin=origins).allow_origin == origins
