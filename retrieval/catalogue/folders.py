@@ -26,8 +26,13 @@ WORDS = {1: "one", 2: "two", 3: "three", 4: "four"}
 SYSTEM = {  # names of folders, in lower case
     *("@eadir", "@recycle", "@recently-snapshot", "@sharebin", "@snapshot", "@snapshots", "@tmp", "#recycle"),
     *("#snapshot", "~snapshot", "$recycle.bin", "recycler", "system volume information", "__macosx", "lost+found"),
+    *("network trash folder", "temporary items", "found.000"),
 }
-SPLITS = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
 
 
 @dataclass(frozen=True)
@@ -83,12 +88,13 @@ class Listing:
             form = plain(pattern).removeprefix("**/").removesuffix("/**").rstrip("/")
             if fnmatchcase(plain(name), form) or fnmatchcase(plain(path), form):
                 return f"--ignore {pattern}"
-        if is_folder and (name.lower() in SYSTEM or name.startswith((".", "@__"))):
+        if is_folder and (name.lower() in SYSTEM or name.lower().startswith((".", "@__", "@gmt-"))):
             return f"{name}/"
         return "hidden" if name.startswith(".") else ""
 
     def tell(self, place: object) -> None:
-        """Say what was passed over in a folder, by kind."""
+        """Say what was passed over in a folder, by kind, and which patterns match nothing."""
+        self.passed.update({f"--ignore {pattern}": 0 for pattern in self.rules.ignore})
         if kinds := [f"{printable(kind)} {count:,}" for kind, count in self.passed.most_common()]:
             log.warning(
                 "%s passed over in %s: %s",

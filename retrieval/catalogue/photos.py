@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from sys import intern
 from typing import Any, ClassVar
+from urllib.parse import unquote
 
 from index.groups import GROUP, group_key, group_of
 from retrieval.errors import DataError, ImageUnreadable, counted
@@ -23,11 +24,16 @@ from .shards import SPAN
 LABELS = ("item_id", "label")
 OPTIONAL = ("group", "source", "partition", "role")
 ROLES = frozenset(("", "gallery", "query"))
-NOTHING = {  # words of databases and spreadsheets for no value, in lower case
-    *("null", "none", "nan", "na", "n/a", "<na>", "nat", "\\n"),
-    *("#n/a", "#na", "#nv", "#null!", "#ref!", "#value!", "#name?"),
-}
+NOTHING = re.compile(  # what databases, programs and spreadsheets write for no value
+    r"[(<\[]?(?:null|nil|none|nan|na|n/a|nat|undefined)[)>\]]?|\(blank\)|n\.a\.|\\n|[-–—?#]+"
+    r"|#(?:na|nv|n/\w+|[^\s\d]\S* ?[!?])",
+    re.IGNORECASE,
+)
 ROUNDED = re.compile(r"[-+]?\d(?:[.,]\d+[eE]\+?|[eE]\+)\d{1,3}")  # a number as a spreadsheet shows long ones
+INVISIBLE = (0, *range(0x200B, 0x2010), *range(0x202A, 0x202F), 0x2060, 0xFEFF)  # zero width, direction, byte order mark
+FILE = re.compile("^file:(//(localhost(?=/))?)?", re.IGNORECASE)  # before the path in an address of a file
+ODD = re.compile(r"[\\%]|[^\x00-\x7f]")  # in paths that may be spelled otherwise
+EDGES = "".join(c for c in map(chr, range(0x3001)) if c.isspace()) + "".join(map(chr, INVISIBLE))
 
 log = logging.getLogger("retrieval.catalogue")
 
@@ -170,15 +176,22 @@ class PhotoMaker:
 
     def _found(self, name: str) -> tuple[str, Path]:
         """Return a path as the table should have it, and its file, or the one at a path that looks alike."""
-        home = self._catalogue.parent
-        is_usual = "://" in name or (name.isascii() and "\\" not in name and name == name.strip())
-        if is_usual or _is_there(home / name):
+        home, bare = self._catalogue.parent, name.strip(EDGES)
+        local = FILE.sub("", bare)
+        if "://" in local or (local == name and not ODD.search(name)) or _is_there(home / name):
             return name, home / name
-        for text in dict.fromkeys((name.strip(), name.strip().replace("\\", "/"))):
+        slashes = local.replace("\\", "/")
+        spellings = {  # the last one of a text counts
+            unquote(slashes): "with %20 and the like decoded",
+            slashes: "with / for \\",
+            local: "without file:",
+            bare: "without the spaces around it",
+        }
+        for text, how in reversed(spellings.items()):
             if place := _existing(home, text):
                 is_form = place != home / text and plain(str(place)) == plain(str(home / text))
-                form = "in another normal form" if is_form else "without the spaces around it"
-                self._respelled.setdefault(form if text == name.strip() else "with / for \\", []).append(name)
+                form = "in another normal form" if is_form and text == bare else how
+                self._respelled.setdefault(form, []).append(name)
                 return text, place
         return name, home / name
 
@@ -199,18 +212,18 @@ class PhotoMaker:
 
 def has_value(value: Any) -> bool:
     """Return whether a cell has a value other than None, a text of spaces or NaN."""
-    return value is not None and not (isinstance(value, float) and math.isnan(value)) and str(value).strip() != ""
+    return value is not None and not (isinstance(value, float) and math.isnan(value)) and str(value).strip(EDGES) != ""
 
 
 def plain(text: str) -> str:
-    """Return an id in the form in which ids are compared: without spaces around it, in Unicode's normal form C."""
-    return unicodedata.normalize("NFC", text.strip())
+    """Return an id in the form in which ids are compared: nothing invisible around it, in Unicode's normal form C."""
+    return unicodedata.normalize("NFC", text.strip(EDGES))
 
 
 def _text(value: Any) -> str:
     """Return the plain text of a cell, "" for one that says that there is nothing."""
     text = plain(str(value)) if has_value(value) else ""
-    return "" if text.casefold() in NOTHING else text
+    return "" if NOTHING.fullmatch(text) else text
 
 
 def _plain(value: Any) -> Any:

@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from retrieval.errors import DataError, listed
-from retrieval.files import write_file
+from retrieval.files import read_stretch, write_file
 
-from .photos import CATALOGUE, LABELS, OPTIONAL, Labels, Photo
+from .photos import CATALOGUE, LABELS, OPTIONAL, Labels, Photo, plain
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
-SHEETS = (".xlsx", ".xlsm", ".xls", ".ods", ".numbers")  # which no part of this program reads
+SHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods", ".numbers")  # which no part of this program reads
 CSV, PARQUET, JSON_LINES, TAR = (".csv", ".tsv"), (".parquet", ".pq"), (".jsonl", ".ndjson"), ".tar"
-SEP = re.compile(r'"?sep=([,;\t|])"?[,;\t|\r\n]*', re.IGNORECASE)  # first line of a CSV, for Excel
+ABOVE = re.compile(r'\ufeff?(?:"?sep=([,;\t|])"?)?[,;\t|\s]*', re.IGNORECASE)  # an empty row or, for Excel, `sep=;`
+WORKBOOKS = (b"PK\3\4", b"\xd0\xcf\x11\xe0")  # beginnings of files of Excel
 KNOWN = frozenset(("path", "photo_id", "bbox", *LABELS, *OPTIONAL))
 
 
@@ -41,7 +42,7 @@ class Table:
 
     def rows(self) -> Iterator[list[str]]:
         """Yield the cells of each line below the header, none for a blank line; raise DataError for a damaged line."""
-        with _explained(self.path), _opened(self.path) as (_, file):
+        with _explained(self.path), _opened(self.path) as (*_, file):
             lines = csv.reader(file, delimiter=self.separator, strict=True, skipinitialspace=self.spaced)
             next(lines, None)
             for line in lines:
@@ -61,14 +62,14 @@ def read_header(path: Path, labels: Labels = CATALOGUE) -> Table:
     Known column names are case-insensitive; others are kept unchanged. Raise DataError, quoting the start of the file,
     if no separator fits.
     """
-    with _explained(path), _opened(path) as (named, _):
+    with _explained(path), _opened(path) as (line, named, _):
         separators = (named,) if named else tuple(SEPARATORS)
     headers = {separator: _first_line(path, separator, skip_spaces=True) for separator in separators}
     for separator, header in headers.items():
         columns = tuple(_name(cell) for cell in header)
         if not labels.missing(columns):
             cells = [*header, *_first_line(path, separator, skip_spaces=False)]
-            return Table(path, separator, columns, any(cell != cell.strip() for cell in cells), 3 if named else 2)
+            return Table(path, separator, columns, any(cell != cell.strip() for cell in cells), line + 1)
     separator, header = max(headers.items(), key=lambda entry: len(entry[1]))
     between = f", separated by {SEPARATORS[separator]}" if len(header) > 1 else ""
     raise no_columns(path, header, labels, between=between)
@@ -82,23 +83,26 @@ def no_columns(path: Path, columns: Sequence[str], labels: Labels, *, between: s
 
 
 def _first_line(path: Path, separator: str, *, skip_spaces: bool) -> list[str]:
-    with _explained(path), _opened(path) as (_, file):
+    with _explained(path), _opened(path) as (*_, file):
         return next(csv.reader(file, delimiter=separator, skipinitialspace=skip_spaces), [])
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[str, TextIO]]:
-    """Open a CSV at its header; the separator is that of a line `sep=;`, which Excel writes above, or ""."""
+def _opened(path: Path) -> Iterator[tuple[int, str, TextIO]]:
+    """Open a CSV at its header, with its line number; the separator is that of a line `sep=;` above it, or ""."""
+    if read_stretch(path, 0, 4) in WORKBOOKS:
+        raise DataError(f"{path} is a spreadsheet", remedy="Save it as CSV UTF-8")
     with path.open(newline="", encoding="utf-8-sig") as file:
-        named = SEP.fullmatch(file.readline(100))
-        if named is None:
-            file.seek(0)
-        yield named[1] if named else "", file
+        line, at, named = 1, 0, ""
+        while (text := file.readline(10_000)) and (above := ABOVE.fullmatch(text)):
+            line, at, named = line + 1, file.tell(), named or above[1] or ""
+        file.seek(at)
+        yield line, named, file
 
 
 def _name(cell: str) -> str:
-    plain = cell.strip()
-    return plain.lower() if plain.lower() in KNOWN else plain
+    name = plain(cell)
+    return name.lower() if name.lower() in KNOWN else name
 
 
 def refuse_repeated(path: Path, columns: Sequence[str]) -> None:

@@ -70,6 +70,7 @@ def plain_file(form: str, data: bytes) -> Plain:
 
 
 def _jpeg(data: bytes) -> Plain:
+    data = data.removesuffix(b"\xff")  # half of an end
     kept, exif, xmp, scans, expected = [data[:2]], list[bytes](), b"", _Scans(), 2
     for _ in range(MAX_SEGMENTS):
         at = data.find(b"\xff", expected)
@@ -116,6 +117,7 @@ class _Scans:
         self.damaged = self.begun = self.several = False
         self.interval = 0  # of restarts, in units of blocks; 0 for none
         self._blocks: dict[int, int] = {}  # of each component
+        self._size = (0, 0)
         self._units = 0  # of blocks, in a scan of all components
         self._missing: dict[int, set[int]] = {}  # coefficients of each component that no scan has in full
         self._left = MAX_BLOCKS
@@ -128,6 +130,7 @@ class _Scans:
 
     def begin(self, kind: int, frame: bytes) -> None:
         height, width = struct.unpack_from(">HH", frame, 1)
+        self._size = (width, height)
         parts = [(frame[at], frame[at + 1] >> 4 or 1, frame[at + 1] & 15 or 1) for at in range(6, len(frame) - 2, 3)]
         if len(parts) > 4 or self._blocks:
             raise ImageUnsupported("the JPEG has more than 4 colours or several frames", remedy=REMEDY)
@@ -151,7 +154,8 @@ class _Scans:
             raise ImageTooLarge("the scans of the JPEG visit too many blocks of pixels", remedy=REMEDY)
         self.several |= self._progressive or len(names) < len(self._blocks)
         if self.several and 2 * 64 * sum(self._blocks.values()) > MAX_COEFFICIENTS:
-            raise ImageTooLarge("a JPEG of several scans keeps too many pixels in memory", remedy=BASELINE)
+            told = f"the image has {self._size[0]}×{self._size[1]} pixels, too many for a JPEG of several scans"
+            raise ImageTooLarge(told, remedy=BASELINE)
         first, last, bits = scan[1 + 2 * len(names) :][:3] if self._progressive else (0, 63, 0)
         for name in names if not bits & 15 else b"":  # all bits of these coefficients
             self._missing.get(name, set()).difference_update(range(first, last + 1))

@@ -20,8 +20,8 @@ def table(folder: Path, *rows: str, header: str = "path,item_id", name: str = "t
     return folder / name
 
 
-@pytest.mark.parametrize("other", ["kiwi ", "\u00a0kiwi", "kiwi\t"])
-def test_an_id_with_spaces_around_it_is_the_id_without(tmp_path: Path, other: str) -> None:
+@pytest.mark.parametrize("other", ["kiwi ", "\u00a0kiwi", "kiwi\t", "\ufeff kiwi", "kiwi\u200b \u202c", "kiwi\0"])
+def test_an_id_with_spaces_or_invisible_characters_around_it_is_the_id_without(tmp_path: Path, other: str) -> None:
     photos = read_catalogue(table(tmp_path, "a.jpg,kiwi", f"b.jpg,{other}"))
     assert [photo.item_id for photo in photos] == ["kiwi", "kiwi"]
 
@@ -32,7 +32,10 @@ def test_both_normal_forms_of_an_id_are_one_item(tmp_path: Path) -> None:
     assert {photo.item_id for photo in photos} == {forms[0]}
 
 
-@pytest.mark.parametrize("word", ["NULL", "#N/A", "nan", "\\N", "None", "NaN", "N/A", "<NA>", "#NV", "#REF!"])
+NOTHING = ("#DIV/0!", "#\u00bfNOMBRE?", "#REF !", "#N/D", "(null)", "(blank)", "undefined", "-", "\u2014", "###")
+
+
+@pytest.mark.parametrize("word", ["NULL", "#N/A", "nan", "\\N", "None", "NaN", "N/A", "<NA>", "#NV", "#REF!", *NOTHING])
 def test_a_word_for_nothing_is_refused_as_an_item_and_an_unknown_item_among_queries(tmp_path: Path, word: str) -> None:
     path = table(tmp_path, f"a.jpg,{word},g", f"b.jpg,kiwi,{word}", header="path,item_id,group")
     with pytest.raises(DataError) as refused:
@@ -49,8 +52,8 @@ def test_rounded_numbers_in_the_label_are_refused_with_the_cells(tmp_path: Path,
     assert "column as text" in refused.value.remedy
 
 
-@pytest.mark.parametrize("item", ["12E05", "1E10", "4.5", "E+12", "A4.0E+1"])
-def test_codes_that_are_no_rounded_numbers_are_items(tmp_path: Path, item: str) -> None:
+@pytest.mark.parametrize("item", ["12E05", "1E10", "4.5", "E+12", "A4.0E+1", "-1", "..", "#1", "nullo", "N-A", "?!"])
+def test_codes_that_are_no_rounded_numbers_and_no_words_for_nothing_are_items(tmp_path: Path, item: str) -> None:
     assert read_catalogue(table(tmp_path, f"a.jpg,{item}"))[0].item_id == item
 
 
@@ -93,6 +96,26 @@ def test_paths_in_another_spelling_are_resolved_and_the_message_says_how(
         assert sum(told in line for line in caplog.messages) == 1
 
 
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("file://{home}/a%20b/K%C3%A4se.png", "with %20 and the like decoded"),
+        ("FILE://localhost{home}/a b/K\u00e4se.png", "without file:"),
+        ("a%20b\\K\u00e4se.png", "with %20 and the like decoded"),
+        ("\ufeffa b/K\u00e4se.png\u200b", "without the spaces around it"),
+    ],
+)
+def test_a_path_as_an_address_or_with_invisible_characters_is_found(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, written: str, told: str
+) -> None:
+    (tmp_path / "a b").mkdir()
+    draw(0, 0).save(tmp_path / "a b" / "K\u00e4se.png")
+    draw(0, 1).save(tmp_path / "a%20b.png")
+    first, second = read_catalogue(table(tmp_path, written.format(home=tmp_path) + ",kiwi", "a%20b.png,lime"))
+    assert (first.path, second.path) == (tmp_path / "a b" / "K\u00e4se.png", tmp_path / "a%20b.png")
+    assert [told in line for line in caplog.messages] == [True]
+
+
 def test_a_path_with_backslashes_and_no_file_says_that_it_is_one_of_windows(tmp_path: Path) -> None:
     (photo,) = read_catalogue(table(tmp_path, "C:\\photos\\a.jpg,kiwi"))
     with pytest.raises(
@@ -125,7 +148,17 @@ def test_the_separator_line_of_excel_is_understood(tmp_path: Path, first: str, s
     assert [photo.item_id for photo in read_catalogue(path)] == ["kiwi"]
 
 
-@pytest.mark.parametrize("suffix", [".xlsx", ".xls", ".ods"])
+@pytest.mark.parametrize("above", ["\n \n", ";;\n", "\ufeff;\nsep=;\n;\n"])
+@pytest.mark.parametrize("header", ["path;item_id", "\u00a0Path;\ufeffItem_ID\u200b"])
+def test_empty_rows_above_the_header_are_passed_over_and_lines_keep_their_numbers(
+    tmp_path: Path, above: str, header: str
+) -> None:
+    path = table(tmp_path, "a.jpg;kiwi", "b.jpg;", header=above + header)
+    with pytest.raises(DataError, match=f"line {above.count(chr(10)) + 3}: path or item_id is empty"):
+        read_catalogue(path)
+
+
+@pytest.mark.parametrize("suffix", [".xlsx", ".xls", ".xlsb", ".ods", ".csv"])
 def test_a_spreadsheet_is_refused_with_the_format_to_save(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"t{suffix}").write_bytes(b"PK\3\4")
     with pytest.raises(DataError, match="Save it as CSV UTF-8"):

@@ -116,6 +116,8 @@ SYSTEM = (
     ".thumbnails",
     "@Recently-Snapshot",
     "@__thumb",
+    "@GMT-2026.11.28-09.00.00",
+    "Network Trash Folder",
 )
 
 
@@ -159,14 +161,14 @@ def test_what_a_pattern_names_is_left_out_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, pattern: str
 ) -> None:
     put(tmp_path, "veg/kiwi/1.png", "veg/drafts/1.png", "veg/kiwi/1_thumb.png")
-    photos = read_catalogue(tmp_path, folders=FolderRules(ignore=(pattern, "*_thumb.png")))
+    photos = read_catalogue(tmp_path, folders=FolderRules(ignore=(pattern, "*_thumb.png", "Drafts")))
     assert [photo.photo_id for photo in photos] == ["veg/kiwi/1.png"]
-    for told in (f"--ignore {pattern} 1", "--ignore *_thumb.png 1"):
+    for told in (f"--ignore {pattern} 1", "--ignore *_thumb.png 1", "--ignore Drafts 0"):
         assert told in caplog.messages[0]
 
 
 @pytest.mark.parametrize(
-    "names", [("train", "val"), ("Train", "VALID"), ("train", "validation"), ("set/train", "set/test")]
+    "names", [("train", "val"), ("Train", "VALID"), ("TRAINING", "testing"), ("set/train", "set/test")]
 )
 def test_splits_that_share_the_names_of_items_are_refused_or_merged(tmp_path: Path, names: tuple[str, str]) -> None:
     first, second = names
@@ -181,7 +183,7 @@ def test_splits_that_share_the_names_of_items_are_refused_or_merged(tmp_path: Pa
     assert {photo.item_id for photo in merged} == {f"{above}kiwi", f"{above}lime"}
     assert {(photo.group, photo.partition) for photo in merged} == {(above.rstrip("/"), "")}
     kept = read_catalogue(tmp_path, folders=FolderRules(splits="partitions"))
-    held_out = "test" if second.endswith("test") else "validation"
+    held_out = "test" if "test" in second else "validation"
     assert {Path(photo.photo_id).name: photo.partition for photo in kept} == {
         "1.png": "train", "2.png": held_out, "3.png": "train",
     }  # fmt: skip
