@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,6 +12,8 @@ from difflib import get_close_matches
 from retrieval.errors import MOST_LISTED, counted
 
 from .photos import Photo, plain
+
+PADDING = re.compile(r"^0+(?=\w)|(?<=\d)\.0+$")  # what programs write around a number that is an id: 0042, 42.0
 
 
 def as_spelled(photos: Sequence[Photo], items: Iterable[str]) -> list[Photo]:
@@ -55,8 +58,10 @@ def look_alikes(items: Iterable[str]) -> list[str]:
 
 def nearest(missing: Iterable[str], items: Collection[str]) -> dict[str, str]:
     """Return the id of a gallery that is most like each id that it lacks, in words, for as many as a message shows."""
-    folded = {item.casefold(): item for item in items}
-    near = {item: get_close_matches(item.casefold(), folded, n=1) for item in sorted(missing)[:MOST_LISTED]}
+    folded = {PADDING.sub("", item.casefold()): item for item in items}
+    near = {
+        item: get_close_matches(PADDING.sub("", item.casefold()), folded, n=1) for item in sorted(missing)[:MOST_LISTED]
+    }
     return {item: f"near {folded[names[0]]!r}" for item, names in near.items() if names}
 
 

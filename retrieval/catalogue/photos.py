@@ -30,10 +30,21 @@ NOTHING = re.compile(  # what databases, programs and spreadsheets write for no 
     re.IGNORECASE,
 )
 ROUNDED = re.compile(r"[-+]?\d(?:[.,]\d+[eE]\+?|[eE]\+)\d{1,3}")  # a number as a spreadsheet shows long ones
-INVISIBLE = (0, *range(0x200B, 0x2010), *range(0x202A, 0x202F), 0x2060, 0xFEFF)  # zero width, direction, byte order mark
 FILE = re.compile("^file:(//(localhost(?=/))?)?", re.IGNORECASE)  # before the path in an address of a file
 ODD = re.compile(r"[\\%]|[^\x00-\x7f]")  # in paths that may be spelled otherwise
-EDGES = "".join(c for c in map(chr, range(0x3001)) if c.isspace()) + "".join(map(chr, INVISIBLE))
+BLANK = (
+    *range(0x21),
+    0x85,
+    0xA0,
+    0x1680,
+    *range(0x2000, 0x2010),
+    *range(0x2028, 0x2030),
+    0x205F,
+    0x2060,
+    0x3000,
+    0xFEFF,
+)
+EDGES = "".join(map(chr, BLANK))  # spaces and what has no width: joiners, directions, byte order marks
 
 log = logging.getLogger("retrieval.catalogue")
 

@@ -71,8 +71,8 @@ def shared_photos(gallery: AnyGallery, pairs: Iterable[tuple[str, str]]) -> list
 def is_copy(thumbnail: Callable[[str], bytes | None], photo_id: str, other_photo_id: str) -> bool:
     """Return whether two photos are copies, by a perceptual hash and the pixels of their thumbnails.
 
-    Photos without a readable thumbnail, and flat ones, are no copies. Every part of the picture has to agree, because
-    two things on the same background differ in a small part only.
+    Photos without a readable thumbnail are no copies, nor are flat ones in which there is something. Every part of the
+    picture has to agree, because two things on the same background differ in a small part only.
     """
     one, other = (_signature(thumbnail(name) or b"") for name in (photo_id, other_photo_id))
     if one is None or other is None:
@@ -95,7 +95,7 @@ class _Signature:
 
 @lru_cache(maxsize=KEPT)
 def _signature(jpeg: bytes) -> _Signature | None:
-    """Return the signature of a thumbnail, None if it cannot be read or is flat."""
+    """Return the signature of a thumbnail, None if it cannot be read or is flat, but not of one colour."""
     try:
         with Image.open(io.BytesIO(jpeg), formats=("JPEG",)) as opened:
             image = opened.convert("RGB")
@@ -103,7 +103,7 @@ def _signature(jpeg: bytes) -> _Signature | None:
         return None
     grey = np.asarray(_resized(image.convert("L"), HASH_SIDE + 1, HASH_SIDE), dtype=np.int16)
     slopes = np.diff(grey, axis=1)
-    if np.abs(slopes).max() <= FLAT:
+    if np.abs(slopes).max() <= FLAT < max(high - low for low, high in image.getextrema()):
         return None
     return _Signature(slopes, np.asarray(_resized(image, PIXEL_SIDE, PIXEL_SIDE), dtype=np.float64))
 

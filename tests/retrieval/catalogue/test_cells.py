@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.catalogue.ids import describe_missing, look_alikes
+from retrieval.catalogue.ids import describe_missing, look_alikes, nearest
 from retrieval.catalogue.photos import QUERIES, Labels
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import DataError, ImageUnreadable
@@ -171,3 +171,11 @@ def test_missing_ids_are_described_with_the_nearest_ones() -> None:
         "'sku-7' (1 photo; near 'SKU-7')",
         "'zzz' (1 photo)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("1001.0", "1001"), ("01002", "1002"), ("0010.00", "10"), ("7.0", "7.0")]
+)
+def test_the_id_that_is_nearest_to_a_number_is_the_same_number(written: str, meant: str) -> None:
+    items = {"1001", "1010", "1002", "1020", "10", "100", "7.0", "0", "70"}
+    assert nearest([written], items) == {written: f"near {meant!r}"}

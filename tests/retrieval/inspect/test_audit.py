@@ -171,16 +171,30 @@ def on_white(colour: tuple[int, int, int], *, side: int = 60, quality: int = 85)
     return file.getvalue()
 
 
-def test_things_on_the_same_background_and_unreadable_or_flat_pictures_are_no_copies() -> None:
-    flat = io.BytesIO()
-    Image.new("RGB", (256, 256), (100, 100, 100)).save(flat, "JPEG")
+def flat(grey: int, *, spot: int | None = None, quality: int = 85) -> bytes:
+    image, file = Image.new("RGB", (256, 256), (grey,) * 3), io.BytesIO()
+    if spot is not None:
+        ImageDraw.Draw(image).rectangle((120, 120, 124, 124), fill=(spot,) * 3)
+    image.save(file, "JPEG", quality=quality)
+    return file.getvalue()
+
+
+def test_pictures_of_one_colour_are_copies_and_those_with_something_small_in_it_are_not() -> None:
+    pictures = {"grey": flat(100), "again": flat(101, quality=60), "dark": flat(60), "dot": flat(100, spot=150)}
+    assert is_copy(pictures.get, "grey", "again")
+    assert not is_copy(pictures.get, "grey", "dark")
+    pictures["dot too"] = pictures["dot"]
+    assert not is_copy(pictures.get, "grey", "dot")
+    assert not is_copy(pictures.get, "dot", "dot too")
+
+
+def test_things_on_the_same_background_and_unreadable_pictures_are_no_copies() -> None:
     green = on_white((40, 120, 40))
     pictures = {
         "green": green,
         "again": on_white((40, 120, 40), quality=60),
         "red": on_white((140, 60, 40)),
-        "flat": flat.getvalue(),
-        "flat too": flat.getvalue(),
+        "flat": flat(100),
         "cut": green[: len(green) // 2],
         "empty": b"",
         "text": b"no picture",
@@ -188,4 +202,3 @@ def test_things_on_the_same_background_and_unreadable_or_flat_pictures_are_no_co
     assert is_copy(pictures.get, "green", "again")
     for other in ("red", "flat", "cut", "empty", "text", "missing"):
         assert not is_copy(pictures.get, "green", other)
-    assert not is_copy(pictures.get, "flat", "flat too")
