@@ -33,16 +33,8 @@ ROUNDED = re.compile(r"[-+]?\d(?:[.,]\d+[eE]\+?|[eE]\+)\d{1,3}")  # a number as 
 FILE = re.compile("^file:(//(localhost(?=/))?)?", re.IGNORECASE)  # before the path in an address of a file
 ODD = re.compile(r"[\\%]|[^\x00-\x7f]")  # in paths that may be spelled otherwise
 BLANK = (
-    *range(0x21),
-    0x85,
-    0xA0,
-    0x1680,
-    *range(0x2000, 0x2010),
-    *range(0x2028, 0x2030),
-    0x205F,
-    0x2060,
-    0x3000,
-    0xFEFF,
+    *(*range(0x21), 0x85, 0xA0, 0x1680, 0x205F, 0x2060, 0x3000, 0xFEFF),
+    *(*range(0x2000, 0x2010), *range(0x2028, 0x2030)),
 )
 EDGES = "".join(map(chr, BLANK))  # spaces and what has no width: joiners, directions, byte order marks
 

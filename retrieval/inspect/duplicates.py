@@ -103,7 +103,7 @@ def _signature(jpeg: bytes) -> _Signature | None:
         return None
     grey = np.asarray(_resized(image.convert("L"), HASH_SIDE + 1, HASH_SIDE), dtype=np.int16)
     slopes = np.diff(grey, axis=1)
-    if np.abs(slopes).max() <= FLAT < max(high - low for low, high in image.getextrema()):
+    if np.abs(slopes).max() <= FLAT < np.ptp(np.asarray(image), axis=(0, 1)).max():
         return None
     return _Signature(slopes, np.asarray(_resized(image, PIXEL_SIDE, PIXEL_SIDE), dtype=np.float64))
 
