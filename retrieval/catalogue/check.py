@@ -82,7 +82,7 @@ def check_catalogue(photos: Sequence[Photo], *, progress: bool = True) -> Catalo
             damaged += [photo.photo_id] if DAMAGED in image.info else []
             by_content[hashlib.sha256(data).hexdigest()].append(photo.photo_id)
         except ImageRefused as error:
-            unreadable.append((photo.photo_id, error.message))
+            unreadable.append((photo.photo_id, str(error)))
     return CatalogueReport(
         photos=len(photos),
         items=len(counts),

@@ -31,7 +31,7 @@ def embed_queries(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) 
     twice = {photo.photo_id for photo in photos if bundle.looks_twice}
     starts = range(0, len(photos), BATCH)
     batches = [embed_batch(embedder, photos[start : start + BATCH], {}, twice=twice) for start in starts]
-    refused = [(photo_id, error.message) for batch in batches for photo_id, error in batch.refused]
+    refused = [(photo_id, str(error)) for batch in batches for photo_id, error in batch.refused]
     whole = Batch.of(batches)
     kept, first = list[int](), dict[str, str]()
     for place, (photo, digest) in enumerate(zip(whole.photos, whole.hashes, strict=True)):

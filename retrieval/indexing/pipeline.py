@@ -214,7 +214,7 @@ def _write(
         touched += [update for update in updates if not update.is_change]
         report.updated += apply_updates(gallery, changed)
         report.skipped += len(batch.unchanged) - len(changed)
-        report.refused += [(photo_id, error.message) for photo_id, error in batch.refused]
+        report.refused += [(photo_id, str(error)) for photo_id, error in batch.refused]
         report.damaged += batch.damaged
         yield len(batch.photos) + len(batch.unchanged) + len(batch.refused)
     apply_updates(gallery, touched)

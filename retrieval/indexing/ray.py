@@ -55,7 +55,7 @@ class Embedding:
         for photo_id in batch.damaged:
             records[number_of[photo_id]]["damaged"] = "damaged"
         for photo_id, error in batch.refused:
-            records[number_of[photo_id]]["refused"] = error.message
+            records[number_of[photo_id]]["refused"] = str(error)
         rows = [records[number] for number in numbers]
         return {
             name: np.array([row[name] for row in rows], dtype=np.int64 if name == "number" else object)

@@ -13,6 +13,7 @@ import pytest
 
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle, require_match
+from retrieval.catalogue.check import check_catalogue
 from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import BundleMismatch, GalleryLocked
@@ -33,6 +34,16 @@ def test_a_photo_with_too_much_metadata_is_refused_and_the_others_are_indexed(wo
     assert all(len(reason) < 1000 for _, reason in report.refused)
     with Gallery.open(tmp_path / "gallery") as gallery:
         assert [photo_id for photo_id, _, _ in gallery.photos()] == [photos[0].photo_id]
+
+
+def test_a_file_that_is_no_photo_is_refused_with_the_remedy_by_index_and_by_check(world: Path, tmp_path: Path) -> None:
+    (tmp_path / "scan.jpg").write_bytes(b"%PDF-1.4\n" + bytes(99))
+    photos = [replace(read_catalogue(world / "photos")[0], path=tmp_path / "scan.jpg")]
+    for listed in (
+        index_catalogue(Bundle.open(world / "bundle"), photos, tmp_path / "gallery", progress=False).refused,
+        check_catalogue(photos, progress=False).unreadable,
+    ):
+        assert [reason.partition(". ")[2] for _, reason in listed] == ["Convert it to JPEG or PNG"]
 
 
 def test_a_photo_with_too_long_an_id_is_refused_and_the_others_are_indexed(world: Path, tmp_path: Path) -> None:
