@@ -25,7 +25,7 @@ from .photos import CATALOGUE, LABELS, OPTIONAL, Labels, Photo, plain
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 SHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods", ".numbers")  # which no part of this program reads
 CSV, PARQUET, JSON_LINES, TAR = (".csv", ".tsv"), (".parquet", ".pq"), (".jsonl", ".ndjson"), ".tar"
-ABOVE = re.compile(r'\ufeff?(?:"?sep=([,;\t|])"?)?[,;\t|\s]*', re.IGNORECASE)  # an empty row or, for Excel, `sep=;`
+ABOVE = re.compile(r'\ufeff?"?(?:sep=([,;\t|]))?[,;\t|"\s]*', re.IGNORECASE)  # an empty row or, for Excel, `sep=;`
 WORKBOOKS = (b"PK\3\4", b"\xd0\xcf\x11\xe0")  # beginnings of files of Excel
 KNOWN = frozenset(("path", "photo_id", "bbox", *LABELS, *OPTIONAL))
 

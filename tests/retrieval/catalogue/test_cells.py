@@ -148,7 +148,7 @@ def test_the_separator_line_of_excel_is_understood(tmp_path: Path, first: str, s
     assert [photo.item_id for photo in read_catalogue(path)] == ["kiwi"]
 
 
-@pytest.mark.parametrize("above", ["\n \n", ";;\n", "\ufeff;\nsep=;\n;\n"])
+@pytest.mark.parametrize("above", ["\n \n", ";;\n", '"";""\n', "\ufeff;\nsep=;\n;\n"])
 @pytest.mark.parametrize("header", ["path;item_id", "\u00a0Path;\ufeffItem_ID\u200b"])
 def test_empty_rows_above_the_header_are_passed_over_and_lines_keep_their_numbers(
     tmp_path: Path, above: str, header: str
