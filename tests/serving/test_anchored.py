@@ -20,6 +20,7 @@ from retrieval.cli.main import group
 from retrieval.errors import GalleryError, GalleryLocked, InvalidParameter
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.measuring.point import Point, Rates
+from retrieval.measuring.sides import in_words, sides_of
 from retrieval.retriever import Retriever
 from serving import measuring
 from serving.app import create_app
@@ -55,6 +56,7 @@ def test_answers_info_metrics_and_page_tell_of_the_gallerys_threshold(retriever:
         answer = client.post("/v1/search", content=encode(draw(3, 5)), headers=JPEG).json()
         info = client.get("/v1/info").json()
         metrics = client.get("/metrics").text
+        report = client.get("/v1/report").text
     point = retriever.point
     assert point.threshold != retriever.bundle.threshold
     assert (answer["threshold"], answer["threshold_status"]) == (point.threshold, "estimated")
@@ -62,6 +64,10 @@ def test_answers_info_metrics_and_page_tell_of_the_gallerys_threshold(retriever:
     assert (info["threshold"], info["threshold_status"]) == (point.threshold, "estimated")
     assert info["in_gallery"]["fpir"] == pytest.approx(point.evidence["fpir"])
     assert info["in_gallery"]["broken"] is False
+    sides = sides_of(point, retriever.gallery_point.rates())
+    assert sides is not None
+    assert info["sides"] == {"text": in_words(sides), **vars(sides)}
+    assert in_words(sides) in report
     assert f"retrieval_fpir {info['in_gallery']['fpir']}" in metrics
     assert "retrieval_threshold_broken 0.0" in metrics
     page = header_html(retriever)
