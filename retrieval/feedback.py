@@ -40,7 +40,9 @@ NO_LABEL, CONTRADICTED = "without the item that is right", "contradicted by anot
 class Feedback:
     """A verdict on an answer, or its undoing."""
 
-    verdict: Verdict | Literal["undone"]  # right, wrong (another item is right) or unknown (the item is not in the catalogue)
+    verdict: (
+        Verdict | Literal["undone"]
+    )  # right, wrong (another item is right) or unknown (the item is not in the catalogue)
     decision: Literal["match", "perhaps", "no_match", "ranked"]  # of the answer
     item_id: str  # nearest item, match or not
     distance: FiniteFloat  # to the nearest item

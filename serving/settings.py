@@ -23,9 +23,7 @@ ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{
 class ServeSettings:
     """Settings of a server. The threshold is not among them: it belongs to the gallery or the bundle."""
 
-    workers: int = setting(
-        1, CAPACITY, "Number of worker processes. One is enough for a few cores."
-    )
+    workers: int = setting(1, CAPACITY, "Number of worker processes. One is enough for a few cores.")
     threads: int = setting(
         cores, CAPACITY, "Number of concurrent searches per worker.", shown="one per core, divided by the workers"
     )

@@ -429,7 +429,7 @@ def _parts(entry: Sequence[Any]) -> list[str]:
 
 
 def _place_of(part: str, item_id: str, metadata: Mapping[str, Any]) -> int | None:
-    """Return 0 if a text is an item's id or name, 1 if one of them begins with it, 2 if it is in any text, else None."""
+    """Return 0 if a text is an item's id or name, 1 if it is their beginning, 2 if it is in any text, else None."""
     titles = [str(title).casefold() for title in (item_id, metadata.get("name", ""))]
     texts = [str(value).casefold() for key, value in metadata.items() if not key.startswith("_")]
     if not part or part in titles:

@@ -67,7 +67,12 @@ class Explained(Options):
     ] = False
     review: Annotated[
         float | None,
-        Field(ge=0, le=1, description="Largest p-value of the items in `review`; the server may set a lower one."),
+        Field(
+            ge=0,
+            le=1,
+            description="Largest p-value of the items in `review`; the server may set a lower one.",
+            examples=[0.2],
+        ),
     ] = None
 
 

@@ -119,7 +119,9 @@ def feedback_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["search"])
 
     @router.delete("/feedback/{request_id}", response_model=Recorded, responses=errors(404, 507))
-    def undo(request_id: Annotated[str, Path(description="The answer's `request_id`.", examples=["…"])]) -> dict[str, bool]:
+    def undo(
+        request_id: Annotated[str, Path(description="The answer's `request_id`.", examples=["…"])],
+    ) -> dict[str, bool]:
         """Undo the last verdict of this key on an answer."""
         service.feedback(request_id, UNDONE)
         return {"recorded": True}

@@ -18,7 +18,7 @@ from PIL import Image
 from index.gallery import Gallery
 from index.snapshot import Snapshot
 from retrieval.errors import ImageRefused, RetrievalError
-from retrieval.images import read_file
+from retrieval.images import open_image, read_file
 from retrieval.retriever import Retriever
 from retrieval.search.result import MATCH, NO_MATCH, PERHAPS, Match, SearchResult
 
@@ -133,7 +133,9 @@ def _read(file: Path) -> Example | None:
     words = file.stem.replace("_", " ").replace("-", " ").split()
     label = " ".join(words[1:] if len(words) > 1 and words[0].isdigit() else words)
     try:
-        return Example(read_file(file), label[:1].upper() + label[1:])
+        image = read_file(file)
+        open_image(image)
     except ImageRefused as error:
         log.warning("an example photo is left out: %s", error)
         return None
+    return Example(image, label[:1].upper() + label[1:])

@@ -291,10 +291,10 @@ function judging(result) {
   const whole = part ? null : photo?.blob; // a part of a photo is no photo of an item
   const note = make("p", { role: "status" });
   async function send(holder, verdict, item_id = "", fresh = "") {
-    const before = [...holder.childNodes], told = holder === bar ? note : make("p", { role: "status" });
+    const before = [...holder.childNodes], told = holder === bar ? note : make("p", { role: "status" }), question = told.textContent;
     holder.replaceChildren(told);
     for (const pick of document.querySelectorAll(".pick")) shown(pick, false);
-    const restore = (text) => { holder.replaceChildren(...before); for (const pick of document.querySelectorAll(".pick")) shown(pick, true); if (text) note.textContent = text; };
+    const restore = (text) => { holder.replaceChildren(...before); for (const pick of document.querySelectorAll(".pick")) shown(pick, true); told.textContent = text; if (holder !== bar && text) holder.append(told); };
     const undos = [];
     try {
       await post("v1/feedback", { request_id: id, verdict, item_id });
@@ -311,7 +311,7 @@ function judging(result) {
     }
     const undo = make("button", { type: "button", textContent: "Undo", className: "plain" });
     undo.onclick = async () => {
-      try { for (; undos.length; undos.pop()) await undos.at(-1)(); restore(""); } catch (error) { told.textContent = sentences(error.message, error.detail); }
+      try { for (; undos.length; undos.pop()) await undos.at(-1)(); restore(question); } catch (error) { told.textContent = sentences(error.message, error.detail); }
     };
     told.textContent = fresh ? `${fresh} is a new item now. ` : "Saved, thank you. ";
     holder.append(undo);
