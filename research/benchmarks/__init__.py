@@ -19,6 +19,8 @@ promise          what the thresholds of galleries realise: by size, with labelle
 promise_vectors  what promises for vectors that lie elsewhere realise: short lists, growth, filters, the usual ways
 framing          second looks at photos in which a thing is small, and eleven other changes of a photo; `framing_views`
 operating_point  what estimated points of galleries realise, and certified ones: matches and questions
+sides            what a gallery tells of itself beside what it does: names and questions, for known and unknown things
+two_photos       two photos of a thing as one query, by their mean and by the better of the single searches
 demo             thresholds of `retrieval demo` for several seeds
 
 Time and memory:

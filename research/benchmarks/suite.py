@@ -62,6 +62,8 @@ BENCHMARKS = (
     Benchmark("promise_vectors", fast="--output OUTPUT --repetitions 1"),
     Benchmark("framing", "", "--repetitions 1"),
     Benchmark("operating_point", fast="--output OUTPUT --repetitions 1"),
+    Benchmark("sides", fast="--output OUTPUT --repetitions 1"),
+    Benchmark("two_photos", fast="--output OUTPUT --repetitions 1"),
     Benchmark("verification"),
     Benchmark("head_start", fast="--output OUTPUT --repetitions 1 --only cars"),
     Benchmark("library_heads", "--output FEATURES", "--output FEATURES --repetitions 1 --only cars"),
