@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from retrieval.catalogue.read import Photo
-from retrieval.errors import DataError, InvalidParameter, command, counted
+from retrieval.errors import DataError, InvalidParameter, counted
 from retrieval.images import Preprocessing
 from retrieval.images.thumbnails import thumbnail
 from retrieval.metrics.identification import (
@@ -22,7 +22,7 @@ from retrieval.metrics.identification import (
 )
 from retrieval.reports.error_sheet import ErrorKind, ErrorSheet, Shown, WrongAnswer
 from training.data.reader import PhotoReader
-from training.loop.run import Run
+from training.loop.run import FOLD_COUNT, Run
 
 from .embedding import embed_catalogue
 from .errors import (
@@ -67,7 +67,7 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The errors of a run on its test items, at the threshold of its calibration items."""
+    """The errors of a run on items that it was not fitted on."""
 
     run: str
     protocol: str
@@ -78,6 +78,7 @@ class Explanation:
     counts: Mapping[str, int]  # queries of each outcome
     worst: Mapping[str, Sequence[Wrong]]  # by kind of error
     preprocessing: Preprocessing
+    set_on: str = "the calibration items"  # items that set the threshold
 
     @property
     def queries(self) -> int:
@@ -88,7 +89,7 @@ class Explanation:
         """Return the results in a few sentences."""
         lines = [
             f"{counted(self.queries, 'search', 'searches')} among {counted(self.items, 'item')}, plain distance, "
-            f"threshold {self.threshold:.4f} set on the calibration items for FPIR {self.target_fpir:g}.",
+            f"threshold {self.threshold:.4f} set on {self.set_on} for FPIR {self.target_fpir:g}.",
             f"{self.counts[FOUND]} return their own item first, {self.counts[MISIDENTIFIED]} another item, "
             f"{self.counts[MISSED]} nothing; {self.counts[FALSE_MATCH]} would return something if their item were not "
             "in the gallery.",
@@ -136,21 +137,24 @@ class Explanation:
 def explain_run(run: Run, *, worst: int = WORST, progress: bool = True) -> Explanation:
     """Embed the photos of a run's test items with its best model and find its errors among them.
 
+    A run on all items has no test items: its first fold model searches the items that it was fitted without.
+
     Parameters
     ----------
     worst:
         Number of wrong answers per kind of error, 1 to 50.
 
-    The threshold is set on the calibration items.
+    The threshold is set on the calibration items, or on the same items by a fold model.
     """
     if not 1 <= worst <= MOST_WORST:
         raise InvalidParameter("worst", f"lie between 1 and {MOST_WORST}", worst)
-    if run.settings.all_items:
-        raise DataError(
-            f"{run.path} was trained on all items, so it has no test items to explain",
-            remedy=f"`{command('evaluate', run.path)}` compares it with the model that it started from",
-        )
+    name, set_on = run.path.resolve().name, "the calibration items"
     parts, target = run.splits, run.settings.target_fpir
+    if run.folds:
+        run = run.folds[0]
+        left_out = run.splits.validation
+        parts = replace(parts, test=left_out, calibration=left_out)
+        set_on = f"the same items, which one of {FOLD_COUNT} fold models was fitted without,"
     searched = {*parts.test, *parts.calibration}
     photos = [photo for photo in run.photos() if photo.item_id in searched]
     chosen, calibration = (
@@ -170,7 +174,7 @@ def explain_run(run: Run, *, worst: int = WORST, progress: bool = True) -> Expla
         return photos[chosen.queries[row]], *nearest_photos(chosen, vectors, labels, row, groups)
 
     return Explanation(
-        run=run.path.resolve().name,
+        run=name,
         protocol=run.protocol.describe(),
         threshold=threshold,
         target_fpir=target,
@@ -179,6 +183,7 @@ def explain_run(run: Run, *, worst: int = WORST, progress: bool = True) -> Expla
         counts=outcomes.counts(),
         worst=_worst(scores, outcomes, threshold, worst, photos, nearest),
         preprocessing=run.preprocessing,
+        set_on=set_on,
     )
 
 
