@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -30,10 +31,13 @@ from retrieval.indexing.worker import LOST
 from retrieval.measuring.drawing import MOST_VERIFIED, Drawing
 from retrieval.measuring.draws import Draws
 from retrieval.measuring.twins import suspected_twins
+from retrieval.reports.sheet import Card, Section, Sheet
 
 from .duplicates import NEAR, SAME_FILE, SAME_PICTURE, is_copy, same_files
 
 NEAR_DUPLICATE = 0.02  # plain distance of photos that are nearly the same
+PICTURED = 24  # entries of a kind on a sheet
+FEW_STRAYS = 0.3  # share of the photos up to which they are looked at one by one
 COLLIDING = 100  # items that one photo can collide with
 KINDS = (SAME_FILE, SAME_PICTURE, NEAR)  # of duplicates, worst first
 
@@ -193,34 +197,74 @@ def summary(report: Audit) -> str:
     )
 
 
-def table(report: Audit, *, limit: int) -> Sequence[tuple[str, list[str]]]:
-    """Return pairs of a title and its lines of text, at most `limit` lines per title."""
+@dataclass(frozen=True)
+class Finding:
+    """Entries of one kind, worst first: a line about each, with its photos; and what to do about them."""
 
-    def pairs(entries: Sequence[Pair]) -> list[str]:
-        return [
-            f"{p.distance:.4f}  {p.item_id} ({p.photo_id}) = {p.other_item_id} ({p.other_photo_id})" for p in entries
-        ]
+    title: str
+    to_do: str  # "" for nothing
+    entries: Sequence[tuple[str, tuple[str, ...]]]
 
-    return [
-        ("pairs of items closer than the threshold", pairs(report.collisions[:limit])),
-        (
+
+def findings(report: Audit, bundle: Path, gallery: Path | str) -> list[Finding]:
+    """Return what an audit found, with the commands that help; kinds without entries are left out."""
+    manage = f"on the page /manage (`{command('serve', bundle, gallery)}`)"
+    remove = f"`{command('gallery', 'remove', gallery, '--photo', 'PHOTO_ID')}`"
+    train = f"`{command('train', 'PHOTOS', '--all-items', '--precompute', '8', '-o', 'RUN')}`"
+    again = f"`{command('index', bundle, 'PHOTOS', '-o', gallery)}`"
+    first = {crowd.item_id: crowd.photo_id for crowd in report.crowds}
+    lost = f"The model does not tell these items well: train on them with {train}, or add photos of each"
+    if len(report.strays) <= FEW_STRAYS * report.photos:
+        lost = f"Remove photos of something else with {remove}, and add photos to items that have few"
+    found = [
+        Finding(
+            "pairs of items that look like one under two ids",
+            f"Merge a pair that is one item, or keep it apart, {manage}; until then neither is found",
+            [(f"{one} = {other}", (first.get(one, ""), first.get(other, ""))) for one, other in report.twins],
+        ),
+        Finding(
             "pairs of items with a duplicate",
-            [
-                f"{line}, {p.kind}"
-                for line, p in zip(pairs(report.duplicates[:limit]), report.duplicates[:limit], strict=True)
-            ],
+            f"Merge them {manage}, or remove the photo from the item that it does not show: {remove}",
+            [(f"{_told(pair)}, {pair.kind}", (pair.photo_id, pair.other_photo_id)) for pair in report.duplicates],
         ),
-        (
-            "pairs of items that look like one under two ids (merge them, or give them one group)",
-            [f"{one} = {other}" for one, other in report.twins[:limit]],
-        ),
-        (
-            "photos that do not find their own item",
-            [f"{s.distance:.4f}  {s.item_id} ({s.photo_id})" for s in report.strays[:limit]],
-        ),
-        (
+        Finding(
             "damaged photos (blocks of the JPEG are lost or noisy)",
-            [f"{item} ({p})" for item, p in report.damaged[:limit]],
+            f"Replace the files, and index again: {again}",
+            [(f"{item} ({photo_id})", (photo_id,)) for item, photo_id in report.damaged],
         ),
-        ("most crowded items", [f"{c.distance:.4f}  {c.item_id}" for c in report.crowds[:limit]]),
+        Finding(
+            "photos that do not find their own item",
+            lost,
+            [(f"{s.distance:.4f}  {s.item_id} ({s.photo_id})", (s.photo_id,)) for s in report.strays],
+        ),
+        Finding(
+            "pairs of items closer than the threshold",
+            f"Nothing, if they differ: they look alike, and training may tell them apart ({train})",
+            [(_told(pair), (pair.photo_id, pair.other_photo_id)) for pair in report.collisions],
+        ),
+        Finding("most crowded items", "", [(f"{c.distance:.4f}  {c.item_id}", (c.photo_id,)) for c in report.crowds]),
     ]
+    return [finding for finding in found if finding.entries]
+
+
+def _told(pair: Pair) -> str:
+    one, other = f"{pair.item_id} ({pair.photo_id})", f"{pair.other_item_id} ({pair.other_photo_id})"
+    return f"{pair.distance:.4f}  {one} = {other}"
+
+
+def sheet(report: Audit, found: Sequence[Finding], gallery: AnyGallery) -> Sheet:
+    """Return the sheet of an audit, with the pictures of the worst entries of each kind."""
+
+    def card(text: str, photos: Sequence[str]) -> Card:
+        pictures = [(photo_id, gallery.thumbnail(photo_id)) for photo_id in photos if photo_id]
+        return Card([(photo_id, jpeg) for photo_id, jpeg in pictures if jpeg], text)
+
+    sections = [
+        Section(
+            f"{finding.title[0].upper()}{finding.title[1:]}: {len(finding.entries)}",
+            finding.to_do and f"{finding.to_do}.",
+            [card(*entry) for entry in finding.entries[:PICTURED]],
+        )
+        for finding in found
+    ]
+    return Sheet("What to check in this catalogue", [summary(report)], sections)

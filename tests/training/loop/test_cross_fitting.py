@@ -21,8 +21,8 @@ from retrieval.errors import InvalidParameter, RunError
 from retrieval.indexing.pipeline import index_catalogue
 from training.cli import evaluate
 from training.data.sources import FEATURES
-from training.export.export import export
 from training.evaluation.explain import explain_run
+from training.export.export import export
 from training.export.variants import Variant, embed_with_torch
 from training.loop import train as train_module
 from training.loop.run import BEST, FOLD_COUNT, Run
