@@ -35,7 +35,7 @@ def audit(bundle: Path, gallery: Path | str, as_json: bool, report: Path | None)
 
     with open_gallery(gallery, read_only=True) as opened:
         audited = run_audit(Bundle.open(bundle), opened)
-        found = findings(audited, bundle, gallery)
+        found = findings(audited, bundle, opened)
         if report is not None:
             write_file(report, sheet(audited, found, opened).html())
     if as_json:

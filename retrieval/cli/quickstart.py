@@ -9,9 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
 
 import click
 from click.core import ParameterSource
@@ -26,10 +24,6 @@ from retrieval.process import check_port
 
 from .lines import show_box, train_command
 from .options import BUNDLE, FOLDER_OPTIONS, FOLDER_OR_TABLE, NEW_FOLDER, options_as
-
-if TYPE_CHECKING:
-    from retrieval.measuring.point import Point
-    from retrieval.measuring.sides import Sides
 
 CHECKED_WITH = 50  # labelled photos of users that the output suggests
 STEPS = 3  # commands that come next
@@ -132,75 +126,62 @@ def quickstart(  # noqa: PLR0913, one an option
     trains = model is None and can_train(catalogue) and not (output / "run").exists() and not _is_onnx(bundle)
     training = train_command(photos, output / "run", backbone=backbone) if trains else ""
     judged = output / "judged" if serve and keep_photos else None
-    found = _Found.of(bundle, gallery)
-    rows = [("Works", found.works), ("Not yet", found.lacks(labelled=queries is not None))]
-    steps = [
-        ("", "") if serve else (command("serve", output), "open the search page"),
-        (found.audit if found.point.basis.twins else "", "see the pairs, and what to do"),
-        (training, "train on these items; it is compared with the model as it is"),
-        (found.label if queries is None else "", f"measure it on {CHECKED_WITH} labelled photos of users"),
-        ("" if found.point.decides else command("index", bundle, photos, "-o", gallery), "after adding items"),
-        (command("search", bundle, gallery, "FOLDER", "--report", "answers.html"), "see the answers to your photos"),
-        ("" if judged is None else _exported(gallery, judged), "a table of the photos that people judge on the page"),
-        (found.audit, "see what to correct in the catalogue"),
-    ]
-    chosen = [f"{line}  # {why}" for line, why in steps if line][:STEPS]
-    show_box(f"{found.size} can be searched", [*rows, *zip(["Next", "", ""], chosen, strict=False)])
+    serving = ("", "") if serve else (command("serve", output), "open the search page")
+    judging = "" if judged is None else _exported(gallery, judged)
+    _show_end(photos, bundle, gallery, serving, training, judging, labelled=queries is not None)
     if serve:
         with _windows_meanwhile(bundle, photos, gallery):
             _run("serve", output, "--port", port, *([] if judged is None else ["--feedback-photos", judged]))
 
 
-@dataclass(frozen=True)
-class _Found:
-    """What a gallery can do, and the commands that measure and check it."""
+def _show_end(
+    photos: Path,
+    bundle: Path,
+    gallery: Path,
+    serving: tuple[str, str],
+    training: str,
+    judging: str,
+    *,
+    labelled: bool,
+) -> None:
+    """Print what works, what does not or was not measured, and the three commands that come next, as measured.
 
-    size: str
-    point: Point
-    sides: Sides | None
-    has_windows: bool
-    label: str  # the command that measures labelled photos, "" without a threshold
-    audit: str  # the same
+    `training` and `judging` are the commands that train and that write a table of judged photos, "" where they are of
+    no use. With `labelled`, the search was measured on labelled photos.
+    """
+    from retrieval.galleries.kept import Kept
+    from retrieval.measuring.fpir import LEAST_ITEMS
+    from retrieval.measuring.sides import in_words, sides_of
+    from retrieval.retriever import Retriever
 
-    @classmethod
-    def of(cls, bundle: Path, gallery: Path) -> Self:
-        """Read a gallery."""
-        from retrieval.galleries.kept import Kept
-        from retrieval.measuring.sides import sides_of
-        from retrieval.retriever import Retriever
-
-        with Retriever.open(bundle, gallery) as retriever:
-            point, rates = retriever.gallery_point.measured()
-            size = photos_of_items(len(retriever.gallery), retriever.gallery.items)
-            has_windows = retriever.gallery.kept(Kept.WINDOWS) is not None
-        label = command("calibrate", bundle, gallery, "--queries", "LABELLED.csv") if point.decides else ""
-        report = gallery.with_name("audit.html")
-        audit = command("audit", bundle, gallery, "--report", report) if point.decides else ""
-        return cls(size, point, sides_of(point, rates), has_windows, label, audit)
-
-    @property
-    def works(self) -> str:
-        """What works."""
-        from retrieval.measuring.sides import in_words
-
-        return (self.sides and in_words(self.sides)) or "the closest items are listed for each photo"
-
-    def lacks(self, *, labelled: bool) -> str:
-        """Return what does not work or was not measured."""
-        from retrieval.measuring.fpir import LEAST_ITEMS
-
-        lacks, pairs = [], len(self.point.basis.twins or ())
-        if not self.point.decides:
-            lacks.append(f"it cannot say that it does not have a thing: that needs a threshold, of {LEAST_ITEMS} items")
-        elif self.sides is None or self.sides.known_sure is None:
-            lacks.append("how many photos it finds was not measured, because no item has two photos")
-        if pairs:
-            lacks.append(f"{counted(pairs, 'pair of items looks', 'pairs of items look')} like one, which hides both")
-        if self.point.decides and not labelled:
-            lacks.append("users' photos were not measured")
-        if not self.has_windows:
-            lacks.append("of several things in one photo, the closest items are only listed")
-        return "; ".join(lacks) or "nothing is known"
+    with Retriever.open(bundle, gallery) as retriever:
+        point, rates = retriever.gallery_point.measured()
+        size = photos_of_items(len(retriever.gallery), retriever.gallery.items)
+        has_windows = retriever.gallery.kept(Kept.WINDOWS) is not None
+    sides, pairs, decides = sides_of(point, rates), len(point.basis.twins or ()), point.decides
+    lacks = {
+        f"it cannot say that it does not have a thing: that needs a threshold, of {LEAST_ITEMS} items": not decides,
+        "how many photos it finds was not measured, because no item has two photos": sides and sides.known_sure is None,
+        f"{counted(pairs, 'pair of items looks', 'pairs of items look')} like one, which hides both": pairs,
+        "users' photos were not measured": decides and not labelled,
+        "of several things in one photo, the closest items are only listed": not has_windows,
+    }
+    audit = command("audit", bundle, gallery, "--report", gallery.with_name("audit.html"))
+    label = command("calibrate", bundle, gallery, "--queries", "LABELLED.csv")
+    steps = [
+        serving,
+        (audit if pairs else "", "see the pairs, and what to do"),
+        (training, "train on these items; it is compared with the model as it is"),
+        (label if decides and not labelled else "", f"measure it on {CHECKED_WITH} labelled photos of users"),
+        ("" if decides else command("index", bundle, photos, "-o", gallery), "after adding items"),
+        (command("search", bundle, gallery, "FOLDER", "--report", "answers.html"), "see the answers to your photos"),
+        (judging, "a table of the photos that people judge on the page"),
+        (audit if decides else "", "see what to correct in the catalogue"),
+    ]
+    works = (sides and in_words(sides)) or "the closest items are listed for each photo"
+    rows = [("Works", works), ("Not yet", "; ".join(text for text, holds in lacks.items() if holds) or "–")]
+    chosen = [f"{line}  # {why}" for line, why in steps if line][:STEPS]
+    show_box(f"{size} can be searched", [*rows, *zip(["Next", "", ""], chosen, strict=False)])
 
 
 @contextmanager

@@ -4,8 +4,7 @@
 - twins: pairs of items that look like one item under two ids (`suspected_twins`);
 - strays: photos farther than the threshold from all other photos of their own item;
 - duplicates: photos of different items that are the same file, copies of one photo, or nearly the same;
-- damaged: photos whose JPEG has lost or noisy blocks, as they were indexed;
-- crowds: items in the densest regions, closest to their nearest other item.
+- damaged: photos whose JPEG has lost or noisy blocks, as they were indexed.
 
 Each photo searches the gallery with its own item left out (`index.search.left_out`). If the bundle verifies
 matches, which takes long, a sample of the photos does.
@@ -64,15 +63,6 @@ class Stray:
 
 
 @dataclass(frozen=True)
-class Crowd:
-    """An item and the mean distance of its photos to the nearest other item."""
-
-    item_id: str
-    photo_id: str
-    distance: float
-
-
-@dataclass(frozen=True)
 class Audit:
     """The results of an audit. Every list is sorted worst first."""
 
@@ -83,7 +73,6 @@ class Audit:
     duplicates: list[Pair]  # one per pair of items, by the plain distance, copies first
     strays: list[Stray]
     single_photo_items: int  # not checked for strays
-    crowds: list[Crowd]  # all items, the most crowded first
     twins: list[tuple[str, str]] = field(default_factory=list)  # pairs of items that look like one under two ids
     damaged: list[tuple[str, str]] = field(default_factory=list)  # item and photo of JPEGs with lost or noisy blocks
     sampled: int | None = None  # number of photos that were searched with; None for all
@@ -100,12 +89,8 @@ def audit(bundle: Bundle, gallery: AnyGallery) -> Audit:
     now = gallery.snapshot()
     draws = Drawing(now, bundle.item_distance, bundle.verifier, find_copies=False).own(most=searched)
     counts = np.unique(now.items[now.live], return_counts=True)[1]
-    drawn, places = np.unique(draws.items, return_inverse=True)
-    means = np.bincount(places, draws.distances) / np.bincount(places)
-    first = dict(zip(draws.items[::-1].tolist(), draws.ids[::-1].tolist(), strict=True))
     strays = np.flatnonzero(~accepts(draws.own, threshold) & np.isfinite(draws.own)).tolist()
     lost = [Stray(str(draws.items[row]), str(draws.ids[row]), float(draws.own[row])) for row in strays]
-    crowds = [Crowd(item, first[item], float(mean)) for item, mean in zip(drawn.tolist(), means, strict=True)]
     return Audit(
         photos=photos,
         items=len(counts),
@@ -115,7 +100,6 @@ def audit(bundle: Bundle, gallery: AnyGallery) -> Audit:
         twins=suspected_twins(draws),
         strays=sorted(lost, key=lambda stray: -stray.distance),
         single_photo_items=int((counts == 1).sum()),
-        crowds=sorted(crowds, key=lambda crowd: crowd.distance) if len(counts) > 1 else [],
         damaged=sorted((item, photo_id) for photo_id, item, lost in gallery.values(LOST) if lost),
         sampled=None if bundle.verifier is None else searched,
     )
@@ -206,13 +190,13 @@ class Finding:
     entries: Sequence[tuple[str, tuple[str, ...]]]
 
 
-def findings(report: Audit, bundle: Path, gallery: Path | str) -> list[Finding]:
+def findings(report: Audit, bundle: Path, gallery: AnyGallery) -> list[Finding]:
     """Return what an audit found, with the commands that help; kinds without entries are left out."""
-    manage = f"on the page /manage (`{command('serve', bundle, gallery)}`)"
-    remove = f"`{command('gallery', 'remove', gallery, '--photo', 'PHOTO_ID')}`"
+    place = gallery.path
+    manage = f"on the page /manage (`{command('serve', bundle, place)}`)"
+    remove = f"`{command('gallery', 'remove', place, '--photo', 'PHOTO_ID')}`"
     train = f"`{command('train', 'PHOTOS', '--all-items', '--precompute', '8', '-o', 'RUN')}`"
-    again = f"`{command('index', bundle, 'PHOTOS', '-o', gallery)}`"
-    first = {crowd.item_id: crowd.photo_id for crowd in report.crowds}
+    again = f"`{command('index', bundle, 'PHOTOS', '-o', place)}`"
     lost = f"The model does not tell these items well: train on them with {train}, or add photos of each"
     if len(report.strays) <= FEW_STRAYS * report.photos:
         lost = f"Remove photos of something else with {remove}, and add photos to items that have few"
@@ -220,7 +204,10 @@ def findings(report: Audit, bundle: Path, gallery: Path | str) -> list[Finding]:
         Finding(
             "pairs of items that look like one under two ids",
             f"Merge a pair that is one item, or keep it apart, {manage}; until then neither is found",
-            [(f"{one} = {other}", (first.get(one, ""), first.get(other, ""))) for one, other in report.twins],
+            [
+                (f"{one} = {other}", tuple(gallery.photos(item)[0][0] for item in (one, other)))
+                for one, other in report.twins
+            ],
         ),
         Finding(
             "pairs of items with a duplicate",
@@ -242,7 +229,6 @@ def findings(report: Audit, bundle: Path, gallery: Path | str) -> list[Finding]:
             f"Nothing, if they differ: they look alike, and training may tell them apart ({train})",
             [(_told(pair), (pair.photo_id, pair.other_photo_id)) for pair in report.collisions],
         ),
-        Finding("most crowded items", "", [(f"{c.distance:.4f}  {c.item_id}", (c.photo_id,)) for c in report.crowds]),
     ]
     return [finding for finding in found if finding.entries]
 

@@ -28,42 +28,38 @@ class AnswerSheet:
 
     def __init__(self, gallery: AnyGallery, photos: Sequence[Photo]) -> None:
         self._gallery, self._photos = gallery, {photo.photo_id: photo for photo in photos}
-        self._cards: dict[str, list[Card]] = {decision: [] for decision in TITLES}
-        self._noted = self._answered = 0
+        self._cards: list[tuple[str, Card]] = []
+        self._answered = 0
 
     def noting(self, lines: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Yield the answers (`answer_photos`), and collect the first ones; refused photos are left out."""
         for line in lines:
-            if "error" not in line:
-                self._answered += 1
-                if self._noted < MOST:
-                    self._noted += 1
-                    self._cards[line["decision"]].append(self._card(line))
+            self._answered += "error" not in line
+            if "error" not in line and self._answered <= MOST:
+                self._cards.append((line["decision"], self._card(line)))
             yield line
 
     def _card(self, line: dict[str, Any]) -> Card:
         """Return the photo of an answer beside that of its first item."""
-        photo = self._photos[line["photo_id"]]
+        asked, pictures = line["photo_id"], [(line["photo_id"], _picture(self._photos[line["photo_id"]]))]
+        text = f"{asked} (it shows {line['truth']})" if line.get("truth") else asked
         first = next(iter((*line["matches"], *line["review"], *line["ranked"])), line["nearest"])
-        pictures = [(photo.photo_id, _picture(photo))]
-        text = photo.photo_id
         if first is not None:
             pictures.append((first["photo_id"], self._gallery.thumbnail(first["photo_id"])))
             text += f": {first['metadata'].get('name') or first['item_id']}, {first['distance']:.3f} away"
-        truth = line.get("truth")
-        if truth:
-            text += f"; it shows {truth}"
         return Card([(name, jpeg) for name, jpeg in pictures if jpeg], f"{text}.")
 
     def html(self) -> str:
         """Return the page."""
-        title = f"Answers to {counted(self._answered, 'photo')}"
-        counts = [f"{len(cards):,} {TITLES[name][0].lower()}" for name, cards in self._cards.items() if cards]
-        summary = [f"{', '.join(counts) or 'No photo was answered'}."]
-        if self._answered > self._noted:
-            summary.append(f"These are the first {self._noted:,} of {self._answered:,} answers.")
-        sections = [Section(*TITLES[name], cards) for name, cards in self._cards.items()]
-        return Sheet(title, summary, sections).html()
+        sections = [
+            Section(title, text, [card for decision, card in self._cards if decision == name])
+            for name, (title, text) in TITLES.items()
+        ]
+        counts = ", ".join(f"{len(each.cards):,} {each.title.lower()}" for each in sections if each.cards)
+        summary = [f"{counts or 'No photo was answered'}."]
+        if self._answered > MOST:
+            summary.append(f"These are the first {MOST:,} of {self._answered:,} answers.")
+        return Sheet(f"Answers to {counted(self._answered, 'photo')}", summary, sections).html()
 
 
 def _picture(photo: Photo) -> bytes | None:

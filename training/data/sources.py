@@ -117,10 +117,8 @@ class FeatureSource:
         if process_group.broadcast(not exist or _photos_of(path) != fingerprint(*pixels.photos)):
             if exist and process_group.is_main:
                 tqdm.write("The photos may have changed, so their features are computed again.")
-            if process_group.is_main:
-                size = f"{counted(settings.precompute, 'view')} of {counted(len(pixels.photos[0]), 'photo')}"
-                tqdm.write(f"Embedding {size}: this takes most of the time, the epochs are quick.")
-            numbers = tqdm(range(settings.precompute), desc="embedding", unit="view", disable=not process_group.is_main)
+            title = f"embedding {counted(len(pixels.photos[0]), 'photo')}, the longest step"
+            numbers = tqdm(range(settings.precompute), desc=title, unit="view", disable=not process_group.is_main)
             views = np.stack([_view(pixels, model, number, process_group) for number in numbers])
             features = {
                 "fit": views,

@@ -20,7 +20,7 @@ from retrieval.metrics.identification import (
     identification_rates,
     threshold_at_fpir,
 )
-from retrieval.reports.error_sheet import ErrorKind, ErrorSheet, Shown, WrongAnswer
+from retrieval.reports.sheet import Card, Section, Sheet
 from training.data.reader import PhotoReader
 from training.loop.run import FOLD_COUNT, Run
 
@@ -115,23 +115,31 @@ class Explanation:
             "worst": {kind: [_wrong_dict(wrong) for wrong in found] for kind, found in self.worst.items()},
         }
 
-    def sheet(self) -> ErrorSheet:
-        """Return the error sheet, with pictures cropped as the model sees them."""
-        kinds = []
-        for kind in KINDS:
-            shown = [
-                WrongAnswer(self._shown(wrong.photo), self._neighbour(wrong.other), self._neighbour(wrong.own))
-                for wrong in self.worst[kind]
-            ]
-            kinds.append(ErrorKind(kind.capitalize(), TEXTS[kind], self.counts[kind], shown))
-        return ErrorSheet(f"Errors of {self.run}", self.threshold, self.summary(), kinds)
+    def sheet(self) -> Sheet:
+        """Return the sheet of the worst answers, with pictures cropped as the model sees them."""
+        sections = [
+            Section(f"{kind.capitalize()}: {self.counts[kind]}", TEXTS[kind], [self._card(each) for each in worst])
+            for kind in KINDS
+            if (worst := self.worst[kind])
+        ]
+        return Sheet(f"Errors of {self.run}", self.summary(), sections)
 
-    def _neighbour(self, found: tuple[Photo, float] | None) -> Shown | None:
-        return None if found is None else self._shown(*found)
+    def _card(self, wrong: Wrong) -> Card:
+        """Return the query, the nearest photo of another item, and the nearest one of its own."""
+        photos, texts = [wrong.photo], [f"Query: {wrong.photo.item_id} ({wrong.photo.photo_id})"]
+        for role, found in (("Nearest other item", wrong.other), ("Its own item", wrong.own)):
+            if found is None:
+                texts.append(f"{role}: none in the gallery")
+                continue
+            photo, distance = found
+            told = f"{distance:.4f}, {'a match' if distance <= self.threshold else 'too far'}"
+            photos.append(photo)
+            texts.append(f"{role}: {photo.item_id} ({photo.photo_id}), {told}")
+        return Card([(photo.photo_id, self._picture(photo)) for photo in photos], ". ".join([*texts, ""]).strip())
 
-    def _shown(self, photo: Photo, distance: float | None = None) -> Shown:
+    def _picture(self, photo: Photo) -> bytes:
         reader = PhotoReader([photo], replace(self.preprocessing, size=SIDE), cache_bytes=0)
-        return Shown(photo.photo_id, photo.item_id, thumbnail(Image.fromarray(reader.pixels([0])[0])), distance)
+        return thumbnail(Image.fromarray(reader.pixels([0])[0]))
 
 
 def explain_run(run: Run, *, worst: int = WORST, progress: bool = True) -> Explanation:
