@@ -148,6 +148,14 @@ class Info(BaseModel):
             "measured, and a warning if it misses the target."
         ),
     ]
+    sides: Annotated[
+        dict[str, str | float | None] | None,
+        Field(
+            description="Shares from 0 to 1. Photos of known things: the right item is a match (known_sure), a "
+            "question (known_asked), the right item first, match or not (known_closest). Photos of unknown things: a "
+            "match (unknown_called), a question (unknown_asked). Null if not measured. `text` says it in a sentence."
+        ),
+    ]
     gallery: GalleryInfo
     drift: dict[str, Any]
     warnings: Annotated[list[str], Field(description="What an operator should know, with the command that helps.")]

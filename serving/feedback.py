@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
+from typing import Literal
 
 from index.files import write_errors
 from retrieval.errors import InvalidParameter, RetrievalError
-from retrieval.feedback import FEEDBACK, Verdict, append_feedback
+from retrieval.feedback import FEEDBACK, UNDONE, Verdict, append_feedback
 from retrieval.files import explain, naming, write_file
 from retrieval.images.formats import format_of
 from retrieval.retriever import Retriever
@@ -36,10 +37,11 @@ CREATE INDEX IF NOT EXISTS time_of_recent ON recent (time);
 """  # the answers to parts of one photo refer to the row that holds it
 KEEP = "REPLACE INTO recent (time, key, request_id, answer, photo_of, photo) VALUES (?, ?, ?, ?, ?, ?)"
 FIND = """
-SELECT recent.number, recent.key, recent.answer, coalesce(recent.photo, whole.photo)
+SELECT recent.number, recent.key, recent.answer, coalesce(recent.photo, whole.photo), recent.verdict
 FROM recent LEFT JOIN recent AS whole ON whole.number = recent.photo_of
 WHERE recent.request_id = ? AND (recent.key = ? OR ?) ORDER BY recent.key = ? DESC, recent.number DESC LIMIT 1
 """
+JUDGE = "UPDATE recent SET verdict = ?, right_item_id = ? WHERE number = ?"
 WHOLE_PHOTOS = "FROM recent WHERE photo IS NOT NULL AND json_extract(answer, '$.bbox') IS NULL"
 RECENT = f"SELECT request_id, answer, verdict, right_item_id {WHOLE_PHOTOS} ORDER BY number DESC LIMIT ?"
 PHOTO_OF = f"SELECT photo {WHOLE_PHOTOS} AND request_id = ? ORDER BY number DESC LIMIT 1"
@@ -97,14 +99,21 @@ class FeedbackRecorder:
             log.warning("an answer was not kept for feedback: %s", error)
 
     def record(
-        self, retriever: Retriever, caller: Caller, request_id: str, verdict: Verdict, right_item_id: str = ""
+        self,
+        retriever: Retriever,
+        caller: Caller,
+        request_id: str,
+        verdict: Verdict | Literal["undone"],
+        right_item_id: str = "",
     ) -> None:
         """Append the caller's verdict on one of its answers to the feedback file; an admin may judge any answer.
+
+        With UNDONE, the last verdict of the caller on the answer does not count any more.
 
         Raises
         ------
         NotFound
-            If the answer is not kept, or the gallery does not have the item that is said to be right.
+            If the answer is not kept or has no verdict to undo, or the gallery does not have the right item.
         DiskFull
             If the file cannot grow any more.
         """
@@ -119,7 +128,9 @@ class FeedbackRecorder:
             raise InvalidParameter("verdict", "be wrong if another item is named", verdict)
         if right_item_id and not retriever.gallery.photos(right_item_id):
             raise NotFound("the gallery does not have this item", remedy="Send an item_id of the gallery")
-        number, asked_by, answer, photo = row
+        number, asked_by, answer, photo, judged = row
+        if verdict == UNDONE and not judged:
+            raise NotFound("this answer has no verdict that could be undone")
         facts = json.loads(answer) | {"verdict": verdict, "request_id": request_id, "right_item_id": right_item_id}
         facts |= {"time": datetime.now(UTC).isoformat(timespec="seconds"), "asked_by": asked_by, "key": caller.key}
         facts["photo"] = "" if photo is None else self._write(photo)
@@ -127,8 +138,7 @@ class FeedbackRecorder:
             append_feedback(self._path, FEEDBACK.validate_json(json.dumps(facts)))
         try:
             with self._guard:
-                judged = "UPDATE recent SET verdict = ?, right_item_id = ? WHERE number = ?"
-                self._database.execute(judged, (verdict, right_item_id, number))
+                self._database.execute(JUDGE, ("" if verdict == UNDONE else verdict, right_item_id, number))
         except sqlite3.Error as error:
             log.warning("a verdict is in the feedback file, but is not shown for review: %s", error)
 

@@ -14,6 +14,7 @@ from retrieval.process import bind, cores, port_of
 from serving.access.keys import add_key
 from serving.cli import EXAMPLES, example_files, keys, serve
 from serving.launch import ServePlan
+from serving.settings import ServeSettings
 
 from ..world import draw
 
@@ -103,15 +104,16 @@ def test_withdrawing_a_key_that_is_not_there_fails(tmp_path: Path) -> None:
     assert "NAME must be in the file" in str(again.exception)
 
 
-def test_workers_share_the_cores_and_serve_no_page(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_share_the_cores_and_serve_the_page_on_this_machine(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plans: list[ServePlan] = []
     monkeypatch.setattr("serving.launch.serve", lambda plan, *_: plans.append(plan))
     words = [str(world / "bundle"), str(world / "gallery"), "--workers", str(2 * cores())]
     for options in ([], ["--threads", "3"]):
         assert CliRunner().invoke(serve, [*words, *options]).exit_code == 0
-    assert [(plan.settings.threads, plan.page) for plan in plans] == [(1, False), (3, False)]
+    assert [(plan.settings.threads, plan.page) for plan in plans] == [(1, True), (3, True)]
     assert "workers must be at least 1" in str(CliRunner().invoke(serve, [*words[:3], "0"]).exception)
-    assert "--page must be served by one process" in str(CliRunner().invoke(serve, [*words, "--page"]).exception)
 
 
 def test_examples_are_picked_evenly(tmp_path: Path) -> None:
@@ -123,3 +125,18 @@ def test_examples_are_picked_evenly(tmp_path: Path) -> None:
     assert len(set(found)) == EXAMPLES
     assert (found[0].name, found[-1].name) == ("00.png", "29.png")
     assert example_files([tmp_path / "07.png"]) == [tmp_path / "07.png"]
+
+
+@pytest.mark.parametrize("show", [",", "price,,brand", "=EUR", "_file", "price,_content_sha256=x"])
+def test_what_names_no_column_to_show_is_refused(show: str) -> None:
+    with pytest.raises(InvalidParameter, match="--show must name columns of the catalogue"):
+        ServeSettings(show=show)
+
+
+def test_columns_to_show_have_the_units_that_were_given() -> None:
+    assert ServeSettings().shown_columns == []
+    assert ServeSettings(show="price=EUR, weight = kg,brand").shown_columns == [
+        ("price", "EUR"),
+        ("weight", "kg"),
+        ("brand", ""),
+    ]

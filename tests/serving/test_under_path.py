@@ -71,7 +71,23 @@ def test_the_path_without_its_slash_leads_to_the_page(retriever: Retriever) -> N
 
 
 @pytest.mark.parametrize(
-    "path", ["find", "/find/", "/", "//find", "/v1/x", "/docs", "/healthz", "/?b", "/a b", "/..", "/é"]
+    "path",
+    [
+        "find",
+        "/find/",
+        "/",
+        "//find",
+        "/v1",
+        "/v1/x",
+        "/page",
+        "/page/x",
+        "/docs",
+        "/healthz",
+        "/?b",
+        "/a b",
+        "/..",
+        "/é",
+    ],
 )
 def test_a_path_that_is_none_or_the_servers_own_is_refused(path: str) -> None:
     with pytest.raises(InvalidParameter, match="--root-path must begin with a /"):
@@ -79,5 +95,5 @@ def test_a_path_that_is_none_or_the_servers_own_is_refused(path: str) -> None:
 
 
 def test_paths_of_several_names_are_taken() -> None:
-    for path in ("", "/find", "/shop/find", "/v10", "/a.b_c~d-e", "/docs-2026", "/shop/docs"):
+    for path in ("", "/find", "/shop/find", "/v10", "/a.b_c~d-e", "/docs-2026", "/pages", "/shop/docs"):
         assert ServeSettings(root_path=path).root_path == path
