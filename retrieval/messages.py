@@ -141,6 +141,15 @@ class SidesInfo(BaseModel):
     unknown_asked: Annotated[float | None, Field(description="Answered with a question (perhaps).")]
 
 
+class TargetInfo(BaseModel):
+    """The threshold for a target FPIR: the one that serves, or one that `retrieval calibrate` would set."""
+
+    target_fpir: float
+    threshold: Annotated[float | None, Field(description="Null if the draws support no threshold for this target.")]
+    perhaps_within: Annotated[float | None, Field(description="Distance up to which a question is worth it, or null.")]
+    text: Annotated[str, Field(description="What searches answer at this threshold, or why there is none.")]
+
+
 class Info(BaseModel):
     """The bundle, the gallery, the threshold with its error rate, and the drift of live photos."""
 
@@ -160,6 +169,12 @@ class Info(BaseModel):
         ),
     ]
     sides: Annotated[SidesInfo | None, Field(description="Null if the threshold was not measured in this gallery.")]
+    targets: Annotated[
+        list[TargetInfo],
+        Field(
+            description="The target that serves, and 1, 5 and 10 % where the threshold was measured in this gallery."
+        ),
+    ]
     gallery: GalleryInfo
     drift: dict[str, Any]
     warnings: Annotated[list[str], Field(description="What an operator should know, with the command that helps.")]
