@@ -22,17 +22,8 @@ from retrieval.client import ApiError, RetrievalClient
 from retrieval.errors import RetrievalError, photos_of_items
 from retrieval.images import MAX_BYTES
 from retrieval.messages import Info
-from retrieval.search.result import (
-    DAMAGED_PHOTO,
-    MATCH,
-    NO_MATCH,
-    PERHAPS,
-    RANKED,
-    SHARED_PHOTO,
-    TWINS,
-    Decision,
-    SearchResult,
-)
+from retrieval.search import result
+from retrieval.search.result import MATCH, NO_MATCH, PERHAPS, RANKED, Decision, SearchResult
 
 TITLE = "Which catalogue item is this?"
 ABOUT = "Send a photo. The answer names the item, asks whether it is a certain one, or says that we do not have this."
@@ -43,10 +34,11 @@ SAYS = {
     PERHAPS: "Not sure: please compare the two pictures.",
     NO_MATCH: "Nothing is close enough. The closest things are below, right or not.",
     RANKED: "There is no threshold yet, so nothing is decided. The closest things are below, right or not.",
-    TWINS: "We may have this twice. Please check both.",
-    SHARED_PHOTO: "Several items have this photo. Please check which one it is.",
-    DAMAGED_PHOTO: "The photo is damaged: parts of it are missing. Please take it again.",
+    result.TWINS: "We may have this twice. Please check both.",
+    result.SHARED_PHOTO: "Several items have this photo. Please check which one it is.",
+    result.DAMAGED_PHOTO: "The photo is damaged: parts of it are missing. Please take it again.",
 }
+UNSURE = result.TWINS, result.SHARED_PHOTO, result.DAMAGED_PHOTO  # reasons for which the nearest item is no match
 YES, OTHER, NONE = "right", "wrong", "unknown"  # what visitors say about an answer
 SHOWN = 6  # closest items
 
@@ -66,10 +58,10 @@ def build(client: RetrievalClient, examples: Sequence[Path] = ()) -> gr.Blocks:
                 target = gr.Radio(offered, value=served, label=ASK, info=told, visible=bool(offered))
             with gr.Column(min_width=280):
                 answer = gr.HTML(WAITING, elem_id="verdict")
-                ours = gr.Image(label="Ours", height=240, format="png", visible=False, interactive=False)
+                ours = gr.Image(elem_id="ours", height=240, format="png", visible=False, interactive=False)
                 with gr.Row():
                     buttons = {said: gr.Button(size="sm", visible=False) for said in (YES, OTHER, NONE)}
-        closest = gr.Gallery(label="The closest things", columns=SHOWN, height=200, format="png", visible=False)
+        closest = gr.Gallery(label="The closest things", elem_id="closest", height="auto", format="png", visible=False)
         if examples:
             label = "Or try one of these photos"
             gr.Examples([[str(path)] for path in examples], photo, label=label, cache_examples=False)
@@ -85,13 +77,13 @@ def build(client: RetrievalClient, examples: Sequence[Path] = ()) -> gr.Blocks:
 
 def application(blocks: gr.Blocks) -> FastAPI:
     """Return the web application of the demo, which loads nothing from other hosts."""
-    fonts = {"font": ["ui-sans-serif", "system-ui", "sans-serif"], "font_mono": ["monospace"]}
-    look = gr.themes.Soft(primary_hue="teal", neutral_hue="slate", **fonts)
-    css = Path(__file__).with_suffix(".css")
-    made = FastAPI(openapi_url=None)
-    return gr.mount_gradio_app(  # type: ignore[no-any-return]
-        made, blocks, path="/", theme=look, css_paths=css, max_file_size=MAX_BYTES, run_history=False, ssr_mode=False
+    look = gr.themes.Soft(
+        primary_hue="teal", neutral_hue="slate", font=["system-ui", "sans-serif"], font_mono=["monospace"]
     )
+    look.set(block_label_text_color="*primary_800", block_title_text_color="*primary_800")
+    options = {"theme": look, "css_paths": Path(__file__).with_suffix(".css"), "max_file_size": MAX_BYTES}
+    options |= {"run_history": False, "ssr_mode": False}
+    return gr.mount_gradio_app(FastAPI(), blocks, path="/", **options)  # type: ignore[no-any-return]
 
 
 class Demo:
@@ -153,14 +145,14 @@ def decided(answer: SearchResult, info: Info, target: float | None) -> Decision:
         return answer.decision
     if at.threshold is None:
         raise gr.Error(escape(at.text), title=f"{_percent(at.target_fpir)} is not offered", print_exception=False)
-    if accepts(answer.nearest.distance, at.threshold) and answer.reason not in (TWINS, SHARED_PHOTO, DAMAGED_PHOTO):
+    if accepts(answer.nearest.distance, at.threshold) and answer.reason not in UNSURE:
         return MATCH
     return PERHAPS if accepts(answer.nearest.distance, max(at.threshold, at.perhaps_within or 0)) else NO_MATCH
 
 
 def verdict(answer: SearchResult, decision: Decision, names: Sequence[str]) -> str:
     """Return an answer in words, as HTML, given the names of the closest items."""
-    both = decision == PERHAPS and answer.reason in (TWINS, SHARED_PHOTO)
+    both = decision == PERHAPS and answer.reason in UNSURE[:2]
     item = _safe(" or ".join(names[: 1 + both]))
     titles = {MATCH: f"This is {item}", PERHAPS: f"Is it {item}?", NO_MATCH: "We do not have this"}
     told = SAYS.get(answer.reason if decision == PERHAPS else "") or SAYS[decision]
@@ -178,7 +170,7 @@ def scale(answer: SearchResult, info: Info, target: float | None) -> str:
     def left(distance: float) -> str:
         return f"left:{100 * min(max((distance - least + room) / (most - least + 2 * room), 0), 1):.1f}%"
 
-    marks = ["<hr>"]
+    marks = ["<hr><small class=end>closer</small>"]
     for name, limit in limits.items():
         chosen = " class=chosen" if name == target else ""
         marks.append(f'<i style="{left(limit)}"></i><small style="{left(limit)}"{chosen}>{_percent(name)}</small>')
