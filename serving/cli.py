@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import click
 
 from retrieval.cli.options import BOTH, GALLERY, SEARCH, GroupedCommand, settings_groups, settings_options, what_is
-from retrieval.errors import DEMO, DataError, InvalidParameter, MissingDependency, command, counted
+from retrieval.errors import DEMO, DataError, InvalidParameter, command, counted, importing
 from retrieval.images.formats import SENT_SUFFIXES
 from retrieval.process import check_port, is_loopback
 from serving.access.keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
@@ -144,8 +144,9 @@ def check_exposure(host: str, keys: Path | None, *, insecure: bool) -> None:
 
 def check_demo(port: int, keys: Path | None) -> None:
     """Raise MissingDependency without Gradio, and InvalidParameter if the port is taken or the server needs keys."""
-    if find_spec("gradio") is None:
-        raise MissingDependency.of_extra(ModuleNotFoundError(name="gradio"), "gradio", DEMO)
+    with importing("gradio", DEMO):
+        if find_spec("gradio") is None:  # importing it takes seconds
+            raise ModuleNotFoundError(name="gradio")
     if keys is not None:
         rule = "be left out where there are API keys: the demo would search without one"
         raise InvalidParameter("--gradio", rule, f"--keys {keys}", remedy="Serve it to this machine, without --keys")
