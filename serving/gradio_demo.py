@@ -38,7 +38,7 @@ SAYS = {
     result.SHARED_PHOTO: "Several items have this photo. Please check which one it is.",
     result.DAMAGED_PHOTO: "The photo is damaged: parts of it are missing. Please take it again.",
 }
-UNSURE = result.TWINS, result.SHARED_PHOTO, result.DAMAGED_PHOTO  # reasons for which the nearest item is no match
+UNSURE = result.TWINS, result.SHARED_PHOTO, result.DAMAGED_PHOTO  # reasons why the nearest item is no match
 YES, OTHER, NONE = "right", "wrong", "unknown"  # what visitors say about an answer
 SHOWN = 6  # closest items
 
@@ -48,23 +48,24 @@ def build(client: RetrievalClient, examples: Sequence[Path] = ()) -> gr.Blocks:
     demo, info = Demo(client), client.info()
     offered = [(_percent(at.target_fpir), at.target_fpir) for at in info.targets if at.threshold is not None]
     gone = [f"{_percent(at.target_fpir)} is not offered: {at.text}." for at in info.targets if at.threshold is None]
-    served = info.target_fpir if offered else None
+    served, static = info.target_fpir if offered else None, {"format": "png", "buttons": [], "visible": False}
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(3600, 3600)) as blocks:
         about, judged = gr.HTML(demo.header(served), elem_id="about"), gr.State()
         with gr.Row():
             with gr.Column(min_width=280):
-                photo = gr.Image(type="filepath", image_mode=None, label="Your photo", height=320)
-                told = " ".join(gone) or None
-                target = gr.Radio(offered, value=served, label=ASK, info=told, visible=bool(offered))
+                photo = gr.Image(type="filepath", image_mode=None, label="Your photo", height=280)
+                photo.preprocess = lambda sent: sent and sent.path  # the server judges files that Gradio cannot read
+                target = gr.Radio(offered, value=served, label=ASK, info=" ".join(gone), visible=bool(offered))
             with gr.Column(min_width=280):
                 answer = gr.HTML(WAITING, elem_id="verdict")
-                ours = gr.Image(elem_id="ours", height=240, format="png", visible=False, interactive=False)
+                ours = gr.Image(elem_id="ours", height=240, interactive=False, **static)
                 with gr.Row():
                     buttons = {said: gr.Button(size="sm", visible=False) for said in (YES, OTHER, NONE)}
-        closest = gr.Gallery(label="The closest things", elem_id="closest", height="auto", format="png", visible=False)
+        closest = gr.Gallery(label="The closest things", elem_id="closest", height="auto", **static)
         if examples:
-            label = "Or try one of these photos"
-            gr.Examples([[str(path)] for path in examples], photo, label=label, cache_examples=False)
+            gr.Examples(
+                [[str(path)] for path in examples], photo, label="Or try one of these photos", cache_examples=False
+            )
         with gr.Accordion("The answer of the API", open=False):
             raw = gr.JSON(show_label=False)
         shown = [answer, ours, closest, raw, judged, *buttons.values()]
@@ -77,13 +78,10 @@ def build(client: RetrievalClient, examples: Sequence[Path] = ()) -> gr.Blocks:
 
 def application(blocks: gr.Blocks) -> FastAPI:
     """Return the web application of the demo, which loads nothing from other hosts."""
-    look = gr.themes.Soft(
-        primary_hue="teal", neutral_hue="slate", font=["system-ui", "sans-serif"], font_mono=["monospace"]
-    )
-    look.set(block_label_text_color="*primary_800", block_title_text_color="*primary_800")
+    fonts = {"font": ["system-ui", "sans-serif"], "font_mono": ["monospace"]}
+    look = gr.themes.Soft(primary_hue="teal", neutral_hue="slate", **fonts)
     options = {"theme": look, "css_paths": Path(__file__).with_suffix(".css"), "max_file_size": MAX_BYTES}
-    options |= {"run_history": False, "ssr_mode": False}
-    return gr.mount_gradio_app(FastAPI(), blocks, path="/", **options)  # type: ignore[no-any-return]
+    return gr.mount_gradio_app(FastAPI(), blocks, path="/", run_history=False, **options)  # type: ignore[no-any-return]
 
 
 class Demo:
@@ -108,7 +106,7 @@ class Demo:
             info, items = self._client.info(), answer.explanation.items if answer.explanation else ()
             near = [(self._thumbnail(item.photo_id), self._name(item.photo_id, item.item_id)) for item in items]
         except RetrievalError as error:
-            raise gr.Error(escape(str(error)), title="This photo cannot be searched", print_exception=False) from None
+            raise gr.Error(escape(str(error)), print_exception=False) from None
         decision, names = decided(answer, info, target), [name for _, name in near]
         claims = int(decision in (MATCH, PERHAPS))
         told = verdict(answer, decision, names) + scale(answer, info, target)
@@ -144,7 +142,7 @@ def decided(answer: SearchResult, info: Info, target: float | None) -> Decision:
     if at is None or answer.nearest is None or answer.decision == RANKED:
         return answer.decision
     if at.threshold is None:
-        raise gr.Error(escape(at.text), title=f"{_percent(at.target_fpir)} is not offered", print_exception=False)
+        raise gr.Error(escape(at.text), print_exception=False)
     if accepts(answer.nearest.distance, at.threshold) and answer.reason not in UNSURE:
         return MATCH
     return PERHAPS if accepts(answer.nearest.distance, max(at.threshold, at.perhaps_within or 0)) else NO_MATCH
@@ -188,11 +186,9 @@ def _closest(shown: Sequence[tuple[Image.Image | None, str]]) -> Any:
 def _buttons(decision: str = "", name: str = "") -> list[Any]:
     """Return what visitors may say about a decision; without one, nothing."""
     claims = decision in (MATCH, PERHAPS)
-    return [
-        gr.update(value=f"It is {name}" if claims else f"It is {name} after all", visible=bool(name)),
-        gr.update(value="It is another of your things", visible=claims),
-        gr.update(value="You do not have it", visible=bool(decision)),
-    ]
+    it_is = gr.update(value=f"It is {name}{'' if claims else ' after all'}", visible=bool(name))
+    another = gr.update(value="It is another of your things", visible=claims)
+    return [it_is, another, gr.update(value="You do not have it", visible=bool(decision))]
 
 
 def _percent(share: float) -> str:

@@ -6,7 +6,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,13 +16,15 @@ from axe_playwright_python.sync_playwright import Axe
 from click.testing import CliRunner
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from index.database import POINT
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.client import RetrievalClient
 from retrieval.errors import InvalidParameter, MissingDependency
 from retrieval.feedback import read_feedback
 from retrieval.galleries.measured import measure_gallery
-from retrieval.galleries.points import TARGETS
+from retrieval.galleries.points import TARGETS, pack_points, read_points
+from retrieval.measuring.point import Perhaps
 from retrieval.retriever import Retriever
 from serving.access.keys import add_key
 from serving.cli import serve
@@ -38,7 +40,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 skip = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt install chromium)")
 CLEAR = "button[aria-label='Clear'], button[aria-label='Remove Image']"
 PHONE = {"width": 390, "height": 844}
-KNOWN, UNKNOWN = encode(draw(3, 5)), encode(draw(77, 0))
+KNOWN = encode(draw(3, 5))
 
 
 def free_port() -> int:
@@ -62,8 +64,9 @@ def demo(filled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dem
     folder = tmp_path_factory.mktemp("demo")
     for name in ("bundle", "gallery"):
         shutil.copytree(filled / name, folder / name)
+    ask_more(folder)
     (folder / "examples").mkdir()
-    (folder / "examples" / "1-unknown.jpg").write_bytes(UNKNOWN)
+    (folder / "examples" / "1-known.jpg").write_bytes(KNOWN)
     port = free_port()
     running = start(folder, folder, "--gradio-port", str(port), "--examples", str(folder / "examples"))
     address = f"http://127.0.0.1:{port}"
@@ -71,6 +74,17 @@ def demo(filled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dem
     yield Demo(running, address, folder)
     stop(running, signal.SIGTERM)
     until(lambda: not answers(address), 30)
+
+
+def ask_more(folder: Path) -> None:
+    """Let a gallery ask about what is a little beyond its threshold."""
+    bundle = Bundle.open(folder / "bundle")
+    with Gallery.open(folder / "gallery") as gallery:
+        stored = gallery.kept(POINT)
+        (point,) = (each.point for each in read_points(stored))
+        asking = replace(point, perhaps=Perhaps(point.threshold + 0.1, 0.9, 5, 0.1, 0.1))
+        gallery.lock()
+        gallery.keep({POINT: pack_points(stored, bundle, asking)}, "ask more")
 
 
 def answers(address: str) -> bool:
@@ -129,6 +143,10 @@ def at_targets(filled: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[f
     for target in (*TARGETS[1:], 0.2):
         place = places[target] = tmp_path_factory.mktemp("target") / "gallery"
         shutil.copytree(filled / "gallery", place)
+        if target == 0.2:
+            shutil.copytree(filled / "bundle", place.parent / "bundle")
+            ask_more(place.parent)
+            continue
         with Gallery.open(place) as gallery:
             bundle = Bundle.open(filled / "bundle")
             measure_gallery(bundle, gallery, rule="set", target_fpir=target).set_in(gallery)
@@ -184,7 +202,27 @@ def test_a_target_decides_as_a_gallery_that_was_set_to_it(demo: Demo, decisions:
             answer = client.search(photo, explain=True)
             assert {target: decided(answer, info, target) for target in expected} == expected
             seen |= {(target, decision) for target, decision in expected.items()}
-    assert {decision for _, decision in seen} == {"match", "perhaps", "no_match"}
+    assert {decision for target, decision in seen if target == 0.2} == {"match", "perhaps", "no_match"}
+
+
+def test_a_target_asks_up_to_its_own_distance_and_matches_no_twin(demo: Demo) -> None:
+    from serving.gradio_demo import decided
+
+    with RetrievalClient(demo.server.address) as client:
+        answer, info = client.search(KNOWN), client.info()
+    assert answer.nearest is not None
+    distance = answer.nearest.distance
+
+    def at(threshold: float, within: float | None, reason: str = "") -> str:
+        other = info.targets[1].model_copy(update={"threshold": threshold, "perhaps_within": within})
+        return decided(replace(answer, reason=reason), info.model_copy(update={"targets": [other]}), 0.05)  # type: ignore[arg-type]
+
+    assert [at(distance, None), at(distance - 0.01, distance), at(distance - 0.01, None)] == [
+        "match",
+        "perhaps",
+        "no_match",
+    ]
+    assert {at(distance, None, reason) for reason in ("twins", "shared_photo", "damaged_photo")} == {"perhaps"}
 
 
 # the command
@@ -222,9 +260,8 @@ def test_the_demo_ends_with_a_server_that_is_killed(world: Path, tmp_path: Path)
     running = start(world, tmp_path, "--gradio-port", str(port), "--feedback", str(tmp_path / "feedback.jsonl"))
     address = f"http://127.0.0.1:{port}"
     until(lambda: httpx.get(address, timeout=60).status_code == 200, 120)
-    first, second = running.log.read_text().splitlines()[1:3]
-    assert first == f"Demo at {address}"
-    assert second.startswith("Search at ")
+    told = [line.split("/v1")[0] for line in running.log.read_text().splitlines() if " at http" in line]
+    assert told == [f"Demo at {address}", f"Search at {running.address}"]
     stop(running, signal.SIGKILL)
     until(lambda: not answers(address), 30)
 
@@ -267,15 +304,15 @@ def test_the_target_changes_an_answer_and_the_header(page: Page, decisions: dict
 @pytest.mark.browser
 @skip
 def test_an_example_is_searched(page: Page) -> None:
-    page.get_by_role("button", name="1-unknown.jpg").click()
-    says(page, "We do not have this")
+    page.locator(".gallery button").click()
+    says(page, "This is 3")
 
 
 @pytest.mark.browser
 @skip
 def test_a_photo_that_is_none_is_refused_and_the_next_one_works(page: Page) -> None:
     send(page, b"no image")
-    expect(page.get_by_text("cannot be")).to_be_visible()
+    expect(page.get_by_text("Convert it to JPEG or PNG").first).to_be_visible()
     send_anew(page, KNOWN)
     says(page, "This is 3")
 
@@ -318,8 +355,9 @@ def test_a_phone_in_the_dark_needs_no_sideways_scroll_and_has_no_serious_barrier
         expect(page.locator("#closest img").first).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
         serious = [v for v in Axe().run(page).response["violations"] if v["impact"] in ("serious", "critical")]
-        own = [(v["id"], node["html"][:120]) for v in serious for node in v["nodes"] if "footer" not in node["html"]]
-        assert own == [], scheme
+        found = [(v["id"], node["html"][:120]) for v in serious for node in v["nodes"]]
+        # Gradio's own pictures that are buttons, as those of examples, have no name
+        assert [each for each in found if each[0] != "button-name"] == [], scheme
         page.close()
 
 
