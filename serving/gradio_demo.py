@@ -80,8 +80,9 @@ def application(blocks: gr.Blocks) -> FastAPI:
     """Return the web application of the demo, which loads nothing from other hosts."""
     fonts = {"font": ["system-ui", "sans-serif"], "font_mono": ["monospace"]}
     look = gr.themes.Soft(primary_hue="teal", neutral_hue="slate", **fonts)
-    options = {"theme": look, "css_paths": Path(__file__).with_suffix(".css"), "max_file_size": MAX_BYTES}
-    return gr.mount_gradio_app(FastAPI(), blocks, path="/", run_history=False, **options)  # type: ignore[no-any-return]
+    options = {"css_paths": Path(__file__).with_suffix(".css"), "max_file_size": MAX_BYTES, "ssr_mode": False}
+    options |= {"run_history": False}  # no photos in the storage of a browser
+    return gr.mount_gradio_app(FastAPI(), blocks, path="/", theme=look, **options)  # type: ignore[no-any-return]
 
 
 class Demo:
