@@ -30,7 +30,7 @@ from serving.access.keys import add_key
 from serving.cli import serve
 from tests.serving.live_page import FLAGS
 
-from ..world import between, draw, encode
+from ..world import SIDE, between, draw, encode
 from .conftest import Served, start, stop, until
 
 gradio = pytest.importorskip("gradio")
@@ -225,6 +225,15 @@ def test_a_target_asks_up_to_its_own_distance_and_matches_no_twin(demo: Demo) ->
     assert {at(distance, None, reason) for reason in ("twins", "shared_photo", "damaged_photo")} == {"perhaps"}
 
 
+def test_a_name_is_text_in_html_and_in_the_templates_of_gradio(demo: Demo) -> None:
+    from serving.gradio_demo import verdict
+
+    with RetrievalClient(demo.server.address) as client:
+        answer = client.search(KNOWN)
+    told = verdict(answer, "match", ["<b>a</b> {{value}} ${1 + 1}"])
+    assert "This is &lt;b&gt;a&lt;/b&gt; &#123;&#123;value}} &#36;&#123;1 + 1}" in told
+
+
 # the command
 
 
@@ -279,8 +288,7 @@ def test_the_three_answers_are_shown_with_the_catalogues_photo(
     expect(page.get_by_text("1 % is not offered")).to_be_visible()
     send(page, photo_of(decisions, at20="match"))
     expect(page.locator("#verdict .match h2")).to_contain_text("This is ")
-    loaded = "e => e.complete && e.naturalWidth > 0"
-    assert page.locator("#ours img").evaluate(loaded)
+    page.wait_for_function(f"document.querySelector('#ours img').naturalWidth === {SIDE}", timeout=30_000)
     send_anew(page, photo_of(decisions, at20="perhaps"))
     expect(page.locator("#verdict .perhaps h2")).to_contain_text("Is it ")
     expect(page.locator("#ours img")).to_be_visible()
