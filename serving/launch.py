@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from index.files import working_folder
-from retrieval.errors import photos_of_items
-from retrieval.process import bind, no_collection, port_of
+from retrieval.errors import DEMO, RetrievalError, importing, photos_of_items
+from retrieval.process import bind, no_collection, port_of, without_proxies
 
 from .ops.logs import log_to_stderr
 from .settings import ServeSettings
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from .reloads import Places
 
+GRADIO_HOST, GRADIO_PORT = "GRADIO_SERVER_NAME", "--gradio-port"  # Gradio's own variable, as in containers; an option
 PLAN = "RETRIEVAL_SERVE_PLAN"  # variable with the plan of a server, for its worker processes
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # variable of prometheus_client
 MEMORY = Path("/dev/shm")  # noqa: S108 - for metrics: processes that map files of a disk are killed when it is full
@@ -47,6 +48,8 @@ EXIT_S = 20  # then the process exits even if threads hang
 HANGS_S = 20  # a worker process whose threads do not run for so long is killed and started again
 ORPHAN_S = 1.0  # between looks whether the main process lives
 OPEN_FILES = 8192
+DEMO_WAIT_S = 0.2  # between looks whether the server is ready
+DEMO_GRACE_S = 1  # open pages keep a connection of the demo for as long as they are open
 STARTUP_FAILURE = 3  # same exit status as uvicorn's command
 
 
@@ -87,11 +90,14 @@ class ServePlan:
             click.echo(f"Warning: {warning}.")
 
 
-def serve(plan: ServePlan, host: str, port: int) -> None:
-    """Serve until signalled to stop: in this process, or in several that uvicorn supervises."""
+def serve(plan: ServePlan, host: str, port: int, demo: int | None = None) -> None:
+    """Serve until signalled to stop: in this process, or in several that uvicorn supervises.
+
+    A demo in Gradio is served on the port `demo` by a process of its own, which ends with this one.
+    """
     _more_open_files()
     if plan.settings.workers > 1:
-        _serve_by_workers(plan, host, port)
+        _serve_by_workers(plan, host, port, demo)
         return
     os.environ.pop(METRICS_FOLDER, None)  # counts of other programs do not belong to this server
     with no_collection():
@@ -102,6 +108,8 @@ def serve(plan: ServePlan, host: str, port: int) -> None:
         app = plan.app(retriever)
     plan.announce(retriever)
     listeners = bind(host, port)
+    if demo is not None:
+        _start_demo(plan, host, listeners, demo)
     _announce_address(plan, host, listeners)
     log_to_stderr(as_json=plan.json_log)
     import uvicorn
@@ -122,7 +130,7 @@ def _more_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
-def _serve_by_workers(plan: ServePlan, host: str, port: int) -> None:
+def _serve_by_workers(plan: ServePlan, host: str, port: int, demo: int | None) -> None:
     """Serve by processes that accept connections of the same sockets; one that ends is started again."""
     from pydantic import TypeAdapter
     from uvicorn.supervisors import Multiprocess
@@ -133,6 +141,8 @@ def _serve_by_workers(plan: ServePlan, host: str, port: int) -> None:
     os.environ[PLAN] = TypeAdapter(ServePlan).dump_json(plan).decode()
     with working_folder(MEMORY / "retrieval" if os.access(MEMORY, os.W_OK) else None) as folder:
         os.environ[METRICS_FOLDER] = str(folder)
+        if demo is not None:
+            _start_demo(plan, host, listeners, demo)
         _announce_address(plan, host, listeners)
         log_to_stderr(as_json=plan.json_log)
         config: uvicorn.Config = server_config("serving.launch:worker_app", workers=plan.settings.workers, factory=True)
@@ -202,9 +212,58 @@ def _end_with_main_process() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def demo_host() -> str:
+    """Return the address that the demo listens on: this machine only, or what Gradio's own variable says."""
+    return os.environ.get(GRADIO_HOST) or "127.0.0.1"
+
+
+def _start_demo(plan: ServePlan, host: str, listeners: Sequence[socket.socket], port: int) -> None:
+    """Start the process of the demo, which searches at the address of the server, and print the demo's address."""
+    own = bind(demo_host(), port, GRADIO_PORT)
+    for listener in own:
+        listener.listen(BACKLOG)  # a browser that comes early waits
+    anywhere = host in ("", "0.0.0.0", "::")  # noqa: S104
+    address = _address("127.0.0.1" if anywhere else host, listeners)
+    told = _address("127.0.0.1" if demo_host() == "0.0.0.0" else demo_host(), own)  # noqa: S104
+    click.echo(f"Demo at {told}")
+    arguments = (address, own, plan.examples, plan.json_log)
+    multiprocessing.get_context("spawn").Process(target=serve_demo, args=arguments, name="demo", daemon=True).start()
+    for listener in own:
+        listener.close()  # the process has its own copies
+
+
+def serve_demo(address: str, listeners: list[socket.socket], examples: Sequence[Path], json_log: bool) -> None:
+    """Serve the demo over the server at an address, once that is ready; the process ends with the main one."""
+    log_to_stderr(as_json=json_log)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    threading.Thread(target=_end_with_main_process, name="main-process", daemon=True).start()
+    from retrieval.client import RetrievalClient
+
+    with suppress(KeyboardInterrupt), working_folder() as folder, RetrievalClient(address) as client:
+        os.environ |= {"GRADIO_TEMP_DIR": str(folder), "GRADIO_ANALYTICS_ENABLED": "False"}  # read at import
+        try:
+            with importing("gradio", DEMO), without_proxies():
+                from .gradio_demo import application, build
+            while not client.ready():
+                time.sleep(DEMO_WAIT_S)
+            app = application(build(client, examples))
+        except RetrievalError as error:
+            logging.getLogger("retrieval.serving").error("the demo could not be loaded: %s", error)
+            return
+        import uvicorn
+
+        config = server_config(app)
+        config.timeout_graceful_shutdown = DEMO_GRACE_S
+        uvicorn.Server(config).run(sockets=listeners)
+
+
+def _address(host: str, listeners: Sequence[socket.socket]) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port_of(list(listeners))}"
+
+
 def _announce_address(plan: ServePlan, host: str, listeners: Sequence[socket.socket]) -> None:
     """Print the addresses of the endpoint and of the page."""
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port_of(list(listeners))}"
+    address = _address(host, listeners)
     pages = f", page at {address}, catalogue at {address}/manage" if plan.page else ""
     click.echo(f"Search at {address}/v1/search{pages}")
 

@@ -18,9 +18,9 @@ from index.ann.faiss_index import release_memory
 from retrieval.errors import RetrievalError
 from retrieval.retriever import Retriever
 
-from .batching import BatchingEmbedder
 from .errors import Busy
 from .ops.metrics import Metrics
+from .pool import BatchingEmbedder
 
 LOOK_S = 2.0  # between looks at the paths
 WAIT_S = 30.0  # for a reload that is under way

@@ -41,6 +41,7 @@ VERBS = {
     "index": ("serve", "BUNDLE PHOTOS -o NEW"),
     "search": ("serve", "BUNDLE GALLERY PHOTO"),
     "serve": ("serve", "BUNDLE GALLERY --port 0"),
+    "serve --gradio": ("demo", "BUNDLE GALLERY --port 0"),
 }
 BLOCKED = """
 import sys

@@ -141,8 +141,8 @@ def test_the_image_serves_without_torch_and_without_root() -> None:
     assert "HEALTHCHECK" in run
     assert "/readyz" in run
     assert "COPY LICENSE NOTICE " in run
-    finals = [stage for stage in stages if re.match(r"run AS (cpu|cuda)\n", stage)]
-    assert len(finals) == 2
+    finals = [stage for stage in stages if re.match(r"run AS (cpu|cuda|demo)\n", stage)]
+    assert len(finals) == 3
     assert not any("USER" in stage or "RUN" in stage for stage in finals)
     bases = {stage.split()[0] for stage in stages} - {stage.split()[2] for stage in stages}
     assert len(bases) == 1  # one Python, with nothing of CUDA

@@ -18,6 +18,7 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.errors import command
 from retrieval.measuring.draws import AllDraws
 from retrieval.measuring.fpir import LEAST_ITEMS
+from retrieval.measuring.measure import Measurement, measure
 from retrieval.measuring.point import CERTIFIED, ESTIMATED, Point
 from retrieval.measuring.rates import VersionRates
 from retrieval.measuring.sentences import warning_of
@@ -26,6 +27,7 @@ from .kept import read_draws
 
 STALE = 0.01  # share of photos that may have changed since the draws were made
 SEEN = 4  # times the minimum number of items: the number of items whose groups are counted
+TARGETS = (0.01, 0.05, 0.1)  # FPIR whose thresholds are told beside the one that serves
 MOST_POINTS = 2  # bundles whose points a gallery keeps: the current and the previous one
 
 
@@ -138,6 +140,7 @@ class GalleryPoint:
         self.bundle = bundle
         self.gallery = gallery
         self.last: tuple[int, Point, VersionRates | None] = -1, bundle.operating_point, None  # version read
+        self._at_targets: tuple[int, dict[float, Measurement]] = -1, {}  # version read
 
     @property
     def point(self) -> Point:
@@ -166,6 +169,19 @@ class GalleryPoint:
             return point, None
         self.last = version, point, rates
         return point, rates
+
+    def at_targets(self) -> dict[float, Measurement]:
+        """Return what `retrieval calibrate` would set for each of TARGETS, by the draws of the newest version.
+
+        There is nothing without draws, or if the gallery has changed too much since they were made.
+        """
+        version = self.gallery.version
+        if self._at_targets[0] != version:
+            draws = recent_draws(self.gallery, self.bundle.draws_id) if self.point.is_anchored else None
+            now, distance = self.gallery.snapshot(), self.bundle.item_distance
+            found = {} if draws is None else {t: measure(now, distance, draws=draws, target_fpir=t) for t in TARGETS}
+            self._at_targets = version, found
+        return self._at_targets[1]
 
     @property
     def unmeasured(self) -> bool:

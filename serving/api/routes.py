@@ -205,6 +205,7 @@ def server_info(service: Service) -> dict[str, Any]:
         "threshold_status": point.served_status,
         "in_gallery": None if rates is None else {**rates.to_dict(point), "warning": warning},
         "sides": None if sides is None else {"text": in_words(sides), **asdict(sides)},
+        "targets": _targets(retriever),
         "gallery": {
             "version": gallery.version,
             "photos": len(gallery),
@@ -215,6 +216,25 @@ def server_info(service: Service) -> dict[str, Any]:
         "warnings": [f"{text}." for text in (warning, drifted) if text],
         "drift": {"warning": drifted, "statistics": [asdict(drift) for drift in drifts]},
     }
+
+
+def _targets(retriever: Retriever) -> list[dict[str, Any]]:
+    """Return the threshold of each target that the gallery's draws support, and of the one that serves."""
+    (served, rates), measured = retriever.gallery_point.measured(), retriever.gallery_point.at_targets()
+    points = {target: (found.point, found.why) for target, found in measured.items()}
+    points |= {served.target_fpir: (served, "")} if served.decides else {}
+    told = []
+    for target, (point, why) in sorted(points.items()):
+        sides = None if point is None else sides_of(point, rates if point is served else None)
+        told.append(
+            {
+                "target_fpir": target,
+                "threshold": None if point is None else point.threshold,
+                "perhaps_within": None if point is None or point.perhaps is None else point.perhaps.within,
+                "text": why if sides is None else in_words(sides),
+            }
+        )
+    return told
 
 
 def _identity(retriever: Retriever) -> dict[str, Any]:

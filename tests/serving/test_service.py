@@ -30,11 +30,11 @@ from retrieval.retriever import Retriever
 from retrieval.search.result import SearchResult
 from serving.access.keys import KeyRing, add_key, read_keys, remove_keys
 from serving.app import create_app
-from serving.batching import BatchingEmbedder
 from serving.errors import KeyFileError
 from serving.ops.drift import EFFECT, FIRST, LEAST, DriftMonitor, drift_warning, largest_difference
 from serving.ops.logs import JsonFormatter, TextFormatter, concerns_people
 from serving.ops.metrics import METRICS
+from serving.pool import BatchingEmbedder
 from serving.reloads import Places
 from serving.settings import ServeSettings
 

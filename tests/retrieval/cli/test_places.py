@@ -76,7 +76,7 @@ def test_a_folder_that_is_no_bundle_is_not_suggested_as_output(here: Path) -> No
 
 def test_a_folder_with_bundle_and_gallery_is_served_whole(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[launch.ServePlan] = []
-    monkeypatch.setattr(launch, "serve", lambda plan, host, port: plans.append(plan))
+    monkeypatch.setattr(launch, "serve", lambda plan, *_: plans.append(plan))
     assert run("serve", "q", "--port", "0").exit_code == 0
     assert run("serve", "b", "g", "--port", "0").exit_code == 0
     assert [(plan.bundle, plan.gallery) for plan in plans] == [
