@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -20,11 +19,6 @@ SCHEME = "milvus+"  # scheme of an address: milvus+http://host:19530/name, or mi
 def is_address(place: str | Path) -> bool:
     """Return whether a location is the address of a gallery on a Milvus cluster."""
     return isinstance(place, str) and place.startswith(SCHEME)
-
-
-def is_writable(place: str | Path) -> bool:
-    """Return whether this process may change a gallery at a path; True for an address, whose server decides."""
-    return is_address(place) or os.access(place, os.W_OK)
 
 
 def open_gallery(place: str | Path, *, read_only: bool = False) -> AnyGallery:
@@ -45,8 +39,12 @@ def exists(place: str | Path) -> bool:
     return (Path(place) / DATABASE).exists()
 
 
-def open_or_create(place: str | Path, *, dim: int, embedding_id: str, features_key: str = "") -> AnyGallery:
+def open_or_create(
+    place: str | Path, *, dim: int, embedding_id: str, features_key: str = "", index: str = ""
+) -> AnyGallery:
     """Open a gallery, or create it if there is none, with features if there is a `features_key`.
+
+    `index` is the kind of index of a large gallery on Milvus, by default the one that was chosen before, at first FLAT.
 
     Raise GalleryError if there is a `features_key` and the place is on a Milvus cluster, which keeps no features.
     """
@@ -61,9 +59,12 @@ def open_or_create(place: str | Path, *, dim: int, embedding_id: str, features_k
         from .milvus.gallery import MilvusGallery
 
         address = str(place)
-        if exists(address):
-            return MilvusGallery.open(address)
-        return MilvusGallery.create(address, dim=dim, embedding_id=embedding_id)
+        if not exists(address):
+            return MilvusGallery.create(address, dim=dim, embedding_id=embedding_id, index=index or "FLAT")
+        gallery = MilvusGallery.open(address)
+        if index:
+            gallery.choose_index(index)
+        return gallery
     if (Path(place) / DATABASE).exists():
         return Gallery.open(place)
     return Gallery.create(place, dim=dim, embedding_id=embedding_id, features_key=features_key)

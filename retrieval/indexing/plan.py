@@ -17,7 +17,7 @@ from index.checks import check_ids, check_lengths, check_values, encode_metadata
 from index.location import AnyGallery
 from index.photos import CONTENT
 from retrieval.catalogue.ids import as_spelled
-from retrieval.catalogue.photos import Photo
+from retrieval.catalogue.photos import Photo, plain
 from retrieval.errors import InvalidParameter, PruneRefused, counted
 from retrieval.process import no_collection
 
@@ -126,16 +126,26 @@ class SyncPlan:
 
 
 def sync_plan(
-    photos: Sequence[Photo], gallery: AnyGallery | None, *, checksum: bool = False, with_files: bool = True
+    photos: Sequence[Photo],
+    gallery: AnyGallery | None,
+    *,
+    checksum: bool = False,
+    with_files: bool = True,
+    prune: bool = False,
 ) -> SyncPlan:
     """Compare photos with a gallery (None: an empty one). An item that the gallery has keeps its spelling.
 
     With `checksum`, every photo of the gallery is to be read. Without `with_files`, none is: the photos have no files.
+    A gallery on Milvus is asked for these photos alone, and for the others only to `prune` them.
     """
     with no_collection():
-        stored = {} if gallery is None else {row[0]: row[1:] for row in gallery.photos()}
+        ids = [photo.photo_id for photo in photos]
+        stored = {} if gallery is None else gallery.stored(ids, every=prune)
+        items = {photo.item_id for photo in photos}
+        asked = [*{*items, *map(plain, items), *ids}]
+        known = set() if gallery is None else gallery.existing(asked)
         plan = SyncPlan()
-        for photo in as_spelled(photos, (item for item, _ in stored.values())):
+        for photo in as_spelled(photos, known):
             facts = stored.pop(photo.photo_id, None)
             _compare(plan, photo, facts, checksum=checksum, with_files=with_files)
     plan.gone = list(stored)
@@ -249,7 +259,7 @@ def plan_table(gallery: AnyGallery, photos: Sequence[Photo], sync: SyncSettings)
 
     Raises PruneRefused if too many photos would be removed, and InvalidParameter if an update cannot be stored.
     """
-    plan = sync_plan(photos, gallery, with_files=False)
+    plan = sync_plan(photos, gallery, with_files=False, prune=sync.prune)
     check_prune(plan, sync, adds=False)
     check_lengths("item_ids", check_ids("item_ids", [update.photo.item_id for update in plan.updates]))
     check_values([update.stored for update in plan.updates], gallery.columns())

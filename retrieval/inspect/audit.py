@@ -13,6 +13,7 @@ matches, which takes long, a sample of the photos does.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -95,7 +96,7 @@ def audit(bundle: Bundle, gallery: AnyGallery) -> Audit:
     searched = photos if bundle.verifier is None else min(photos, MOST_VERIFIED)
     now = gallery.snapshot()
     draws = Drawing(now, bundle.item_distance, bundle.verifier, find_copies=False).own(most=searched)
-    counts = np.unique(now.items[now.live], return_counts=True)[1]
+    counts = Counter(item for _, item, _ in gallery.photos()).values()
     drawn, places = np.unique(draws.items, return_inverse=True)
     means = np.bincount(places, draws.distances) / np.bincount(places)
     first = dict(zip(draws.items[::-1].tolist(), draws.ids[::-1].tolist(), strict=True))
@@ -110,7 +111,7 @@ def audit(bundle: Bundle, gallery: AnyGallery) -> Audit:
         duplicates=_duplicates(gallery, _close(now, draws)),
         twins=suspected_twins(draws),
         strays=sorted(lost, key=lambda stray: -stray.distance),
-        single_photo_items=int((counts == 1).sum()),
+        single_photo_items=sum(count == 1 for count in counts),
         crowds=sorted(crowds, key=lambda crowd: crowd.distance) if len(counts) > 1 else [],
         damaged=sorted((item, photo_id) for photo_id, item, lost in gallery.values(LOST) if lost),
         sampled=None if bundle.verifier is None else searched,
