@@ -1,4 +1,4 @@
-"""A real Milvus server on loopback, in a folder of its own, for the tests and benchmarks: the standalone server 2.3.5."""
+"""A real Milvus server on loopback, in a folder of its own: the standalone server 2.3.5, for tests."""
 
 from __future__ import annotations
 
@@ -27,8 +27,14 @@ class Server:
     def __init__(self, folder: Path, *, token: bool = False) -> None:
         from milvus import MilvusServer, MilvusServerConfig
 
-        ports = free_ports(len(PORTS) + 1)
+        ports = free_ports(len(PORTS) + 3)
         self.port, self.web = ports[PORTS.index("proxy_port")], ports[-1]
+        client, peer = (f"http://127.0.0.1:{port}" for port in ports[-3:-1])
+        self._etcd = folder / "etcd.yaml"  # Milvus would take the ports 2379 and 2380
+        self._etcd.write_text(
+            f"name: default\ndata-dir: {folder / 'etcd'}\nlisten-client-urls: {client}\nadvertise-client-urls: {client}\n"
+            f"listen-peer-urls: {peer}\ninitial-advertise-peer-urls: {peer}\ninitial-cluster: default={peer}\n"
+        )
         more = {"authorization_enabled": True} if token else {}
         config = MilvusServerConfig()
         self._server = MilvusServer(
@@ -45,7 +51,11 @@ class Server:
 
     def start(self) -> None:
         """Start the server, and wait until it answers."""
-        self._server.start()
+        os.environ["ETCD_CONFIG_PATH"] = str(self._etcd)
+        try:
+            self._server.start()
+        finally:
+            del os.environ["ETCD_CONFIG_PATH"]
         until = time.monotonic() + START_S
         while time.monotonic() < until:
             try:

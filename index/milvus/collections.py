@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -231,7 +232,8 @@ def create(client: Client, dim: int, *, shards: int, replicas: int) -> None:
             ("unused", DataType.FLOAT_VECTOR, {"dim": 2}),  # Milvus requires a vector field
         ],
     }
-    for suffix, columns in fields.items():
+
+    def make(suffix: str, columns: list[tuple[str, Any, dict[str, Any]]]) -> None:
         schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
         for name, kind, more in columns:
             schema.add_field(name, kind, **more)
@@ -244,6 +246,9 @@ def create(client: Client, dim: int, *, shards: int, replicas: int) -> None:
         )
         client.ask("create_index", client.name + suffix, _index(FLAT, columns[-1][0]), timeout_s=60)
         client.ask("load_collection", client.name + suffix, replica_number=replicas, timeout_s=120)
+
+    with ThreadPoolExecutor(len(fields)) as pool:  # Milvus takes seconds for each
+        list(pool.map(make, fields, fields.values()))
 
 
 def check_kind(kind: str) -> None:

@@ -321,6 +321,7 @@ class MilvusPhotos:
         """
         answers: list[list[Hit]] = [[] for _ in vectors]
         waiting, fetch = list(range(len(vectors))), FIRST_FETCH + 4 * k
+        most = k if only else min(k, self._item_count)
         while waiting:
             fetch, again = min(fetch, MOST), []
             name = self._store.photos
@@ -329,7 +330,7 @@ class MilvusPhotos:
                 distances = _distances(hits, vectors[query])
                 limit = _limit(hits, len(vectors[query])) if len(hits) == fetch else np.inf
                 best = answers[query] = _by_item(hits, distances, k, limit)
-                if not (len(best) == k or limit == np.inf or fetch == MOST):
+                if not (len(best) == most or limit == np.inf or fetch == MOST):
                     again.append(query)
             waiting, fetch = again, 4 * fetch
         return self._table(answers, k)

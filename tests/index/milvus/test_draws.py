@@ -19,7 +19,7 @@ from retrieval.galleries.kept import Kept, pack_draws, read_draws
 from retrieval.measuring.draws import OWN, AllDraws, Draws, Probes
 from retrieval.measuring.measure import Material, draw
 
-from .vectors import DIM, unit
+from ..vectors import DIM, unit
 
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # pymilvus warns of its own dependencies

@@ -11,8 +11,8 @@ from index.errors import GalleryError, InvalidParameter
 from index.milvus.gallery import MilvusGallery, exists
 from index.search.filters import Where, parse_where, to_milvus
 
-from .search.test_filters import COLUMNS, holds, trees
-from .vectors import DIM, unit
+from ..search.test_filters import COLUMNS, holds, trees
+from ..vectors import DIM, unit
 
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # pymilvus warns of its own dependencies
