@@ -31,10 +31,10 @@ class Server:
         self.port, self.web = ports[PORTS.index("proxy_port")], ports[-1]
         client, peer = (f"http://127.0.0.1:{port}" for port in ports[-3:-1])
         self._etcd = folder / "etcd.yaml"  # Milvus would take the ports 2379 and 2380
-        self._etcd.write_text(
-            f"name: default\ndata-dir: {folder / 'etcd'}\nlisten-client-urls: {client}\nadvertise-client-urls: {client}\n"
-            f"listen-peer-urls: {peer}\ninitial-advertise-peer-urls: {peer}\ninitial-cluster: default={peer}\n"
-        )
+        settings = {"name": "default", "data-dir": folder / "etcd", "listen-client-urls": client}
+        settings |= {"advertise-client-urls": client, "listen-peer-urls": peer}
+        settings |= {"initial-advertise-peer-urls": peer, "initial-cluster": f"default={peer}"}
+        self._etcd.write_text("".join(f"{name}: {value}\n" for name, value in settings.items()))
         more = {"authorization_enabled": True} if token else {}
         config = MilvusServerConfig()
         self._server = MilvusServer(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from index.errors import GalleryError
 from index.photos import CONTENT, NONE, Around, ItemFacts, Keys, hashed, sampled
 from index.search.details import Points, Verifier
-from index.search.distance import Floats, Rows, exact_unit, plain_distance
+from index.search.distance import Floats, Rows, plain_distance
 from index.search.item_distance import CANDIDATES, may_be_nearer, unseen_nearest
 from index.snapshot import FIRST_FETCH, MEANS
 
@@ -299,17 +299,14 @@ class MilvusPhotos:
         items, distances = np.full(shape, NONE), np.full(shape, np.inf)
         for row, (hits, others) in enumerate(zip(near, means, strict=True)):
             seen = {hit["entity"]["item_id"] for hit in hits}
-            found = {hit["entity"]["item_id"]: hit["entity"] for hit in others}
-            self._rows.update(found)
             is_short = len(seen) < CANDIDATES
-            known = [Item.read(row) for item, row in found.items() if item not in seen] if hits else []
+            known = [hit for hit in others if hit["entity"]["item_id"] not in seen] if hits else []
             if not known or not (is_short or self._kinds[self._store.photos] != FLAT):
                 continue
-            averages = np.array([item.mean for item in known]) @ exact_unit(vectors[row])
-            averages *= np.array([item.cosine for item in known])
+            averages = np.array([hit["distance"] * hit["entity"]["cosine"] for hit in known])
             last = float(_distances(hits[-1:], vectors[row])[0])
             if is_short or may_be_nearer(last, averages).any():
-                items[row, : len(known)] = [self._number_of(item.item_id) for item in known]
+                items[row, : len(known)] = [self._number_of(hit["entity"]["item_id"]) for hit in known]
                 distances[row, : len(known)] = unseen_nearest(last, averages)
         return items, distances
 

@@ -26,8 +26,10 @@ from retrieval.measuring.measure import measure
 from .tables import NONE, Recorder, parser_of
 
 DIM, PER_ITEM, BATCH = 128, 5, 4000
-SEARCHES = ("photos", "requests of a search, a batch of 10, with a filter", "p50 of a search")
-SEARCHES = (*SEARCHES, "bare search, same fields", "ratio", "bare search, ids alone", "ratio to this")
+SEARCHES = (
+    *("photos", "requests of a search, a batch of 10, with a filter", "p50 of a search"),
+    *("bare search, same fields", "ratio", "bare search, ids alone", "ratio to this"),
+)
 REST = ("photos", "counts: requests", "a changed photo: requests", "p50", "draws", "requests")
 
 
@@ -68,7 +70,7 @@ class Rows:
     def vectors(self, items: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return new photos (n, d) of items."""
         vectors = self.centres[items] + 0.8 * self._seed.normal(size=(len(items), DIM))
-        return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
 
     def fill(self, gallery: MilvusGallery, size: int) -> None:
         """Add photos until a gallery has `size`."""
