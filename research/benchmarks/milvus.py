@@ -2,7 +2,7 @@
 
     python -m research.benchmarks.milvus milvus+http://127.0.0.1:19530
 
-One gallery grows to each size, filled with vectors (d = 128, five photos per item). Searches by item distance take turns
+One gallery grows to each size, filled with vectors (d = 128, five photos per item). Searches by item distance alternate
 with the bare search of Milvus: the same limit at the same consistency, with and without the fields that a search needs.
 Ratios and numbers of requests are what matters: server and client share the machine.
 """
