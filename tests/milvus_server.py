@@ -25,24 +25,30 @@ class Server:
     """A server that can be killed, stopped for a while, and started again with the same data."""
 
     def __init__(self, folder: Path, *, token: bool = False) -> None:
-        from milvus import MilvusServer, MilvusServerConfig
+        from milvus import MilvusServer, MilvusServerConfig, _initialize_data_files
 
         ports = free_ports(len(PORTS) + 3)
-        self.port, self.web = ports[PORTS.index("proxy_port")], ports[-1]
-        client, peer = (f"http://127.0.0.1:{port}" for port in ports[-3:-1])
-        self._etcd = folder / "etcd.yaml"  # Milvus would take the ports 2379 and 2380
+        self.port, self._web = ports[PORTS.index("proxy_port")], ports[-1]
+        config = MilvusServerConfig(authorization_enabled=token)
+        server = MilvusServer(config, data_dir=str(folder), **dict(zip(PORTS, ports, strict=False)))
+        config.set("authorization_enabled", token)
+        config.resolve()
+        _initialize_data_files(str(folder))
+        client, peer = (f"http://127.0.0.1:{port}" for port in ports[-3:-1])  # else Milvus takes 2379 and 2380
         settings = {"name": "default", "data-dir": folder / "etcd", "listen-client-urls": client}
         settings |= {"advertise-client-urls": client, "listen-peer-urls": peer}
         settings |= {"initial-advertise-peer-urls": peer, "initial-cluster": f"default={peer}"}
-        self._etcd.write_text("".join(f"{name}: {value}\n" for name, value in settings.items()))
-        more = {"authorization_enabled": True} if token else {}
-        config = MilvusServerConfig()
-        self._server = MilvusServer(
-            config, wait_for_started=False, data_dir=str(folder), **dict(zip(PORTS, ports, strict=False)), **more
-        )
-        for name, value in more.items():
-            config.set(name, value)
-        self._server.webservice_port = self.web
+        etcd = folder / "etcd.yaml"
+        etcd.write_text("".join(f"{name}: {value}\n" for name, value in settings.items()))
+        self._folder, self._program = folder, server.get_milvus_executable_path()
+        self._environment = os.environ | {
+            "DEPLOY_MODE": "STANDALONE",
+            "METRICS_PORT": str(self._web),
+            "MILVUS_RUN_DIR": str(folder / "run"),
+            "LD_LIBRARY_PATH": f"{Path(self._program).parent}:{os.environ.get('LD_LIBRARY_PATH', '')}",
+            "ETCD_CONFIG_PATH": str(etcd),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
@@ -51,42 +57,44 @@ class Server:
 
     def start(self) -> None:
         """Start the server, and wait until it answers."""
-        os.environ["ETCD_CONFIG_PATH"] = str(self._etcd)
-        try:
-            self._server.start()
-        finally:
-            del os.environ["ETCD_CONFIG_PATH"]
+        with (self._folder / "output.txt").open("ab") as log:
+            words = [self._program, "run", "standalone"]
+            self._process = subprocess.Popen(words, stdout=log, stderr=log, env=self._environment, cwd=self._folder)
         until = time.monotonic() + START_S
-        while time.monotonic() < until:
+        while time.monotonic() < until and self._process.poll() is None:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.web}/healthz", timeout=5) as answer:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self._web}/healthz", timeout=5) as answer:
                     if b"OK" in answer.read():
                         time.sleep(1)
                         return
             except OSError:
                 time.sleep(0.2)
-        raise RuntimeError("Milvus did not start")
+        raise RuntimeError(f"Milvus did not start: {(self._folder / 'output.txt').read_text()[-2000:]}")
 
     def signal(self, number: int) -> None:
         """Send a signal to the server."""
-        os.kill(self._server.server_proc.pid, number)
+        if self._process is not None:
+            self._process.send_signal(number)
 
     def kill(self) -> None:
         """Kill the server."""
         self.signal(signal.SIGKILL)
-        self._server.server_proc.wait(30)
-        self._server.stop()
+        self._ended(30)
 
     def stop(self) -> None:
         """End the server."""
-        if self._server.server_proc is not None:
-            self.signal(signal.SIGCONT)
-            self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGTERM)
+        self._ended(10)
+
+    def _ended(self, seconds: float) -> None:
+        if self._process is not None:
             try:
-                self._server.server_proc.wait(10)
+                self._process.wait(seconds)
             except subprocess.TimeoutExpired:
-                self.signal(signal.SIGKILL)
-        self._server.stop()
+                self._process.kill()
+                self._process.wait()
+            self._process = None
 
 
 def free_ports(count: int) -> list[int]:

@@ -172,7 +172,7 @@ class Collections:
         condition: str = "",
     ) -> list[list[Any]]:
         """Return up to `limit` photos or items with the greatest inner products with each vector (n, d), best first."""
-        fields = [*ROW, "vector"] if collection == self.photos else ["item_id", "cosine"]
+        fields = [*ROW, "vector"] if collection == self.photos else FIELDS
         together, found = max(1, BYTES // (4 * self.dim * limit)), list[list[Any]]()
         for some in _parts(vectors.tolist(), together):
             found += self.client.ask(

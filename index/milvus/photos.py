@@ -1,8 +1,9 @@
 """Photos of one version of a gallery on Milvus, for searches and draws.
 
-A search looks at the nearest photos that one request returns, and at the items with the nearest means. An item without
-a photo among the former counts as far as the last of them, or as its average photo where that is nearer: as a rival, it
-makes the others farther than a search of all photos would, never nearer. Draws look on until enough items are found.
+A search looks at the nearest photos that one request returns. Where they show too few items, those with the nearest
+means are rivals as well: an item without a photo in the list counts as far as the last one, or as its average photo
+where that is nearer. This makes other items farther than a search of all photos would, never nearer. Draws look on
+until enough items are found.
 Shapes: n queries, k items, d = embedding size.
 """
 
@@ -255,22 +256,42 @@ class MilvusPhotos:
         return {item: self._rows[item] for item in item_ids if item in self._rows}
 
     def around(self, vectors: NDArray[np.float32], k: int, *, only: Any = None) -> Around:
-        """Return what a search by item distance compares, found by requests that are made at the same time.
+        """Return what a search by item distance compares, found in two rounds of requests.
 
-        `only` is a condition in Milvus's own language.
+        The nearest photos come first. Where they show too few items, or an approximate index may have missed some, the
+        items with the nearest means are rivals too, unless the list of photos proves them farther. `only` is a
+        condition in Milvus's own language.
         """
         limit, store = min(MOST, max(LISTED, 5 * k + 10)), self._store
-        asked = [(store.photos, limit, ""), (store.items, min(limit, UNSEEN), "")]
-        asked += [] if only is None else [(store.photos, limit, only)]
-        found = [
-            POOL.submit(store.nearest, name, vectors, most, self._kinds[name], self._level, condition)
-            for name, most, condition in asked
-        ]
-        near, means, *passing = [each.result() for each in found]
-        listed = self._listed(vectors, near, k)
-        return Around(
-            listed, self._listed(vectors, passing[0], k) if passing else listed, self._unseen(vectors, near, means)
-        )
+        kind, level = self._kinds[store.photos], self._level
+        conditions = [""] if only is None else ["", only]
+        asked = [POOL.submit(store.nearest, store.photos, vectors, limit, kind, level, each) for each in conditions]
+        found = [each.result() for each in asked]
+        listed = [self._listed(vectors, hits, k) for hits in found]
+        seen = [{hit["entity"]["item_id"] for hit in hits} for hits in found[0]]
+        enough = min(CANDIDATES, self._item_count)
+        rows = [row for row, items in enumerate(seen) if items and (kind != FLAT or len(items) < enough)]
+        others = POOL.submit(self._others, vectors[rows]) if rows else None
+        numbers = np.unique(np.concatenate([self.items_at(positions).ravel() for positions, _ in listed]))
+        self._known([self.item_names[number] for number in numbers.tolist() if number != NONE])
+        items, distances = np.full((len(vectors), UNSEEN), NONE), np.full((len(vectors), UNSEEN), np.inf)
+        for row, hits in zip(rows, others.result() if others is not None else [], strict=True):
+            known = [hit for hit in hits if hit["entity"]["item_id"] not in seen[row]]
+            last = float(_distances(found[0][row][-1:], vectors[row])[0])
+            averages = np.array([hit["distance"] * hit["entity"]["cosine"] for hit in known])
+            if len(seen[row]) < enough or may_be_nearer(last, averages).any():
+                items[row, : len(known)] = [self._number_of(hit["entity"]["item_id"]) for hit in known]
+                distances[row, : len(known)] = unseen_nearest(last, averages)
+        unseen = (items, distances) if rows else (items[:, :0], distances[:, :0])
+        return Around(listed[0], listed[-1], unseen)
+
+    def _others(self, vectors: NDArray[np.float32]) -> list[list[Any]]:
+        """Return the items with the nearest means to vectors (n, d), and keep them."""
+        store = self._store
+        most = min(UNSEEN, self._item_count)
+        found = store.nearest(store.items, vectors, most, self._kinds[store.items], self._level)
+        self._rows.update({hit["entity"]["item_id"]: hit["entity"] for hits in found for hit in hits})
+        return found
 
     def _listed(self, vectors: NDArray[np.float32], found: list[list[Any]], k: int) -> tuple[Rows, Floats]:
         """Return the nearest photo (n, k) of each item among hits, and its distance."""
@@ -286,29 +307,6 @@ class MilvusPhotos:
             nearest[row, : len(best)] = [self._positions[fields["photo_id"]] for fields, _ in best]
             distances[row, : len(best)] = [apart for _, apart in best]
         return nearest, distances
-
-    def _unseen(
-        self, vectors: NDArray[np.float32], near: list[list[Any]], means: list[list[Any]]
-    ) -> tuple[Rows, Floats]:
-        """Return items (n, u) without a photo among the hits, and how far they count where that matters.
-
-        It matters if the hits have fewer items than are compared, or if the mean of another item says that it has
-        nearer photos, which an approximate index has missed.
-        """
-        shape = len(vectors), max(map(len, means), default=0)
-        items, distances = np.full(shape, NONE), np.full(shape, np.inf)
-        for row, (hits, others) in enumerate(zip(near, means, strict=True)):
-            seen = {hit["entity"]["item_id"] for hit in hits}
-            is_short = len(seen) < CANDIDATES
-            known = [hit for hit in others if hit["entity"]["item_id"] not in seen] if hits else []
-            if not known or not (is_short or self._kinds[self._store.photos] != FLAT):
-                continue
-            averages = np.array([hit["distance"] * hit["entity"]["cosine"] for hit in known])
-            last = float(_distances(hits[-1:], vectors[row])[0])
-            if is_short or may_be_nearer(last, averages).any():
-                items[row, : len(known)] = [self._number_of(hit["entity"]["item_id"]) for hit in known]
-                distances[row, : len(known)] = unseen_nearest(last, averages)
-        return items, distances
 
     def nearest(self, vectors: NDArray[np.float32], k: int, *, only: Any = None) -> tuple[Rows, Floats]:
         """Return the nearest photo of each of the k nearest items, as `Photos.nearest`.

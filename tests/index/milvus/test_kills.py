@@ -73,7 +73,12 @@ def write_for(address: str, step: int, seconds: float) -> subprocess.Popen[str]:
     root = Path(__file__).parents[3]
     words = [sys.executable, "-c", WRITER, address, str(step)]
     writer = subprocess.Popen(
-        words, stdout=subprocess.PIPE, text=True, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
     )
     assert writer.stdout is not None
     writer.stdout.readline()
