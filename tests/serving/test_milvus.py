@@ -34,11 +34,12 @@ def test_a_server_answers_503_while_milvus_is_away_and_200_when_it_is_back(
     with running() as server:
         address = f"{server.address}/shop"
         index_catalogue(bundle, photos, address, progress=False)
-        monkeypatch.setenv(AGE, "0.1")
+        monkeypatch.setenv(AGE, "2")
         with Retriever.open(bundle.path, address) as retriever:
             app = create_app(retriever, page=False)
             with TestClient(app) as client:
                 assert client.get("/readyz").status_code == 200
+                client.get("/v1/info")  # reads the draws, once
                 before = retriever.gallery._store.client.requests  # type: ignore[union-attr]
                 assert client.get("/v1/info").json()["gallery"]["items"] == 24
                 assert client.get("/metrics").status_code == 200

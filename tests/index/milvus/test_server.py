@@ -6,6 +6,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ from index.milvus.client import AGE, TIMEOUT, TOKEN_FILE, Access
 from index.milvus.collections import Collections
 from index.milvus.gallery import FACTS, MEASURING, UNFINISHED, MilvusGallery
 from index.search.item_distance import ItemDistance
+from retrieval.measuring.measure import measure
 
-from ...milvus_server import Server
+from ...milvus_server import Server, running
 from ..vectors import unit
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # pymilvus warns of its own dependencies
@@ -168,3 +170,47 @@ def test_a_server_that_is_not_there_is_told_in_time(monkeypatch: pytest.MonkeyPa
     (tmp_path / "token").write_text("root:Milvus\n")  # type: ignore[operator]
     monkeypatch.setenv(TOKEN_FILE, f"{tmp_path}/token")
     assert Access.of_environment().token == "root:Milvus"  # noqa: S105
+
+
+@pytest.mark.slow
+def test_a_server_that_asks_for_a_token_gets_it_from_the_environment_or_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with running(token=True) as guarded:
+        address = f"{guarded.address}/shop"
+        with pytest.raises(GalleryUnavailable, match="auth"):
+            MilvusGallery.create(address, dim=DIM, embedding_id="e")
+        (tmp_path / "token").write_text("root:Milvus\n")
+        monkeypatch.setenv(TOKEN_FILE, str(tmp_path / "token"))
+        with MilvusGallery.create(address, dim=DIM, embedding_id="e") as made:
+            made.add(["a"], ["x"], unit(1))
+        monkeypatch.setenv("MILVUS_TOKEN", "root:Milvus")
+        with MilvusGallery.open(address) as opened:
+            assert len(opened) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["HNSW", "IVF_SQ8"])
+def test_an_approximate_index_has_a_measured_recall_and_thresholds_that_are_not_looser(
+    server: Server, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("index.milvus.gallery.SCANNED", 500)
+    items = np.random.default_rng(1).permutation(np.repeat(np.arange(500), 4))
+    vectors = unit(500, 1, 32)[items] + 0.6 * unit(2000, 2, 32)
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    ids = np.random.default_rng(2).permutation(2000).astype(str).tolist()
+    with MilvusGallery.create(f"{server.address}/kind_{kind}", dim=32, embedding_id="e", index=kind) as gallery:
+        gallery.add(ids, [f"i{item}" for item in items], vectors)
+        exact = measure(gallery.snapshot(), ItemDistance()).required.threshold
+        gallery.rebuild_if_due()
+        told = gallery.index()
+        assert told["kind"] == kind
+        assert told["recall"]["value"] >= 0.99
+        found = measure(gallery.snapshot(), ItemDistance()).required.threshold
+        assert exact - 0.002 <= found <= exact + 1e-9 or abs(found - exact) < 0.002
+        before = gallery._store.client.requests
+        gallery._facts()
+        gallery.search(vectors[:3], 5, item_distance=ItemDistance())
+        assert gallery._store.client.requests - before <= 4
+        gallery.rebuild_if_due()
+        assert gallery.index() == told
