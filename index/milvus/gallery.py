@@ -19,6 +19,7 @@ import uuid
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -61,7 +62,7 @@ from .collections import (
     fields_of,
 )
 from .items import Item, key_of
-from .photos import MilvusPhotos
+from .photos import POOL, MilvusPhotos
 
 FORMAT = 6  # of galleries on Milvus; every change of it is a new number
 FACTS, CHANGE, TOUCHED, MEASURING = "facts", "change/{}", "touched/{}", "measuring"  # keys of texts
@@ -84,7 +85,8 @@ class MilvusGallery(Searched):
 
     def __init__(self, client: Client) -> None:
         self._store, self.path = Collections(client), client.address
-        self._guard, self._reading = RLock(), RLock()
+        self._guard, self._reading, self._knowing = RLock(), RLock(), RLock()
+        self._refreshed: Future[None] = Future()  # the last reading of facts in the background
         self._known: dict[str, Any] = {}  # the facts that were read last
         self._read_at = 0.0
         self._contents: dict[str, tuple[list[Any], bytes]] = {}  # contents that were read, with their entry
@@ -190,14 +192,31 @@ class MilvusGallery(Searched):
     # facts and named contents
 
     def _facts(self, *, fresh: bool = False) -> dict[str, Any]:
-        """Return the facts, as they were half a second ago at most, or now."""
-        with self._reading:
-            if fresh or not self._known or time.monotonic() - self._read_at >= self._store.client.access.age_s:
-                now, texts = time.monotonic(), self._store.read_texts([FACTS])
-                if FACTS not in texts:
-                    raise GalleryCorrupt(f"the facts about {self.path} are missing", remedy=RESTORE)
-                self._known, self._read_at = dict(json.loads(texts[FACTS])), now
-            return self._known
+        """Return the facts, as they were half a second ago at most, or now.
+
+        They are read again in the background after half of that time, so that few searches wait.
+        """
+        limit, age = self._store.client.access.age_s, time.monotonic() - self._read_at
+        if fresh or not self._known or age >= limit:
+            with self._reading:
+                if fresh or not self._known or time.monotonic() - self._read_at >= limit:
+                    self._read_facts()
+        elif age >= limit / 2 and not self._refreshed.running():
+            self._refreshed = POOL.submit(self._read_facts)
+        return self._known
+
+    def _read_facts(self) -> None:
+        begun, texts = time.monotonic(), self._store.read_texts([FACTS])
+        if FACTS not in texts:
+            raise GalleryCorrupt(f"the facts about {self.path} are missing", remedy=RESTORE)
+        self._know(dict(json.loads(texts[FACTS])), begun)
+
+    def _know(self, facts: dict[str, Any], begun: float) -> None:
+        """Keep facts that were read or written, unless newer ones are known."""
+        with self._knowing:
+            known = self._known or facts
+            if (facts["version"], facts["state"]) >= (known["version"], known["state"]):
+                self._known, self._read_at = facts, begun
 
     def _level(self, facts: Mapping[str, Any]) -> Level:
         """Return how new photos and items must be that belong to some facts."""
@@ -299,13 +318,9 @@ class MilvusGallery(Searched):
         change = json.dumps(asdict(Change(version, when, actor, action, photos)))
         new = {**now, **facts, "version": version, "changed_by": actor}
         self._store.write_texts({CHANGE.format(version): change, FACTS: json.dumps(new)})
-        self._know(new)
+        self._know(new, time.monotonic())
         if texts:
             self._store.delete_texts(texts)
-
-    def _know(self, facts: dict[str, Any]) -> None:
-        with self._reading:
-            self._known, self._read_at = facts, time.monotonic()
 
     def _change(
         self,
@@ -588,7 +603,7 @@ class MilvusGallery(Searched):
         self._store.build(self._store.photos, kind, int(facts["replicas"]))
         if kinds["items"] != facts["index"].get("items", FLAT):
             self._store.build(self._store.items, kinds["items"], int(facts["replicas"]))
-        self._know({**facts, "index": kinds})
+        self._know({**facts, "index": kinds}, time.monotonic())
         found = _nearest_items(self.snapshot(), vectors)
         pairs = list(zip(found, expected, strict=True))
         recall = Recall(sum(len(some & all_) for some, all_ in pairs), sum(len(all_) for _, all_ in pairs))
