@@ -86,7 +86,7 @@ class MilvusGallery(Searched):
     def __init__(self, client: Client) -> None:
         self._store, self.path = Collections(client), client.address
         self._guard, self._reading, self._knowing = RLock(), RLock(), RLock()
-        self._refreshed: Future[None] = Future()  # the last reading of facts in the background
+        self._refreshed: Future[None] | None = None  # the last reading of facts in the background
         self._known: dict[str, Any] = {}  # the facts that were read last
         self._read_at = 0.0
         self._contents: dict[str, tuple[list[Any], bytes]] = {}  # contents that were read, with their entry
@@ -201,7 +201,7 @@ class MilvusGallery(Searched):
             with self._reading:
                 if fresh or not self._known or time.monotonic() - self._read_at >= limit:
                     self._read_facts()
-        elif age >= limit / 2 and not self._refreshed.running():
+        elif age >= limit / 2 and (self._refreshed is None or self._refreshed.done()):
             self._refreshed = POOL.submit(self._read_facts)
         return self._known
 

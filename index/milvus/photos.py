@@ -264,9 +264,9 @@ class MilvusPhotos:
         """
         limit, store = min(MOST, max(LISTED, 5 * k + 10)), self._store
         kind, level = self._kinds[store.photos], self._level
-        conditions = [""] if only is None else ["", only]
-        asked = [POOL.submit(store.nearest, store.photos, vectors, limit, kind, level, each) for each in conditions]
-        found = [each.result() for each in asked]
+        passing = () if only is None else (POOL.submit(store.nearest, store.photos, vectors, limit, kind, level, only),)
+        near = store.nearest(store.photos, vectors, limit, kind, level)
+        found = [near, *(each.result() for each in passing)]
         listed = [self._listed(vectors, hits, k) for hits in found]
         seen = [{hit["entity"]["item_id"] for hit in hits} for hits in found[0]]
         enough = min(CANDIDATES, self._item_count)

@@ -1,6 +1,6 @@
 """Galleries on a real Milvus server: requests and time of a search, of counts, of a change and of draws, by size.
 
-    python -m research.benchmarks.milvus milvus+http://127.0.0.1:19530
+    python -m research.benchmarks.milvus
 
 One gallery grows to each size, filled with vectors (d = 128, five photos per item). Searches by item distance alternate
 with the bare search of Milvus: the same limit at the same consistency, with and without the fields that a search needs.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from index.milvus.gallery import MilvusGallery
 from index.milvus.photos import LISTED
 from index.search.item_distance import ItemDistance
 from retrieval.measuring.measure import measure
+from tools.milvus_server import running
 
 from .tables import NONE, Recorder, parser_of
 
@@ -35,15 +37,19 @@ REST = ("photos", "counts: requests", "a changed photo: requests", "p50", "draws
 
 def main() -> None:
     parser = parser_of(__doc__)
-    parser.add_argument("server", help="Address of a server, such as milvus+http://127.0.0.1:19530.")
+    parser.add_argument("server", nargs="?", help="Address of a server. By default, one is started.")
     parser.add_argument("--sizes", type=int, nargs="+", default=[3000, 100_000, 300_000])
     parser.add_argument("--searches", type=int, default=60)
     arguments = parser.parse_args()
-    address = f"{arguments.server}/benchmark_{int(time.time())}"
     with (
+        nullcontext() if arguments.server else running() as own,
         Recorder("milvus", arguments) as record,
         MilvusGallery.create(
-            *(address,), dim=DIM, embedding_id="e", columns={"brand": "text"}, access=Access(timeout_s=60)
+            f"{own.address if own else arguments.server}/benchmark_{int(time.time())}",
+            dim=DIM,
+            embedding_id="e",
+            columns={"brand": "text"},
+            access=Access(timeout_s=60),
         ) as gallery,
     ):
         rows = Rows(max(arguments.sizes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import time
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ from retrieval.catalogue.read import read_catalogue
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
 from serving.app import create_app
+from tools.milvus_server import running
 
-from ..milvus_server import running
 from ..retrieval.galleries.test_measured import bundle_of
 from ..world import draw, write_folder
 
@@ -45,6 +46,7 @@ def test_a_server_answers_503_while_milvus_is_away_and_200_when_it_is_back(
                 assert client.get("/metrics").status_code == 200
                 assert retriever.gallery._store.client.requests - before <= 4  # type: ignore[union-attr]
                 server.kill()
+                time.sleep(2.5)  # the facts that are known are too old now
                 caplog.clear()
                 with caplog.at_level(logging.INFO):
                     found = client.post("/v1/search", content=file.getvalue(), headers={"Content-Type": "image/png"})

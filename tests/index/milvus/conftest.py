@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ...milvus_server import Server, running
+from tools.milvus_server import Server, running
 
 
 @pytest.fixture(scope="session")

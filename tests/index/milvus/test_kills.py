@@ -17,8 +17,8 @@ from index.errors import GalleryUnavailable
 from index.milvus.client import Access
 from index.milvus.gallery import UNFINISHED, MilvusGallery
 from index.search.item_distance import ItemDistance
+from tools.milvus_server import Server, running
 
-from ...milvus_server import Server, running
 from ..vectors import DIM, unit
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # pymilvus warns of its own dependencies

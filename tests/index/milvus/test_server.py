@@ -17,8 +17,8 @@ from index.milvus.collections import Collections
 from index.milvus.gallery import FACTS, MEASURING, UNFINISHED, MilvusGallery
 from index.search.item_distance import ItemDistance
 from retrieval.measuring.measure import measure
+from tools.milvus_server import Server, running
 
-from ...milvus_server import Server, running
 from ..vectors import unit
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # pymilvus warns of its own dependencies
@@ -178,7 +178,7 @@ def test_a_server_that_asks_for_a_token_gets_it_from_the_environment_or_a_file(
 ) -> None:
     with running(token=True) as guarded:
         address = f"{guarded.address}/shop"
-        with pytest.raises(GalleryUnavailable, match="auth"):
+        with pytest.raises(GalleryUnavailable, match="does not answer"):
             MilvusGallery.create(address, dim=DIM, embedding_id="e")
         (tmp_path / "token").write_text("root:Milvus\n")
         monkeypatch.setenv(TOKEN_FILE, str(tmp_path / "token"))

@@ -1,4 +1,4 @@
-"""A real Milvus server on loopback, in a folder of its own: the standalone server 2.3.5, for tests."""
+"""A real Milvus server on loopback, in a folder of its own: the standalone server 2.3.5, for tests and benchmarks."""
 
 from __future__ import annotations
 
