@@ -24,7 +24,7 @@ from index.search.distance import Floats, Rows, plain_distance
 from index.search.item_distance import CANDIDATES, may_be_nearer, unseen_nearest
 from index.snapshot import FIRST_FETCH, MEANS
 
-from .collections import FLAT, FULL, MOST, ROW, Collections, Level, fields_of, listed
+from .collections import FLAT, MOST, ROW, Collections, Level, fields_of
 from .items import SPREAD, Item
 
 SLACK = 1e-5  # float32 error of a cosine, in addition to the error due to the dimension
@@ -114,7 +114,7 @@ class MilvusPhotos:
         """Return the positions of up to `most` photos, chosen by the hashes of their ids (`sampled`)."""
         gone = {self.item_names[number] for number in excluded}
         counts = self._sampled_items(min(most, self.size), gone)
-        rows = self._smallest(counts, most)
+        rows = list(self._store.photos_of(counts, ROW, self._level))
         items, photos = [row["item_id"] for row in rows], [row["photo_id"] for row in rows]
         order = sampled(np.unique(items, return_inverse=True)[1], hashed(items), hashed(photos))[:most]
         self._remember([rows[place] for place in order.tolist()])
@@ -136,42 +136,6 @@ class MilvusPhotos:
         names = list(counts)
         order = np.argsort(hashed(names), kind="stable")[:most].tolist()
         return {names[place]: counts[names[place]] for place in order}
-
-    def _smallest(self, counts: dict[str, int], most: int) -> list[dict[str, Any]]:
-        """Return the photos of items with the smallest hashes: as many of each as a sample of `most` may need."""
-        deep, total = 0, 0
-        while total < min(most, sum(counts.values())):
-            deep += 1
-            total = sum(min(count, deep) for count in counts.values())
-        by_size: dict[int, dict[str, int]] = {}
-        for item, count in counts.items():
-            by_size.setdefault(0 if count <= 4 * deep + 64 else count.bit_length(), {})[item] = count
-        rows: list[dict[str, Any]] = []
-        for size, some in by_size.items():
-            share = min(1.0, (4 * deep + 32) / 2 ** (size - 1)) if size else 1.0
-            until = int(share * 2 ** (64 - SPREAD))
-            expected = {item: math.ceil(share * count) + 8 for item, count in some.items()} if size else some
-            found = self._photos_below(expected, until if share < 1 else None)
-            per_item: dict[str, int] = {}
-            for row in found:
-                per_item[row["item_id"]] = per_item.get(row["item_id"], 0) + 1
-            short = {item: count for item, count in some.items() if per_item.get(item, 0) < min(deep, count)}
-            rows += [row for row in found if row["item_id"] not in short]
-            rows += self._photos_below(short, None) if size else []
-        return rows
-
-    def _photos_below(self, counts: dict[str, int], until: int | None) -> list[dict[str, Any]]:
-        """Return the photos of items, or those with keys below a limit."""
-        if until is None:
-            return list(self._store.photos_of(counts, ROW, self._level))
-        found, items = list[dict[str, Any]](), list(counts)
-        together = max(1, int(FULL * MOST / max(counts.values())))
-        for start in range(0, len(items), together):
-            some = items[start : start + together]
-            condition = f"item_id in {listed(some)}"
-            total = sum(counts[item] for item in some)
-            found += self._store.pages(self._store.photos, ROW, total, self._level, condition=condition, until=until)
-        return found
 
     def with_pictures(self, same_picture: Callable[[str, str], bool]) -> MilvusPhotos:
         """Return these photos with a function that compares the pictures of two, for `copies`."""

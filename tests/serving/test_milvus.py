@@ -57,9 +57,10 @@ def test_a_server_answers_503_while_milvus_is_away_and_200_when_it_is_back(
                 assert not [record for record in caplog.records if record.exc_info]
                 assert len([r for r in caplog.records if r.levelno >= logging.ERROR and "answer" in r.message]) <= 2
                 server.start()
-                for _ in range(30):
+                for _ in range(60):
                     found = client.post("/v1/search", content=file.getvalue(), headers={"Content-Type": "image/png"})
                     if found.status_code == 200:
                         break
+                    time.sleep(1)
                 assert found.json()["matches"][0]["item_id"] == "item-03"
                 assert client.get("/readyz").status_code == 200
