@@ -50,6 +50,7 @@ from index.search.neighbours import Searched, StoredPhoto, Version
 
 from .client import STRONG, Access, Client
 from .collections import (
+    BATCH,
     FLAT,
     LONGEST_ID,
     LONGEST_TEXT,
@@ -463,7 +464,9 @@ class MilvusGallery(Searched):
         """Return the photos ordered by the hash of their ids, up to `count` per batch; `whole` adds thumbnails."""
         facts, store = self._facts(), self._store
         fields = [*ROW, "vector", *(["thumbnail"] if whole else [])]
-        rows = store.pages(store.photos, fields, facts["photos"], self._level(facts), rows=min(count, store.rows))
+        rows = store.pages(
+            store.photos, fields, facts["photos"], self._level(facts), rows=min(count, BATCH if whole else store.rows)
+        )
         while some := list(islice(rows, count)):
             yield _stored(some, whole)
 
