@@ -6,7 +6,6 @@ version and picks up a newer version at its next search.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -43,7 +42,7 @@ from .database import (
 )
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .features import FeatureFormat, check_size
-from .files import take_lock, write_errors
+from .files import write_errors
 from .folder import GalleryFolder
 from .photos import NONE
 from .search.distance import Rows
@@ -56,7 +55,6 @@ from .upkeep.verify import verify, verify_files
 
 __all__ = ["Gallery", "Neighbour", "Rebuilt", "StoredPhoto"]
 
-MEASURING = "measure.lock"  # file that is locked by the process that measures
 ATTEMPTS = 5  # at a filtered search while other processes write
 FIND_ITEMS = """
 SELECT item_id FROM items WHERE item_id > ? AND (instr(casefold(item_id), ?) OR EXISTS (
@@ -137,26 +135,6 @@ class Gallery(Searched):
         """Close the database and release the write lock."""
         self._folder.close()
 
-    @property
-    def is_writable(self) -> bool:
-        """Whether this process may change the files."""
-        return os.access(self.path, os.W_OK)
-
-    @contextmanager
-    def writing(self) -> Iterator[Gallery]:
-        """Open this gallery a second time, for a change."""
-        with Gallery.open(self.path) as gallery:
-            yield gallery
-
-    @contextmanager
-    def measuring(self) -> Iterator[None]:
-        """Hold the lock of the process that measures; raise GalleryLocked if another one has it."""
-        lock = take_lock(self.path / MEASURING)
-        try:
-            yield
-        finally:
-            os.close(lock)
-
     def __del__(self) -> None:
         if hasattr(self, "_folder"):
             self.close()
@@ -211,15 +189,6 @@ class Gallery(Searched):
         """
         with self._guard:
             return self._database.photos() if item_id is None else self._database.photos("item_id = ?", item_id)
-
-    def stored(self, photo_ids: Sequence[str], *, every: bool) -> dict[str, tuple[str, dict[str, Any]]]:  # noqa: ARG002
-        """Return item_id and metadata of all photos by photo_id."""
-        return {photo_id: (item_id, metadata) for photo_id, item_id, metadata in self.photos()}
-
-    def existing(self, item_ids: Sequence[str]) -> set[str]:  # noqa: ARG002
-        """Return all items."""
-        with self._guard:
-            return {row[0] for row in self._database.rows("SELECT item_id FROM items")}
 
     def item_ids(self, *, after: str = "", limit: int = 100, find: str = "") -> list[str]:
         """Return up to `limit` item ids that follow `after` in alphabetical order.

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from .database import DATABASE
 from .errors import GalleryError
+from .files import take_lock
 from .gallery import Gallery
 
 if TYPE_CHECKING:
     from .milvus.gallery import MilvusGallery
 
 AnyGallery: TypeAlias = "Gallery | MilvusGallery"
+MEASURING = "measure.lock"  # file that is locked by the process that measures a local gallery
 SCHEME = "milvus+"  # scheme of an address: milvus+http://host:19530/name, or milvus+/folder/lite.db/name
 
 
@@ -28,6 +33,32 @@ def open_gallery(place: str | Path, *, read_only: bool = False) -> AnyGallery:
 
         return MilvusGallery.open(str(place))
     return Gallery.open(place, read_only=read_only)
+
+
+def is_writable(gallery: AnyGallery) -> bool:
+    """Return whether this process may change a gallery; the server of one on Milvus decides."""
+    return not isinstance(gallery, Gallery) or os.access(gallery.path, os.W_OK)
+
+
+def writing(gallery: AnyGallery) -> AbstractContextManager[AnyGallery]:
+    """Open a gallery that is served for a change: a local one a second time."""
+    return Gallery.open(gallery.path) if isinstance(gallery, Gallery) else nullcontext(gallery)
+
+
+@contextmanager
+def measuring(gallery: AnyGallery) -> Iterator[None]:
+    """Keep other processes from measuring a gallery; raise GalleryLocked if one does so."""
+    if not isinstance(gallery, Gallery):
+        from .milvus.gallery import measuring as noting
+
+        with noting(gallery):
+            yield
+        return
+    lock = take_lock(gallery.path / MEASURING)
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 def exists(place: str | Path) -> bool:

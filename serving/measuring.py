@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from threading import Event, Thread
 from typing import Protocol
 
-from index.location import AnyGallery
+from index.location import AnyGallery, is_writable, measuring
 from retrieval.errors import GalleryLocked, RetrievalError
 from retrieval.galleries.measured import changed_share, measure_gallery
 from retrieval.galleries.points import STALE, has_point
@@ -86,7 +86,7 @@ class Measuring:
         retriever = self._service.retriever
         bundle, gallery = retriever.bundle, retriever.gallery
         version = gallery.version
-        if self._seen == (retriever, version) or not gallery.is_writable:
+        if self._seen == (retriever, version) or not is_writable(gallery):
             return  # known, or on a read-only disk, where nothing can be changed
         if self._is_fixed and not has_point(bundle, gallery):
             return  # it would get its first threshold
@@ -98,7 +98,7 @@ class Measuring:
         if not share and self._measured == (retriever, photos):
             self._seen = retriever, version  # a server with another bundle has replaced these draws
             return
-        with gallery.measuring():
+        with measuring(gallery):
             if share:
                 with self._service.writer():
                     pass  # another process that is writing may go on to do so: measure when it has ended

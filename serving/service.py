@@ -20,7 +20,7 @@ from typing import Any
 from anyio import to_thread
 
 from index.groups import GROUP, group_of
-from index.location import AnyGallery
+from index.location import AnyGallery, is_writable, writing
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import GalleryLocked, RetrievalError, listed
 from retrieval.feedback import Verdict
@@ -206,9 +206,9 @@ class Service:
             raise GalleryLocked("another request is writing to the gallery", remedy=TRY_AGAIN)
         try:
             served = self.retriever.gallery
-            if not served.is_writable:
+            if not is_writable(served):
                 raise ReadOnly("the gallery is read-only here", remedy="Change it where it may be written")
-            with served.writing() as gallery:
+            with writing(served) as gallery:
                 gallery.lock()
                 gallery.feature_format = self.retriever.bundle.feature_format
                 yield gallery

@@ -80,7 +80,6 @@ class MilvusGallery(Searched):
     """A gallery on a Milvus cluster, or in a file of Milvus Lite."""
 
     read_only = False
-    is_writable = True  # its server decides
     features_key = ""  # Milvus keeps no features
     feature_format: FeatureFormat | None = None
 
@@ -166,29 +165,6 @@ class MilvusGallery(Searched):
 
     def lock(self) -> None:
         """Do nothing: Milvus has no write lock."""
-
-    @contextmanager
-    def writing(self) -> Iterator[MilvusGallery]:
-        """Return this gallery for a change."""
-        yield self
-
-    @contextmanager
-    def measuring(self) -> Iterator[None]:
-        """Note that this process measures; raise GalleryLocked if another one noted so a short time ago.
-
-        Two that begin at the same moment may both go on: they make the same draws, so this costs time alone.
-        """
-        own = uuid.uuid4().hex
-        note = json.loads(self._store.read_texts([MEASURING]).get(MEASURING, "{}"))
-        if note and abs(time.time() - note["time"]) < NOTE_S:
-            raise GalleryLocked(f"another process measures {self.path}", remedy="Try again later")
-        self._store.write_texts({MEASURING: json.dumps({"by": own, "time": time.time()})})
-        if json.loads(self._store.read_texts([MEASURING]).get(MEASURING, "{}")).get("by") != own:
-            raise GalleryLocked(f"another process measures {self.path}", remedy="Try again later")
-        try:
-            yield
-        finally:
-            self._store.delete_texts([MEASURING])
 
     # facts and named contents
 
@@ -424,16 +400,6 @@ class MilvusGallery(Searched):
         counts = {item: row["photos"] for item, row in store.item_rows([item_id], level).items()}
         return sorted(fields_of(row) for row in store.photos_of(counts, ROW, level))
 
-    def stored(self, photo_ids: Sequence[str], *, every: bool) -> dict[str, tuple[str, dict[str, Any]]]:
-        """Return item_id and metadata of photos by photo_id, for those that exist; with `every`, of all photos."""
-        found = self._store.get(photo_ids, ROW, self._level(self._facts(fresh=True))) if not every else {}
-        rows = self.photos() if every else map(fields_of, found.values())
-        return {photo_id: (item_id, metadata) for photo_id, item_id, metadata in rows}
-
-    def existing(self, item_ids: Sequence[str]) -> set[str]:
-        """Return the items with some ids that exist."""
-        return {*self._store.item_rows(item_ids, self._level(self._facts()))}
-
     def photo(self, photo_id: str) -> tuple[str, str, dict[str, Any]] | None:
         """Return photo_id, item_id and metadata of a photo, or None if it does not exist."""
         rows = self._store.get([photo_id], ROW, self._level(self._facts()))
@@ -629,6 +595,25 @@ class MilvusGallery(Searched):
         """Return the photos of the newest version, which are read as they are needed."""
         facts = self._facts()
         return MilvusPhotos(self._store, facts, self._level(facts))
+
+
+@contextmanager
+def measuring(gallery: MilvusGallery) -> Iterator[None]:
+    """Note that this process measures; raise GalleryLocked if another one noted so a short time ago.
+
+    Two that begin at the same moment may both go on: they make the same draws, so this costs time alone.
+    """
+    own, store = uuid.uuid4().hex, gallery._store
+    note = json.loads(store.read_texts([MEASURING]).get(MEASURING, "{}"))
+    if note and abs(time.time() - note["time"]) < NOTE_S:
+        raise GalleryLocked(f"another process measures {gallery.path}", remedy="Try again later")
+    store.write_texts({MEASURING: json.dumps({"by": own, "time": time.time()})})
+    if json.loads(store.read_texts([MEASURING]).get(MEASURING, "{}")).get("by") != own:
+        raise GalleryLocked(f"another process measures {gallery.path}", remedy="Try again later")
+    try:
+        yield
+    finally:
+        store.delete_texts([MEASURING])
 
 
 def exists(address: str) -> bool:

@@ -9,13 +9,14 @@ the gallery does not know that state. Otherwise a changed item or metadata is an
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from index.checks import check_ids, check_lengths, check_values, encode_metadata
+from index.gallery import Gallery
 from index.location import AnyGallery
-from index.photos import CONTENT
+from index.photos import CONTENT, NONE
 from retrieval.catalogue.ids import as_spelled
 from retrieval.catalogue.photos import Photo, plain
 from retrieval.errors import InvalidParameter, PruneRefused, counted
@@ -139,17 +140,28 @@ def sync_plan(
     A gallery on Milvus is asked for these photos alone, and for the others only to `prune` them.
     """
     with no_collection():
-        ids = [photo.photo_id for photo in photos]
-        stored = {} if gallery is None else gallery.stored(ids, every=prune)
-        items = {photo.item_id for photo in photos}
-        asked = [*{*items, *map(plain, items), *ids}]
-        known = set() if gallery is None else gallery.existing(asked)
+        stored, known = _stored_of(photos, gallery, every=prune or isinstance(gallery, Gallery))
         plan = SyncPlan()
         for photo in as_spelled(photos, known):
             facts = stored.pop(photo.photo_id, None)
             _compare(plan, photo, facts, checksum=checksum, with_files=with_files)
     plan.gone = list(stored)
     return plan
+
+
+def _stored_of(
+    photos: Sequence[Photo], gallery: AnyGallery | None, *, every: bool
+) -> tuple[dict[str, Facts], Collection[str]]:
+    """Return the stored facts of photos, or of `every` photo of a gallery, and the items that may be theirs."""
+    if gallery is None:
+        return {}, ()
+    if every:
+        stored = {row[0]: row[1:] for row in gallery.photos()}
+        return dict(stored), {item for item, _ in stored.values()}
+    now, ids, items = gallery.snapshot(), [photo.photo_id for photo in photos], {photo.item_id for photo in photos}
+    positions = now.positions(ids)
+    found = now.photos_at(positions[positions != NONE])
+    return {row[0]: row[1:] for row in found}, now.item_numbers([*{*items, *map(plain, items), *ids}]).keys()
 
 
 def _compare(plan: SyncPlan, photo: Photo, facts: Facts | None, *, checksum: bool, with_files: bool) -> None:

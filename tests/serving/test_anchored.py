@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from fastapi.testclient import TestClient
 
 from index.files import take_lock
-from index.gallery import MEASURING
+from index.location import MEASURING
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.catalogue.read import read_catalogue

@@ -14,7 +14,7 @@ import pytest
 from index.errors import GalleryCorrupt, GalleryError, GalleryLocked, GalleryUnavailable
 from index.milvus.client import AGE, TIMEOUT, TOKEN_FILE, Access
 from index.milvus.collections import Collections
-from index.milvus.gallery import FACTS, MEASURING, UNFINISHED, MilvusGallery
+from index.milvus.gallery import FACTS, MEASURING, UNFINISHED, MilvusGallery, measuring
 from index.search.item_distance import ItemDistance
 from retrieval.measuring.measure import measure
 from tools.milvus_server import Server, running
@@ -121,7 +121,7 @@ def test_of_three_processes_that_measure_one_goes_on(gallery: MilvusGallery) -> 
     def measure(other: MilvusGallery) -> None:
         begun.wait()
         try:
-            with other.measuring():
+            with measuring(other):
                 outcomes.append("measures")
                 done.wait(10)
         except GalleryLocked:
@@ -137,9 +137,9 @@ def test_of_three_processes_that_measure_one_goes_on(gallery: MilvusGallery) -> 
     assert outcomes.count("measures") >= 1
     note = {MEASURING: json.dumps({"by": "another", "time": 0})}
     gallery._store.write_texts(note)  # of a process that was killed long ago
-    with gallery.measuring(), pytest.raises(GalleryLocked), others[0].measuring():
+    with measuring(gallery), pytest.raises(GalleryLocked), measuring(others[0]):
         pass
-    with others[0].measuring():
+    with measuring(others[0]):
         pass
     for other in others:
         other.close()
