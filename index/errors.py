@@ -7,7 +7,8 @@ RetrievalError
 └── GalleryError              a gallery is missing or refuses a change
     ├── GalleryCorrupt        a file or a row fails its check
     ├── DiskFull              there is no room on the disk
-    └── GalleryLocked         another process is writing
+    ├── GalleryLocked         another process is writing
+    └── GalleryUnavailable    the server of a gallery does not answer
 
 `retrieval.errors` adds those of photos, bundles and training, and is the public name of all of them.
 """
@@ -137,3 +138,7 @@ class DiskFull(GalleryError):
 
 class GalleryLocked(GalleryError):
     """Another process is writing."""
+
+
+class GalleryUnavailable(GalleryError):
+    """The server of a gallery does not answer, or not in time."""

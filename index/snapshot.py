@@ -25,7 +25,7 @@ from .database import FEATURES_KEY, INDEXES, POINT, RESTORE, SEGMENTS, Database,
 from .errors import GalleryCorrupt, GalleryError
 from .files import load_array, sha256
 from .groups import number_of
-from .photos import CONTENT, NONE, ItemFacts, Keys, hashed, sampled
+from .photos import CONTENT, NONE, ItemFacts, Keys, Whole, hashed, sampled
 from .search.details import Points, Verifier
 from .search.distance import Floats, Rows, exact_unit
 from .search.exact import MANY, contenders, first_of_items, pair_squares, sweep
@@ -106,7 +106,7 @@ class Proposed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class Snapshot(Whole):
     """The photos of one version by position, in insertion order: n of them, live or removed."""
 
     version: int

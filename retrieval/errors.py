@@ -19,6 +19,7 @@ RetrievalError
     ├── GalleryCorrupt        a file or a row fails its check
     ├── DiskFull              there is no room on the disk
     ├── GalleryLocked         another process is writing
+    ├── GalleryUnavailable    the server of a gallery does not answer
     └── PruneRefused          a synchronization would remove too many photos
 
 Those that the index raises are defined in `index.errors`.
@@ -31,6 +32,7 @@ from index.errors import (
     GalleryCorrupt,
     GalleryError,
     GalleryLocked,
+    GalleryUnavailable,
     InvalidParameter,
     MissingDependency,
     RetrievalError,
@@ -56,6 +58,7 @@ __all__ = [
     "GalleryCorrupt",
     "GalleryError",
     "GalleryLocked",
+    "GalleryUnavailable",
     "ImageRefused",
     "ImageTooLarge",
     "ImageUnreadable",

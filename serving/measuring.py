@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import time
 from contextlib import AbstractContextManager
 from threading import Event, Thread
 from typing import Protocol
 
-from index.files import take_lock
-from index.location import AnyGallery, is_address, is_writable
+from index.location import AnyGallery, is_writable, measuring
 from retrieval.errors import GalleryLocked, RetrievalError
 from retrieval.galleries.measured import changed_share, measure_gallery
 from retrieval.galleries.points import STALE, has_point
@@ -22,7 +20,6 @@ from .settings import ServeSettings
 CHECK_S = 1.0  # between looks at the gallery's version
 LONGEST_S = 3600.0  # after which any change is measured
 PAUSE = 10  # times the length of a measurement until the next one may begin
-LOCK = "measure.lock"  # file in the gallery's directory, locked by the process that measures
 LOG = logging.getLogger("retrieval.serving")
 
 
@@ -89,7 +86,7 @@ class Measuring:
         retriever = self._service.retriever
         bundle, gallery = retriever.bundle, retriever.gallery
         version = gallery.version
-        if self._seen == (retriever, version) or not is_writable(gallery.path):
+        if self._seen == (retriever, version) or not is_writable(gallery):
             return  # known, or on a read-only disk, where nothing can be changed
         if self._is_fixed and not has_point(bundle, gallery):
             return  # it would get its first threshold
@@ -101,8 +98,7 @@ class Measuring:
         if not share and self._measured == (retriever, photos):
             self._seen = retriever, version  # a server with another bundle has replaced these draws
             return
-        lock = None if is_address(gallery.path) else take_lock(gallery.path / LOCK)  # type: ignore[operator]
-        try:
+        with measuring(gallery):
             if share:
                 with self._service.writer():
                     pass  # another process that is writing may go on to do so: measure when it has ended
@@ -113,9 +109,6 @@ class Measuring:
                     if self._service.retriever is not retriever:
                         return
                     measurement.write(writable)
-        finally:
-            if lock is not None:
-                os.close(lock)
         self._seen, self._measured, self._changed = (retriever, version), (retriever, photos), 0.0
         if summary := measurement.summary():
             LOG.warning(summary)

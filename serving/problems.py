@@ -27,6 +27,7 @@ STATUS = {
     "Busy": HTTPStatus.SERVICE_UNAVAILABLE,
     "GalleryBusy": HTTPStatus.SERVICE_UNAVAILABLE,
     "GalleryLocked": HTTPStatus.SERVICE_UNAVAILABLE,
+    "GalleryUnavailable": HTTPStatus.SERVICE_UNAVAILABLE,
     # server errors: details go to the log, not to the client
     "BundleCorrupt": HTTPStatus.INTERNAL_SERVER_ERROR,
     "BundleMismatch": HTTPStatus.INTERNAL_SERVER_ERROR,

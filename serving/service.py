@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -20,7 +20,7 @@ from typing import Any, Literal
 from anyio import to_thread
 
 from index.groups import GROUP, group_of
-from index.location import AnyGallery, is_address, is_writable, open_gallery
+from index.location import AnyGallery, is_writable, writing
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import GalleryLocked, RetrievalError, listed
 from retrieval.feedback import Verdict
@@ -213,10 +213,9 @@ class Service:
             raise GalleryLocked("another request is writing to the gallery", remedy=TRY_AGAIN)
         try:
             served = self.retriever.gallery
-            shared = is_address(served.path)  # Milvus has no write lock, and an open gallery knows its photos
-            if not is_writable(served.path):
+            if not is_writable(served):
                 raise ReadOnly("the gallery is read-only here", remedy="Change it where it may be written")
-            with nullcontext(served) if shared else open_gallery(served.path) as gallery:
+            with writing(served) as gallery:
                 gallery.lock()
                 gallery.feature_format = self.retriever.bundle.feature_format
                 yield gallery

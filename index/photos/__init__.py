@@ -7,6 +7,7 @@ Shapes: n queries, p photos, m items, d = embedding size.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol
@@ -29,6 +30,28 @@ class ItemFacts(NamedTuple):
 
     means: Floats  # (m, d) of their photos, of length one
     groups: Rows  # (m,) numbers of their groups (`index.groups.number_of`): items of one group are no rivals
+
+
+class Around(NamedTuple):
+    """The photos and items that searches by item distance compare."""
+
+    near: tuple[Rows, Floats]  # the nearest photos (n, k) of items, and their distances, as of `nearest`
+    passing: tuple[Rows, Floats]  # the same of the photos that a filter passes
+    unseen: tuple[Rows, Floats]  # numbers of further rivals (n, u) without a found photo, and their bounds
+
+
+class Whole(ABC):
+    """Base of photos whose nearest ones can always be found."""
+
+    @abstractmethod
+    def nearest(self, vectors: NDArray[np.float32], k: int, *, only: Any = None) -> tuple[Rows, Floats]:
+        """Return the nearest photo of each of the k nearest items, as `Photos.nearest`."""
+
+    def around(self, vectors: NDArray[np.float32], k: int, *, only: Any = None) -> Around:
+        """Return what searches by item distance compare: the nearest photos, and no items beside theirs."""
+        near = self.nearest(vectors, k)
+        passing = near if only is None else self.nearest(vectors, k, only=only)
+        return Around(near, passing, (np.zeros((len(vectors), 0), np.int64), np.zeros((len(vectors), 0))))
 
 
 class Photos(Protocol):
@@ -55,6 +78,9 @@ class Photos(Protocol):
         The answer is positions (n, k) and plain distances (n, k), with NONE and inf where there are fewer items. Of
         equal distances, the smaller position is first. `only` restricts the photos; each implementation has its type.
         """
+
+    def around(self, vectors: NDArray[np.float32], k: int, *, only: Any = None) -> Around:
+        """Return what searches with unit vectors (n, d) by item distance compare: up to k items, and rivals."""
 
     def items_at(self, positions: Rows) -> Rows:
         """Return the numbers of the items of photos, NONE for the position NONE, in the shape of `positions`."""

@@ -17,14 +17,14 @@ from index.search.distance import exact_unit, rounding
 from index.search.exact import first_of_items, pair_squares
 from index.search.item_distance import mean_photo
 
-from . import NONE, Floats, ItemFacts, Keys, Rows, hashed, sampled
+from . import NONE, Floats, ItemFacts, Keys, Rows, Whole, hashed, sampled
 
 COMPARED = 2**24  # cosines that are computed at a time
 KEPT = 2**24  # numbers of mean photos that are kept
 LENGTH = 1e-3  # largest difference between a vector's length and one
 
 
-class ArrayPhotos:
+class ArrayPhotos(Whole):
     """Photos as vectors with item ids. Positions are rows, and item numbers are ranks of the ids.
 
     Parameters

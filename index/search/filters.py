@@ -166,13 +166,13 @@ def to_milvus(where: Where, *, negated: bool = False) -> str:
         return f" {word} ".join(f"({to_milvus(part, negated=negated)})" for part in where.parts)
     field = f'metadata["{where.column}"]'
     if isinstance(where, Missing):
-        return f"exists {field}" if negated else f"not exists {field}"
+        return f"(exists {field})" if negated else f"not (exists {field})"
     if isinstance(where, Among):
         sign, word = ("!=", "and") if negated else ("==", "or")
         tests = f" {word} ".join(f"{field} {sign} {_literal(value)}" for value in where.values)
-        return f"exists {field} and ({tests})"
+        return f"(exists {field}) and ({tests})"
     sign = OPPOSITE[where.operator] if negated else where.operator
-    return f"exists {field} and {field} {'==' if sign == '=' else sign} {_literal(where.value)}"
+    return f"(exists {field}) and ({field} {'==' if sign == '=' else sign} {_literal(where.value)})"
 
 
 def column_sql(name: str) -> str:

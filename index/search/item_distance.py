@@ -38,6 +38,7 @@ ORTHOGONAL = math.sqrt(2)  # distance of unrelated unit vectors
 COPY_GAIN = 3.0  # more than the greatest distance of an item with a photo at distance 0
 CHANCE, UNIT = 5, 3  # local features that agree by chance, and the unit in which others count
 DETAILS = 0.4  # default weight of agreeing local features, where a bundle verifies matches
+MEAN_SLACK = 2e-3  # of a cosine, for means in float16 and scores in float32
 SHORTEST = 1e-6  # length of a mean vector that has a direction
 
 
@@ -136,6 +137,20 @@ class ItemDistance:
             nearest.append(np.where(is_next.any(axis=2), gap, 0.0))
         several = sum(nearest[1:], nearest[0]) / RIVALS  # one after the other: the last digit depends on no other item
         return np.asarray(np.maximum(measured + self.rival * nearest[0] + self.rivals * several, 0))
+
+
+def unseen_nearest(last: float, averages: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+    """Return how far the nearest photos of items without a photo in a list of the nearest count: at most as they are.
+
+    `last` is the plain distance to the last photo of the list, and `averages` are the average cosines between the query
+    and the photos of each item.
+    """
+    return np.asarray(np.minimum(last, np.sqrt(np.maximum(2 - 2 * averages, 0))))
+
+
+def may_be_nearer(last: float, averages: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
+    """Return whether items without a photo in such a list have nearer ones, so that the list is not complete."""
+    return np.asarray(averages > 1 - last**2 / 2 + MEAN_SLACK)
 
 
 NEAREST_PHOTO = ItemDistance(1, 0, 0, 0, 0)  # the plain distance to the nearest photo alone

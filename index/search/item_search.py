@@ -49,8 +49,8 @@ class ItemSearch:
         if self.distance.is_plain and self.verifier is None:
             return Table.by_nearest_photo(Candidates.of(self.photos, *self.photos.nearest(vectors, k, only=only)))
         most = max(k, CANDIDATES)
-        near = Candidates.of(self.photos, *self.photos.nearest(vectors, most))
-        passed = near if only is None else Candidates.of(self.photos, *self.photos.nearest(vectors, most, only=only))
+        around = self.photos.around(vectors, most, only=only)
+        near, passed = (Candidates.of(self.photos, *each) for each in (around.near, around.passing))
         rivals, answers, further = (
             near.part(slice(CANDIDATES)),
             passed.part(slice(CANDIDATES)),
@@ -63,9 +63,11 @@ class ItemSearch:
             further = further.without((further.items[:, :, None] == answers.items[:, None, :]).any(axis=2))
         start = 0 if only is None else rivals.items.shape[1]  # of the answers
         every = (rivals if only is None else rivals.beside(answers)).beside(further)
-        among = np.arange(every.items.shape[1])[None] < rivals.items.shape[1]
+        columns = np.arange(every.items.shape[1] + around.unseen[0].shape[1])[None]
+        among = (columns < rivals.items.shape[1]) | (columns >= every.items.shape[1])
+        stop, every = every.items.shape[1], every.beside(Candidates.unseen(*around.unseen))
         table = measured(exact, every, self.distance, KnownItems.of(self.photos, every.items), among=among)
-        return _ordered(table.part(slice(start, None)), answers.items.shape[1]).part(slice(k))
+        return _ordered(table.part(slice(start, stop)), answers.items.shape[1]).part(slice(k))
 
     def _compared(
         self,

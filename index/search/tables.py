@@ -35,6 +35,11 @@ class Candidates:
         return Candidates(photos.items_at(positions), positions, nearest, np.zeros(positions.shape, np.int64))
 
     @classmethod
+    def unseen(cls, items: Rows, nearest: Floats) -> Candidates:
+        """Return items (n, m) of which no photo is known, and how near their nearest ones may be."""
+        return cls(items, np.full(items.shape, NONE), nearest, np.zeros(items.shape, np.int64))
+
+    @classmethod
     def padded(cls, rows: Sequence[Candidates]) -> Candidates:
         """Return candidates of one query each (1, m) as one table."""
         width = max((row.items.shape[1] for row in rows), default=0)

@@ -163,7 +163,7 @@ def _copy_photos(
     """Add the photos of a gallery to the one at a place, creating it if needed; check all of them before."""
     key, is_new = source.features_key, not exists(place)
     batch = FEATURES_BATCH if key else BATCH
-    problems = verify_files(source.path) if isinstance(source, Gallery) else []
+    problems = source.verify(rows=False)
     if problems:
         raise GalleryCorrupt(f"{source.path}: {problems[0]}", remedy=RESTORE)
     with open_or_create(place, dim=source.dim, embedding_id=source.embedding_id, features_key=key) as target:
@@ -190,8 +190,7 @@ def _copy_photos(
         kept = {name: content for name in names if is_new and (content := source.kept(name)) is not None}
         if kept:
             target.keep(kept, f"import the {' and the '.join(sorted(kept))}")
-        if isinstance(target, Gallery):
-            target.rebuild_if_due()
+        target.rebuild_if_due()
     return count
 
 

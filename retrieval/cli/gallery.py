@@ -194,9 +194,14 @@ def rebuild(
 
     model = None if bundle is None else Bundle.open(bundle)
     with _open(path) as opened:
+        if not isinstance(opened, Gallery):
+            raise GalleryError(
+                f"Milvus maintains the index of {path} itself, so there is nothing to rebuild",
+                remedy="Choose its kind with `retrieval index --index`",
+            )
         queries = None if model is None else recall_queries(model)
         rebuilt = opened.rebuild(kind=kind, max_memory=max_memory, queries=queries, min_recall=min_recall)
-        had_draws, held = opened.kept(Kept.DRAWS) is not None, forget(opened) if isinstance(opened, Gallery) else []
+        had_draws, held = opened.kept(Kept.DRAWS) is not None, forget(opened)
         if model is not None and had_draws and opened.kept(Kept.DRAWS) is None:
             measure_gallery(model, opened, rule="keep").write(opened)
     click.echo(f"{describe_rebuild(rebuilt)} Dropped {counted(rebuilt.dropped, 'vector of removed photos')}.")

@@ -115,6 +115,14 @@ SYNC = (
     show_default=True,
     help="Embed on this machine or on a Ray cluster.",
 )
+@click.option(
+    "--index",
+    "milvus_index",
+    default="",
+    metavar="KIND",
+    help="Kind of index that a gallery on Milvus gets beyond 100,000 photos: FLAT, HNSW, IVF_SQ8 or DISKANN.  "
+    "[default: the last choice, at first FLAT]",
+)
 @click.option("--report", type=NEW_FILE, help="JSON file to write the refused photos and the reasons to.")
 @click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
 @options_as("folders", FolderRules, FOLDER_OPTIONS)
@@ -127,6 +135,7 @@ def index(  # noqa: PLR0913, PLR0917, one an option
     kind: str | None,
     max_memory: int | None,
     engine: str,
+    milvus_index: str,
     report: Path | None,
     dry_run: bool,
     folders: FolderRules,
@@ -165,7 +174,7 @@ def index(  # noqa: PLR0913, PLR0917, one an option
         rows,
         output,
         threads=threads,
-        kind=kind,
+        kind=milvus_index or kind,
         max_memory=max_memory,
         engine=engine,
         sync=sync,

@@ -75,9 +75,10 @@ def train_command(photos: object, run: object, *, backbone: str = "auto") -> str
 def describe_index(gallery: AnyGallery) -> str:
     """Return a sentence on the current index: kind, memory and recall."""
     index = gallery.index()
-    if index["kind"] not in KINDS:
-        return f"Index: {index['kind']}, which maintains it."
     recall = index.get("recall")
+    if index["kind"] not in KINDS:
+        accuracy = _recall(recall["value"], recall["lower"]) if recall else EXACT
+        return f"Index: {index['kind']} of Milvus; {accuracy}."
     choice = choose_kind(len(gallery), gallery.dim, kind=index["kind"])
     accuracy = _recall(recall["value"], recall["lower"]) if recall else EXACT
     if choice.kind == "flat":

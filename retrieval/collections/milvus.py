@@ -5,7 +5,6 @@ Shapes: n queries, d = embedding size.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,14 +12,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from index.milvus.collections import SCHEME, STRONG, connect
+from index.milvus.client import SCHEME, TOKEN, Access, connect
 from retrieval.errors import DataError, GalleryError, importing, listed
 
 from . import Block, Columns, Neighbour
 from .naming import choose, refuse_login, text
 from .reading import stacked
 
-TOKEN = "MILVUS_TOKEN"  # noqa: S105 - the name of a variable
+STRONG = "Strong"  # reads see every earlier write
 PAGE, TOGETHER = 1000, 50  # rows per page, queries per request
 METRICS = {"COSINE": "cosine", "IP": "ip", "L2": "squared_l2"}
 
@@ -41,9 +40,9 @@ class Milvus:
             raise DataError(
                 f"{address} is not there", remedy="Write milvus+http://host:19530/name or milvus+/folder/lite.db/name"
             )
-        self._token = os.environ.get(TOKEN, "")
+        self._collection, self._access = name, Access.of_environment()
         with self._errors():
-            self._client, self._collection = connect(address, self._token)
+            self._client = connect(self._server, self._access, extra="collections")
         try:
             self._describe(columns)
         except DataError:
@@ -135,7 +134,7 @@ class Milvus:
 
     def recipe(self, promise: str) -> str:
         """Return lines of Python that search the collection."""
-        token = f", token=os.environ[{TOKEN!r}]" if self._token else ""
+        token = f", token=os.environ[{TOKEN!r}]" if self._access.token else ""
         where = f", filter={self._where!r}" if self._where else ""
         return "\n".join(
             (
@@ -162,8 +161,8 @@ class Milvus:
             if isinstance(error, DataError):
                 raise
             message = " ".join(str(error).split())
-            if self._token:
-                message = message.replace(self._token, "***")
+            if self._access.token:
+                message = message.replace(self._access.token, "***")
             raise DataError(
                 f"{self.name} cannot be read: {message[:300]}", remedy=f"Check the address, the condition and {TOKEN}"
             ) from None

@@ -16,13 +16,13 @@ from tqdm import tqdm
 
 from index.gallery import Gallery
 from index.location import AnyGallery
-from index.photos import hashed, sampled
+from index.photos import Photos, hashed, sampled
 from index.snapshot import Snapshot
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.reading import in_order
-from retrieval.errors import GalleryError, ImageRefused, InvalidParameter
+from retrieval.errors import GalleryError, ImageRefused
 from retrieval.galleries.kept import Kept, pack_folds, pack_parts, read_folds, read_parts
 from retrieval.galleries.measured import drawn_photos, fitted_items
 from retrieval.galleries.names import names_of, pack_names, read_names
@@ -88,12 +88,7 @@ def keep_looks(
 
 
 def keep_windows(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], *, progress: bool = True) -> None:
-    """Embed the windows of a sample of a gallery's photos, unless it has their vectors, and keep the vectors.
-
-    Raises InvalidParameter for a gallery on Milvus.
-    """
-    if not isinstance(gallery, Gallery):
-        raise InvalidParameter("--windows", "be used with a local gallery", "a gallery on Milvus")
+    """Embed the windows of a sample of a gallery's photos, unless it has their vectors, and keep the vectors."""
     now, known = gallery.snapshot(), {photo.photo_id: photo for photo in photos}
     before = read_parts(gallery, Kept.WINDOWS)
     wanted = _ids(now, now.sample(WINDOW_PHOTOS))
@@ -176,7 +171,7 @@ def _known_folds(bundle: Bundle, gallery: Gallery) -> FoldVectors | None:
         return None
 
 
-def _ids(now: Snapshot, positions: NDArray[np.int64]) -> list[str]:
+def _ids(now: Photos, positions: NDArray[np.int64]) -> list[str]:
     return [photo_id for photo_id, *_ in now.photos_at(positions)]
 
 

@@ -108,7 +108,7 @@ def index_catalogue(
     report, looks, started = IndexReport(), dict[str, NDArray[np.float32]](), time.perf_counter()
     ids = {"embedding_id": bundle.embedding_id, "features_key": bundle.features_key}
     with (
-        open_or_create(gallery_place, dim=bundle.dim, **ids) as gallery,
+        open_or_create(gallery_place, dim=bundle.dim, index=kind or "", **ids) as gallery,
         tqdm(total=len(photos), desc="indexing", unit="photo", disable=not progress) as bar,
     ):
         gallery.feature_format = bundle.feature_format
@@ -126,8 +126,7 @@ def index_catalogue(
         else:
             report.gone = plan.gone
         report.seconds = time.perf_counter() - started
-        if isinstance(gallery, Gallery):  # Milvus maintains its own index
-            report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, queries=recall_queries(bundle))
+        report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, queries=recall_queries(bundle))
         is_empty = is_new and not len(gallery)
     if is_empty and report.refused:
         shutil.rmtree(gallery_place)
@@ -162,19 +161,22 @@ def plan_catalogue(
         with open_gallery(gallery_place, read_only=True) as gallery:
             require_match(bundle, gallery)
             conversions(gallery, sync.columns)
-            plan, columns = sync_plan(photos, gallery, checksum=sync.checksum), {**columns, **gallery.columns()}
+            plan, columns = (
+                sync_plan(photos, gallery, checksum=sync.checksum, prune=sync.prune),
+                {**columns, **gallery.columns()},
+            )
     plan.refused = refused_metadata(plan.changed, {**columns, **declared})
     return plan
 
 
 def _plan(gallery: AnyGallery, photos: Sequence[Photo], sync: SyncSettings) -> SyncPlan:
     """Plan a synchronization and convert columns, unless too many photos would be removed."""
-    plan = sync_plan(photos, gallery, checksum=sync.checksum)
+    plan = sync_plan(photos, gallery, checksum=sync.checksum, prune=sync.prune)
     check_prune(plan, sync)
     if not sync.columns:
         return plan
     convert_columns(gallery, sync.columns)
-    return sync_plan(photos, gallery, checksum=sync.checksum)
+    return sync_plan(photos, gallery, checksum=sync.checksum, prune=sync.prune)
 
 
 def _update(gallery: AnyGallery, photos: Sequence[Photo], plan: SyncPlan, report: IndexReport) -> list[Photo]:

@@ -9,15 +9,16 @@ the gallery does not know that state. Otherwise a changed item or metadata is an
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from index.checks import check_ids, check_lengths, check_values, encode_metadata
+from index.gallery import Gallery
 from index.location import AnyGallery
-from index.photos import CONTENT
+from index.photos import CONTENT, NONE
 from retrieval.catalogue.ids import as_spelled
-from retrieval.catalogue.photos import Photo
+from retrieval.catalogue.photos import Photo, plain
 from retrieval.errors import InvalidParameter, PruneRefused, counted
 from retrieval.process import no_collection
 
@@ -126,20 +127,41 @@ class SyncPlan:
 
 
 def sync_plan(
-    photos: Sequence[Photo], gallery: AnyGallery | None, *, checksum: bool = False, with_files: bool = True
+    photos: Sequence[Photo],
+    gallery: AnyGallery | None,
+    *,
+    checksum: bool = False,
+    with_files: bool = True,
+    prune: bool = False,
 ) -> SyncPlan:
     """Compare photos with a gallery (None: an empty one). An item that the gallery has keeps its spelling.
 
     With `checksum`, every photo of the gallery is to be read. Without `with_files`, none is: the photos have no files.
+    A gallery on Milvus is asked for these photos alone, and for the others only to `prune` them.
     """
     with no_collection():
-        stored = {} if gallery is None else {row[0]: row[1:] for row in gallery.photos()}
+        stored, known = _stored_of(photos, gallery, every=prune or isinstance(gallery, Gallery))
         plan = SyncPlan()
-        for photo in as_spelled(photos, (item for item, _ in stored.values())):
+        for photo in as_spelled(photos, known):
             facts = stored.pop(photo.photo_id, None)
             _compare(plan, photo, facts, checksum=checksum, with_files=with_files)
     plan.gone = list(stored)
     return plan
+
+
+def _stored_of(
+    photos: Sequence[Photo], gallery: AnyGallery | None, *, every: bool
+) -> tuple[dict[str, Facts], Collection[str]]:
+    """Return the stored facts of photos, or of `every` photo of a gallery, and the items that may be theirs."""
+    if gallery is None:
+        return {}, ()
+    if every:
+        stored = {row[0]: row[1:] for row in gallery.photos()}
+        return dict(stored), {item for item, _ in stored.values()}
+    now, ids, items = gallery.snapshot(), [photo.photo_id for photo in photos], {photo.item_id for photo in photos}
+    positions = now.positions(ids)
+    found = now.photos_at(positions[positions != NONE])
+    return {row[0]: row[1:] for row in found}, now.item_numbers([*{*items, *map(plain, items), *ids}]).keys()
 
 
 def _compare(plan: SyncPlan, photo: Photo, facts: Facts | None, *, checksum: bool, with_files: bool) -> None:
@@ -249,7 +271,7 @@ def plan_table(gallery: AnyGallery, photos: Sequence[Photo], sync: SyncSettings)
 
     Raises PruneRefused if too many photos would be removed, and InvalidParameter if an update cannot be stored.
     """
-    plan = sync_plan(photos, gallery, with_files=False)
+    plan = sync_plan(photos, gallery, with_files=False, prune=sync.prune)
     check_prune(plan, sync, adds=False)
     check_lengths("item_ids", check_ids("item_ids", [update.photo.item_id for update in plan.updates]))
     check_values([update.stored for update in plan.updates], gallery.columns())

@@ -12,6 +12,7 @@ matches, which takes long, a sample of the photos does.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -88,7 +89,7 @@ def audit(bundle: Bundle, gallery: AnyGallery) -> Audit:
     searched = photos if bundle.verifier is None else min(photos, MOST_VERIFIED)
     now = gallery.snapshot()
     draws = Drawing(now, bundle.item_distance, bundle.verifier, find_copies=False).own(most=searched)
-    counts = np.unique(now.items[now.live], return_counts=True)[1]
+    counts = Counter(item for _, item, _ in gallery.photos()).values()
     strays = np.flatnonzero(~accepts(draws.own, threshold) & np.isfinite(draws.own)).tolist()
     lost = [Stray(str(draws.items[row]), str(draws.ids[row]), float(draws.own[row])) for row in strays]
     return Audit(
@@ -99,7 +100,7 @@ def audit(bundle: Bundle, gallery: AnyGallery) -> Audit:
         duplicates=_duplicates(gallery, _close(now, draws)),
         twins=suspected_twins(draws),
         strays=sorted(lost, key=lambda stray: -stray.distance),
-        single_photo_items=int((counts == 1).sum()),
+        single_photo_items=sum(count == 1 for count in counts),
         damaged=sorted((item, photo_id) for photo_id, item, lost in gallery.values(LOST) if lost),
         sampled=None if bundle.verifier is None else searched,
     )

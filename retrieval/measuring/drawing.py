@@ -117,7 +117,8 @@ class Drawing:
         Local features are not compared.
         """
         sets = self._sets(self.photos.sample(most, excluded=excluded), count)
-        means = [mean_photo(self.photos.vectors(positions)) for positions in sets]
+        vectors = self.photos.vectors(sets.ravel())
+        means = [mean_photo(each) for each in vectors.reshape(*sets.shape, vectors.shape[1])]
         return self._without_details._of_photos(np.array(means, dtype=np.float32), sets)[0]
 
     def windows(self, windows: PartVectors, *, excluded: Collection[int] = ()) -> Draws:

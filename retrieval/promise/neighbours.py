@@ -39,13 +39,19 @@ from numpy.typing import NDArray
 
 from index.search.distance import Floats, Rows, exact_unit
 from index.search.exact import NONE
-from index.search.item_distance import CANDIDATES, MOST_PHOTOS, RIVALS, ItemDistance
+from index.search.item_distance import (
+    CANDIDATES,
+    MOST_PHOTOS,
+    RIVALS,
+    ItemDistance,
+    may_be_nearer,
+    unseen_nearest,
+)
 
 from .metric import Metric
 
 ABSENT = 64  # absent items whose distances are computed exactly, at least
 PART = 4096  # of the absent items, whose nearest bound how far the nearest are
-SLACK = 2e-3  # of a cosine, for means in float16 and scores in float32
 COPY = ItemDistance.default().copy  # largest plain distance of a copy
 LEAST_FIT = 4  # items that show whether scores fit the metric
 
@@ -112,7 +118,7 @@ def measure_items(query: Floats, found: Listed, means: ItemMeans, distance: Item
     absent[rows[known]] = False
     cosines = means.cosines_to(query)
     averages = cosines * means.cosines  # average cosine between the query and the photos of each item
-    is_partial = bool((averages[absent] > 1 - found.last**2 / 2 + SLACK).any())
+    is_partial = bool(may_be_nearer(found.last, averages[absent]).any())
     is_short = is_partial or len(rows) < min(CANDIDATES, len(means.ids) + int((~known).sum()))
     taken = slice(None) if is_short else slice(CANDIDATES)
     rows, nearest = rows[taken], found.nearest[taken]
@@ -122,7 +128,7 @@ def measure_items(query: Floats, found: Listed, means: ItemMeans, distance: Item
     own, groups = distance.own(nearest, mean), np.where(known, means.groups[rows], NONE - np.arange(len(rows)))
     others, other_groups = np.zeros(0), np.zeros(0, np.int64)
     if is_short:
-        near = np.minimum(found.last, np.sqrt(np.maximum(2 - 2 * averages, 0)))
+        near = unseen_nearest(found.last, averages)
         others, other_groups = _absent(query, cosines, near, np.flatnonzero(absent), means, distance)
     every, groups = np.concatenate([own, others]), np.concatenate([groups, other_groups])
     order = np.argsort(every, kind="stable")

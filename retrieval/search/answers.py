@@ -9,7 +9,6 @@ from functools import partial
 
 import numpy as np
 
-from index.gallery import Gallery
 from index.location import AnyGallery
 from index.photos import NONE
 from index.search.distance import accepts
@@ -176,7 +175,7 @@ class Answers:
     def _places(self, first: Neighbour, look: Look | None) -> tuple[Place, ...]:
         """Return where details agree with the photo of the first item; none if it was changed since the search."""
         verifier = self.bundle.verifier
-        if verifier is None or look is None or look.box is not None or not isinstance(self.gallery, Gallery):
+        if verifier is None or look is None or look.box is not None or not self.gallery.features_key:
             return ()
         now = self.gallery.snapshot()
         (own,) = now.photos_of(list(now.item_numbers([first.item_id]).values())) or ([],)

@@ -7,7 +7,7 @@ import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
-from retrieval.errors import RetrievalError, command, counted
+from retrieval.errors import GalleryUnavailable, RetrievalError, command, counted
 from retrieval.retriever import Retriever
 from serving.pool import SearchPool
 from serving.settings import ServeSettings
@@ -15,6 +15,7 @@ from serving.settings import ServeSettings
 log = logging.getLogger("retrieval.serving")
 STARTING = "The server is starting or shutting down."
 UNOPENED = "The gallery cannot be opened; the server's log says why."
+SILENT = "The gallery's server does not answer."
 DAMAGED = f"The gallery's files are damaged; `{command('gallery', 'verify', 'GALLERY')}` says which."
 
 
@@ -57,6 +58,9 @@ class Readiness:
         gallery = self._service.retriever.gallery
         try:
             len(gallery)
+        except GalleryUnavailable as error:
+            log.error("%s", error.message)
+            return SILENT
         except (RetrievalError, OSError) as error:
             log.error("the gallery does not open", exc_info=error)
             return UNOPENED

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from fastapi.testclient import TestClient
 
 from index.files import take_lock
+from index.location import MEASURING
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.catalogue.read import read_catalogue
@@ -226,7 +227,7 @@ def test_one_process_measures_at_a_time(retriever: Retriever) -> None:
     with serving(retriever) as client:
         put(client, range(100, 106))
         version = retriever.gallery.version
-        held = take_lock(Path(retriever.gallery.path) / measuring.LOCK)
+        held = take_lock(Path(retriever.gallery.path) / MEASURING)
         with pytest.raises(GalleryLocked):
             Measuring(Service(retriever)).measure_if_due()
         assert retriever.gallery.version == version
@@ -259,7 +260,7 @@ def test_a_gallery_on_a_read_only_disk_is_not_measured(retriever: Retriever, mon
         monkeypatch.setattr(os, "access", lambda *_: False)
         Measuring(Service(retriever)).measure_if_due()
         assert retriever.gallery.version == version
-        assert not (Path(retriever.gallery.path) / measuring.LOCK).exists()
+        assert not (Path(retriever.gallery.path) / MEASURING).exists()
 
 
 def test_the_thread_of_the_server_measures(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:

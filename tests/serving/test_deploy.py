@@ -310,3 +310,18 @@ def test_manifests_belong_together() -> None:
     assert all(value.startswith("PLACEHOLDER") for data in secrets.values() for value in data.values())
     assert deployment["spec"]["replicas"] == 1  # a gallery has one writer
     assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_milvus_is_started_with_what_it_needs_and_our_server_searches_there() -> None:
+    (compose,) = loaded(DEPLOY / "docker-compose.milvus.yml")
+    parts = compose["services"]
+    assert {*parts} == {"retrieval", "milvus", "etcd", "minio"}
+    assert {*parts["milvus"]["depends_on"]} == {"etcd", "minio"}
+    words = parts["retrieval"]["command"]
+    assert words[1] == "milvus+http://milvus:19530/shop"
+    assert words[2:] == services()["retrieval"]["command"][2:]  # the same flags as with a local gallery
+    assert all(port.startswith("127.0.0.1:") for part in parts.values() for port in part.get("ports", []))
+    assert all(part["cap_drop"] == ["ALL"] for name, part in parts.items() if name != "retrieval")
+    assert {*compose["volumes"]} == {
+        volume.partition(":")[0] for part in parts.values() for volume in part.get("volumes", [])
+    }

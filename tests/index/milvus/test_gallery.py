@@ -10,11 +10,12 @@ from hypothesis import HealthCheck, given, settings
 
 from index.errors import GalleryError, InvalidParameter
 from index.gallery import Gallery
+from index.milvus.client import STRONG
 from index.milvus.gallery import MilvusGallery, exists
 from index.search.filters import Where, parse_where, to_milvus
 
-from .search.test_filters import COLUMNS, holds, trees
-from .vectors import DIM, unit
+from ..search.test_filters import COLUMNS, holds, trees
+from ..vectors import DIM, unit
 
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # pymilvus warns of its own dependencies
@@ -69,13 +70,13 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> MilvusGallery:
 )
 @given(tree=trees)
 def test_filters_mean_what_the_tree_means(filled: MilvusGallery, tree: Where) -> None:
-    found = {row["photo_id"] for row in filled._store.query(to_milvus(tree), ["photo_id"])}
+    found = {row["photo_id"] for row in filled._store._query("shop", to_milvus(tree), ["photo_id"], STRONG)}
     assert found == {str(i) for i, row in enumerate(ROWS) if holds(tree, row) is True}
 
 
 def test_quotes_do_not_end_a_text(filled: MilvusGallery) -> None:
     tree = parse_where('brand = \'a" or "" == "\'', COLUMNS)
-    assert filled._store.query(to_milvus(tree), ["photo_id"]) == []
+    assert filled._store._query("shop", to_milvus(tree), ["photo_id"], STRONG) == []
     assert len(filled.search(unit(1), 3, where="brand = 'it''s'")[0]) == 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,10 +13,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from index.database import FORMAT
 from index.errors import InvalidParameter, MissingDependency
-from index.milvus.gallery import FACTS, MilvusGallery
-from index.milvus.photos import MOST, SLACK, MilvusPhotos
+from index.milvus.client import Access
+from index.milvus.collections import ITEMS, MOST, TEXTS
+from index.milvus.gallery import FACTS, FORMAT, MilvusGallery
+from index.milvus.items import Item, key_of
+from index.milvus.photos import SLACK
 from index.photos import NONE
 from index.search.distance import plain_distance
 from index.snapshot import FIRST_FETCH
@@ -23,48 +26,54 @@ from index.snapshot import FIRST_FETCH
 NAME, DIM = "shop", 8
 
 
-class Pages:
-    """Yields rows in pages, of which an empty one is the last."""
-
-    def __init__(self, pages: list[list[dict[str, Any]]]) -> None:
-        self.pages = iter([page for page in pages if page])
-
-    def next(self) -> list[dict[str, Any]]:
-        return next(self.pages, [])
-
-    def close(self) -> None:
-        pass
-
-
 class MemoryClient:
     """Holds rows as Milvus does, and searches them with an error of its cosines below the documented one."""
 
+    name, address, requests, access = NAME, "milvus+memory/shop", 0, Access()
+
     def __init__(self, rows: Sequence[Mapping[str, Any]] = (), *, error: float = 0.0) -> None:
-        facts = {"format": FORMAT, "dim": DIM, "embedding_id": "e", "created": "", "version": 1}
-        facts |= {"state": 2, "photos": len(rows), "columns": {}, "kept": {}}
+        facts = {"format": FORMAT, "dim": DIM, "embedding_id": "e", "created": "", "version": 1, "written": 0}
+        facts |= {"state": 2, "photos": len(rows), "columns": {}, "kept": {}, "index": {"kind": "FLAT"}}
+        by_item: dict[str, list[Mapping[str, Any]]] = {}
+        for row in rows:
+            by_item.setdefault(row["item_id"], []).append(row)
+        facts["items"] = len(by_item)
         self.texts = {FACTS: {"key": FACTS, "value": json.dumps(facts)}}
         self.rows = {str(row["photo_id"]): dict(row) for row in rows}
+        self.items = {item: Item.of(item, own).row() for item, own in by_item.items()}
         self.errors = np.random.default_rng(5).uniform(-error, error, len(rows))
         self.asked: list[int] = []
 
     def close(self) -> None:
         pass
 
-    def get(self, collection: str, *, ids: Sequence[str], **_: object) -> list[dict[str, Any]]:
-        held = self.rows if collection == NAME else self.texts
-        return [held[key] for key in ids if key in held]
+    def written(self, *_: str) -> int:
+        return 0
+
+    def held(self, collection: str) -> tuple[dict[str, dict[str, Any]], str]:
+        kept = {NAME: (self.rows, "photo_id"), NAME + ITEMS: (self.items, "item_id"), NAME + TEXTS: (self.texts, "key")}
+        return kept[collection]
+
+    def ask(self, verb: str, collection: str, *given: Any, **more: Any) -> Any:
+        return getattr(self, verb)(collection, *given, **more)
 
     def upsert(self, collection: str, rows: Sequence[dict[str, Any]]) -> None:
-        held, key = (self.rows, "photo_id") if collection == NAME else (self.texts, "key")
+        held, key = self.held(collection)
         held.update({row[key]: row for row in rows})
 
-    def query(self, collection: str, **_: object) -> list[dict[str, Any]]:
-        assert collection == NAME
-        return [{"count(*)": len(self.rows)}]
+    def delete(self, collection: str, *, ids: Sequence[str]) -> None:
+        held, _ = self.held(collection)
+        for name in ids:
+            held.pop(name, None)
 
-    def query_iterator(self, collection: str, **_: object) -> Pages:
-        assert collection == NAME
-        return Pages([[*self.rows.values()][:4], [*self.rows.values()][4:]])
+    def query(self, collection: str, *, filter: str, limit: int = 0, **_: object) -> list[dict[str, Any]]:  # noqa: A002
+        """Return the rows that pass conditions on ids and keys."""
+        rows = list(self.held(collection)[0].values())
+        for name, values in re.findall(r"(\w+) in (\[.*?\])", filter):
+            rows = [row for row in rows if row[name] in json.loads(values)]
+        for sign, number in re.findall(r"key (>=|<) (\d+)", filter):
+            rows = [row for row in rows if (row["key"] >= int(number)) == (sign == ">=")]
+        return rows[: limit or None]
 
     def search(self, collection: str, vectors: Sequence[Sequence[float]], *, limit: int, **_: object) -> list[Any]:
         assert collection == NAME
@@ -80,7 +89,8 @@ class MemoryClient:
 
 
 def photo(name: str, item: str, vector: NDArray[np.float32]) -> dict[str, Any]:
-    return {"photo_id": name, "item_id": item, "metadata": {}, "thumbnail": "", "vector": vector.tolist()}
+    about = {"photo_id": name, "item_id": item, "key": key_of(name), "metadata": {}, "thumbnail": ""}
+    return about | {"vector": vector.tolist()}
 
 
 def near(query: NDArray[np.float32], cosines: NDArray[np.float64], seed: int) -> NDArray[np.float32]:
@@ -102,12 +112,12 @@ def gallery_of(
     names = np.random.default_rng(3).permutation(len(vectors)).astype(str)
     rows = [photo(name, item, vector) for name, item, vector in zip(names, items, vectors, strict=True)]
     client = MemoryClient(rows, error=error)
-    return MilvusGallery(client, NAME, "milvus+memory/shop"), client  # type: ignore[arg-type]
+    return MilvusGallery(client), client  # type: ignore[arg-type]
 
 
 def nearest(gallery: MilvusGallery, k: int) -> tuple[list[tuple[str, str]], list[float]]:
     """Return photo_id and item_id of the nearest photo of each of the k items nearest to QUERY, and its distance."""
-    photos = MilvusPhotos(gallery._store, DIM, (len(gallery), 2))
+    photos = gallery.snapshot()
     positions, distances = photos.nearest(QUERY[None], k)
     found = positions[0][positions[0] != NONE]
     assert np.isinf(distances[0][len(found) :]).all()
@@ -166,7 +176,7 @@ def test_a_gallery_of_a_later_format_is_refused() -> None:
     facts = json.loads(client.texts[FACTS]["value"])
     client.texts[FACTS]["value"] = json.dumps({**facts, "format": FORMAT + 1})
     with pytest.raises(Exception, match="later"):
-        MilvusGallery(client, NAME, "milvus+memory/shop")  # type: ignore[arg-type]
+        MilvusGallery(client)  # type: ignore[arg-type]
 
 
 def test_thumbnails_and_ids_have_at_most_the_length_that_milvus_holds() -> None:
@@ -182,7 +192,7 @@ def test_thumbnails_and_ids_have_at_most_the_length_that_milvus_holds() -> None:
     assert len(client.rows) == 2
 
 
-def test_a_walk_yields_photos_by_id_with_thumbnails_where_they_are_asked_for() -> None:
+def test_a_walk_yields_photos_by_the_hash_of_their_ids_with_thumbnails_where_they_are_asked_for() -> None:
     found, client = gallery_of(near(QUERY, np.linspace(0.9, 0.1, 7), 2), ["a", "b", "a", "c", "b", "a", "a"])
     for name, row in client.rows.items():
         row["thumbnail"] = base64.b64encode(name.encode()).decode()
@@ -190,10 +200,11 @@ def test_a_walk_yields_photos_by_id_with_thumbnails_where_they_are_asked_for() -
         blocks = list(found.walk(count, whole=True))
         assert [len(block) for block in blocks[:-1]] == [count] * (len(blocks) - 1)
         photos = [photo for block in blocks for photo in block]
-        assert [photo.photo_id for photo in photos] == sorted(client.rows)
-        assert [photo.thumbnail for photo in photos] == [name.encode() for name in sorted(client.rows)]
-        assert [photo.item_id for photo in photos] == [client.rows[name]["item_id"] for name in sorted(client.rows)]
-        assert [photo.vector.tolist() for photo in photos] == [client.rows[n]["vector"] for n in sorted(client.rows)]
+        order = sorted(client.rows, key=key_of)
+        assert [photo.photo_id for photo in photos] == order
+        assert [photo.thumbnail for photo in photos] == [name.encode() for name in order]
+        assert [photo.item_id for photo in photos] == [client.rows[name]["item_id"] for name in order]
+        assert [photo.vector.tolist() for photo in photos] == [client.rows[n]["vector"] for n in order]
     assert all(photo.thumbnail is None for block in found.walk(3) for photo in block)
 
 
