@@ -46,23 +46,23 @@ STEPS: Mapping[str, str] = {
 BEGINS = {"quickstart": "┌"}  # of the first line that is shown, where not all are
 
 
-def lay_out(data: Path, folder: Path) -> None:
-    """Write the catalogue, the labelled photos and a query."""
+def lay_out(data: Path, folder: Path, shown: int) -> None:
+    """Write the catalogue, with some photos of each item, the labelled photos and a query."""
     photos = [photo for photo in read_catalogue(data / "data" / "grocery" / "grocery.csv") if photo.source != ICONIC]
     generator, by_item = np.random.default_rng(0), dict[str, list[Photo]]()
     for photo in photos:
         by_item.setdefault(photo.item_id, []).append(photo)
-    items = [item for item in generator.permutation(sorted(by_item)).tolist() if len(by_item[item]) > SHOWN + 1]
+    items = [item for item in generator.permutation(sorted(by_item)).tolist() if len(by_item[item]) > shown]
     rows = [("path", "item_id")]
     for place, item in enumerate(items[: CLASSES + STRANGERS]):
-        chosen = [by_item[item][row] for row in generator.permutation(len(by_item[item]))[: SHOWN + 2].tolist()]
+        chosen = [by_item[item][row] for row in generator.permutation(len(by_item[item]))[: shown + 1].tolist()]
         known = place < CLASSES
         (folder / "phone").mkdir(exist_ok=True)
         shutil.copy(chosen[0].path, folder / "phone" / f"{place}.jpg")
         rows.append((f"phone/{place}.jpg", item if known else ""))
         if known:
             (folder / "photos" / item).mkdir(parents=True)
-            for photo in chosen[1 : SHOWN + 1]:
+            for photo in chosen[1:]:
                 shutil.copy(photo.path, folder / "photos" / item)
     shutil.copy(folder / "phone" / "3.jpg", folder / "query.jpg")
     with (folder / "labelled.csv").open("w", newline="") as file:
@@ -81,10 +81,11 @@ def printed(step: str, folder: Path) -> list[str]:
 def main() -> None:
     """Run every step and record its lines."""
     parser = parser_of(__doc__)
+    parser.add_argument("--photos", type=int, default=SHOWN, help="Photos of an item in the catalogue.")
     arguments = parser.parse_args()
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve()
     with Recorder("first_hour", arguments) as record, tempfile.TemporaryDirectory() as folder:
-        lay_out(data, Path(folder))
+        lay_out(data, Path(folder), arguments.photos)
         for step in STEPS:
             record.table(step, ("line",), [(line,) for line in printed(step, Path(folder))])
 

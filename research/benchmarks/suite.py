@@ -65,7 +65,7 @@ BENCHMARKS = (
     Benchmark("operating_point", fast="--output OUTPUT --repetitions 1"),
     Benchmark("sides", fast="--output OUTPUT --repetitions 1"),
     Benchmark("two_photos", fast="--output OUTPUT --repetitions 1"),
-    Benchmark("first_hour", ""),
+    Benchmark("first_hour", "", "--photos 4"),
     Benchmark("verification"),
     Benchmark("head_start", fast="--output OUTPUT --repetitions 1 --only cars"),
     Benchmark("library_heads", "--output FEATURES", "--output FEATURES --repetitions 1 --only cars"),

@@ -29,8 +29,9 @@ MARKER = re.compile(r"<!-- (table|text|facts|cell): (.+?) -->(.*?)<!-- end -->",
 
 
 def pages() -> list[Path]:
-    """Return the documentation pages that show measured figures."""
-    return [path for path in sorted(DOCS.rglob("*.md")) if MARKER.search(path.read_text(encoding="utf-8"))]
+    """Return the documentation pages that show measured figures, and the README if it does."""
+    every = [*sorted(DOCS.rglob("*.md")), DOCS.parent / "README.md"]
+    return [path for path in every if MARKER.search(path.read_text(encoding="utf-8"))]
 
 
 def render(text: str) -> str:
