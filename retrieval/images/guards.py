@@ -117,7 +117,6 @@ class _Scans:
         self.damaged = self.begun = self.several = False
         self.interval = 0  # of restarts, in units of blocks; 0 for none
         self._blocks: dict[int, int] = {}  # of each component
-        self._size = (0, 0)
         self._units = 0  # of blocks, in a scan of all components
         self._missing: dict[int, set[int]] = {}  # coefficients of each component that no scan has in full
         self._left = MAX_BLOCKS
@@ -130,7 +129,7 @@ class _Scans:
 
     def begin(self, kind: int, frame: bytes) -> None:
         height, width = struct.unpack_from(">HH", frame, 1)
-        self._size = (width, height)
+        self._size = f"{width}×{height}"
         parts = [(frame[at], frame[at + 1] >> 4 or 1, frame[at + 1] & 15 or 1) for at in range(6, len(frame) - 2, 3)]
         if len(parts) > 4 or self._blocks:
             raise ImageUnsupported("the JPEG has more than 4 colours or several frames", remedy=REMEDY)
@@ -154,7 +153,7 @@ class _Scans:
             raise ImageTooLarge("the scans of the JPEG visit too many blocks of pixels", remedy=REMEDY)
         self.several |= self._progressive or len(names) < len(self._blocks)
         if self.several and 2 * 64 * sum(self._blocks.values()) > MAX_COEFFICIENTS:
-            told = f"the image has {self._size[0]}×{self._size[1]} pixels, too many for a JPEG of several scans"
+            told = f"the image has {self._size} pixels, too many for a JPEG of several scans"
             raise ImageTooLarge(told, remedy=BASELINE)
         first, last, bits = scan[1 + 2 * len(names) :][:3] if self._progressive else (0, 63, 0)
         for name in names if not bits & 15 else b"":  # all bits of these coefficients
