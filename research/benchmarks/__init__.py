@@ -27,6 +27,7 @@ first_hour       what the commands of the tutorial print
 Time and memory:
 losses step      each loss alone; the cost of a loss within a training step
 gallery          a gallery of a million photos and its index kinds
+milvus           a gallery on a real Milvus server: requests and times by size
 indexing         `retrieval index` compared with a bare loop
 endpoint         latency and throughput over HTTP; `load`, `peers`
 start            start of a server with 100,000 photos, to its first answer and its page

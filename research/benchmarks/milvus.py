@@ -59,8 +59,9 @@ def main() -> None:
             rows.fill(gallery, size)
             searches.append(search_row(gallery, rows, arguments.searches))
             rest.append(rest_row(gallery, rows))
-            record.table("searches", SEARCHES, searches)
-            record.table("rest", REST, rest)
+            print(searches[-1], rest[-1], flush=True)
+        record.table("searches", SEARCHES, searches)
+        record.table("rest", REST, rest)
 
 
 class Rows:

@@ -52,7 +52,7 @@ BENCHMARKS = (
         fast="--output OUTPUT --photos 10000 --milvus 1000",
         gpu="--output OUTPUT --photos 100000 --milvus 2000",
     ),
-    Benchmark("milvus", fast="--sizes 3000 --searches 20"),
+    Benchmark("milvus", "", "--sizes 3000 --searches 20"),
     Benchmark("indexing", INDEXING, "BUNDLE --rounds 1 --photos 64 --large 4", INDEXING),
     Benchmark("start", "BUNDLE PHOTO", "BUNDLE PHOTO --photos 2000 --starts 1"),
     Benchmark("endpoint", ENDPOINT, f"{ENDPOINT} --rounds 1 --requests 20", ENDPOINT),
