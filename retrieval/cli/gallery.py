@@ -197,7 +197,7 @@ def rebuild(
         if not isinstance(opened, Gallery):
             raise GalleryError(
                 f"Milvus maintains the index of {path} itself, so there is nothing to rebuild",
-                remedy="Choose its kind with `retrieval index --index`",
+                remedy="Choose its kind by the option --index of `retrieval index`",
             )
         queries = None if model is None else recall_queries(model)
         rebuilt = opened.rebuild(kind=kind, max_memory=max_memory, queries=queries, min_recall=min_recall)

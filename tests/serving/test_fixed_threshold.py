@@ -89,7 +89,7 @@ def test_a_fixed_threshold_of_the_bundle_serves_on_where_the_gallery_could_set_i
 
 def test_the_command_fixes_the_threshold(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[launch.ServePlan] = []
-    monkeypatch.setattr(launch, "serve", lambda plan, host, port: plans.append(plan))
+    monkeypatch.setattr(launch, "serve", lambda plan, host, port, demo: plans.append(plan))
     for options in ([], ["--fixed-threshold"]):
         words = ["serve", str(filled / "bundle"), str(filled / "gallery"), "--port", "0", *options]
         assert CliRunner().invoke(group, words, catch_exceptions=False).exit_code == 0
