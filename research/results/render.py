@@ -17,7 +17,7 @@ docs/results.md is the template `results.md.jinja` with figures of the records.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jinja2
@@ -84,10 +84,12 @@ def _part(kind: str, address: str) -> str:
             return f"\n\n{shape(read_record(record).table(table))}\n\n"
         if kind == "facts":
             return f"\n\n{facts(read_record(address))}\n\n"
-        record, table, row, column, *condition = words
+        condition = (words.pop(),) if kind == "count" else ()
+        record, table, row, first, *rest = words
+        column = " / ".join([first, *rest])
         if kind == "cell":
-            return cell(record, table, row, column, *condition)
-        shown_as = {"verdict": verdict, "count": count, "range": span}[kind]
+            return cell(record, table, row, column)
+        shown_as: Callable[..., str] = {"verdict": verdict, "count": count, "range": span}[kind]
         return shown_as(read_record(record).table(table), row, column, *condition)
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise DataError(f"the marker <!-- {kind}: {address} --> has {len(words)} parts") from error

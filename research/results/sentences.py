@@ -92,7 +92,9 @@ def _holds(text: str, condition: str) -> bool:
 
 
 def _cells(table: Table, rows: str, column: str) -> list[str]:
-    names = [row[0] for row in table.rows if fnmatch.fnmatchcase(row[0], rows)]
-    if not names:
+    """Return the figures of a column in the rows whose names match a pattern, without the empty ones."""
+    found = Table(table.name, table.columns, [row for row in table.rows if fnmatch.fnmatchcase(row[0], rows)])
+    cells = [text for text in found.column(column) if text != "–"]
+    if not cells:
         raise DataError(f"the table {table.name!r} has no row {rows!r}, only {', '.join(row[0] for row in table.rows)}")
-    return [table.cell(name, column) for name in names]
+    return cells
