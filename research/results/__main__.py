@@ -1,7 +1,7 @@
 """Render the measured figures in the documentation: `python -m research.results`.
 
-It ends by naming the paragraphs that were last read before their record changed. `python -m research.results PAGE ...` says that
-the paragraphs of these pages were compared with their records today.
+It ends by naming the paragraphs that were last read before their record changed. `python -m research.results PAGE ...`
+says that the paragraphs of these pages (or of a template of one) were compared with their records.
 """
 
 from __future__ import annotations

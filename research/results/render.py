@@ -6,7 +6,7 @@ Pages are written by hand; the text between two markers is generated:
 <!-- text: promise_vectors / printed -->   the lines of a table with one column, as they are
 <!-- facts: grocery -->            command, date and machine
 <!-- cell: grocery / unseen / ArcFace / R@1 -->   one figure, within a line
-<!-- verdict: many_classes / EL-nivMF / cars, * / of MAP@R -->   yes, no, higher, lower or not decided, or how often each
+<!-- verdict: many_classes / EL-nivMF / cars, * / of MAP@R -->   yes, no, higher, lower, not decided, or how often each
 <!-- count: many_classes / EL-nivMF / cars, * / of MAP@R / < 0 -->   "3 of 4"
 <!-- range: many_classes / EL-nivMF / cars, * / of MAP@R -->   the least and the greatest
 <!-- end -->

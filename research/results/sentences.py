@@ -74,8 +74,8 @@ def stale(path: Path) -> Iterator[str]:
     """Yield each place of a page that was last read before its record changed."""
     for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         for found in READ.finditer(text):
-            if found[2] != digest(found[1]):
-                yield f"{path.name}:{line}: {found[1]} was read as {found[2] or 'nothing yet'}, and is {digest(found[1])}"
+            if found[2] != (today := digest(found[1])):
+                yield f"{path.name}:{line}: {found[1]} was read as {found[2] or 'nothing yet'}, and is {today}"
 
 
 def mark_as_read(path: Path) -> None:
