@@ -58,9 +58,7 @@ class Results:
                 lines.append(markdown_row((variant, *cells)))
             lines.append("")
         if self.facts.get("smoke_test"):
-            lines += [
-                "A smoke test: a tiny model after two steps. It shows that everything fits together; the figures mean nothing."
-            ]
+            lines += ["A smoke test: a tiny model after two steps. The figures mean nothing."]
             return "\n".join(lines) + "\n"
         changes = self.facts.get("changes")
         legend = "Recalls and precisions in %, OPIS in units of 1e-3; in brackets what the paper prints."
