@@ -89,7 +89,7 @@ def _part(kind: str, address: str) -> str:
         column = " / ".join([first, *rest])
         if kind == "cell":
             return cell(record, table, row, column)
-        shown_as: Callable[..., str] = {"verdict": verdict, "count": count, "range": span}[kind]
-        return shown_as(read_record(record).table(table), row, column, *condition)
+        shown_as: dict[str, Callable[..., str]] = {"verdict": verdict, "count": count, "range": span}
+        return shown_as[kind](read_record(record).table(table), row, column, *condition)
     except ValueError as error:
         raise DataError(f"the marker <!-- {kind}: {address} --> has {len(words)} parts") from error
