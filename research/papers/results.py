@@ -36,7 +36,7 @@ class Results:
             "results": {
                 dataset: {
                     variant: {
-                        metric: {"mean": float(np.mean(v)), "half_width": half_width(v), "values": v}
+                        metric: {"mean": float(np.mean(v)), "half_width": self._half_width(v), "values": v}
                         for metric, v in row.items()
                     }
                     for variant, row in rows.items()
@@ -54,15 +54,27 @@ class Results:
             lines += [f"## {dataset}", "", *markdown_table(("variant", *metrics))]
             for variant, row in rows.items():
                 paper = dict(zip(entry.metrics, entry.published.get((dataset, variant), ()), strict=False))
-                cells = [_cell(values, paper.get(metric)) for metric, values in row.items()]
+                cells = [self._cell(values, paper.get(metric)) for metric, values in row.items()]
                 lines.append(markdown_row((variant, *cells)))
             lines.append("")
+        if self.facts.get("smoke_test"):
+            lines += ["A smoke test: a tiny model after two steps. The figures mean nothing."]
+            return "\n".join(lines) + "\n"
         changes = self.facts.get("changes")
         legend = "Recalls and precisions in %, OPIS in units of 1e-3; in brackets what the paper prints."
         lines += [legend, *([f"Changed settings: {json.dumps(changes)}."] if changes else [])]
         for label, text in (("Note", entry.note), ("Not here", entry.missing)):
             lines += [f"{label}: {text}"] if text else []
         return "\n".join(lines) + "\n"
+
+    def _half_width(self, values: Sequence[float]) -> float | None:
+        """Return half of the 95 % interval of the mean; a smoke test has none."""
+        return None if self.facts.get("smoke_test") else half_width(values)
+
+    def _cell(self, values: Sequence[float], paper: float | None) -> str:
+        half = self._half_width(values)
+        text = f"{np.mean(values):.4g}" + ("" if half is None else f" ± {half:.2g}")
+        return text if paper is None else f"{text} [{paper:g}]"
 
     def write(self, folder: Path) -> None:
         """Write results.json and results.md."""
@@ -78,9 +90,3 @@ def half_width(values: Sequence[float]) -> float | None:
     from scipy import stats
 
     return float(stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values)))
-
-
-def _cell(values: Sequence[float], paper: float | None) -> str:
-    half = half_width(values)
-    text = f"{np.mean(values):.4g}" + ("" if half is None else f" ± {half:.2g}")
-    return text if paper is None else f"{text} [{paper:g}]"

@@ -10,7 +10,6 @@ from training.loop.run import Run
 from .configuration import COST, DRAWN, MODERN, STATISTICS, Configuration
 from .cost import cost
 from .drawings import draw
-from .labelled_photos import OWN
 from .metrics import Embedded, find_metric
 from .modern import CONCATENATED, modern
 from .results import Results
@@ -61,10 +60,10 @@ def run(configuration: Configuration, options: Options) -> Results:
 
 
 def datasets_of(configuration: Configuration, options: Options) -> list[str]:
-    """Return the data sets to run; if DATA is a catalogue, it replaces all of them."""
+    """Return the data sets to run; if DATA is a catalogue, it replaces all of them, under the name of its file."""
     known = list(configuration.datasets)
     if options.data.is_file() and known:
-        return [OWN]
+        return [options.data.name]  # mine.csv, which no benchmark set is called
     for name in options.datasets:
         if name not in known:
             raise InvalidParameter("dataset", f"be one of {', '.join(known) or 'none'}", name)

@@ -30,14 +30,18 @@ class Table:
 
     def cell(self, row: str, column: str) -> str:
         """Return the figure in a row and column; raise an error that lists the available names if one is unknown."""
-        if column not in self.columns:
-            raise DataError(f"the table {self.name!r} has no column {column!r}, only {', '.join(self.columns)}")
-        for cells in self.rows:
-            if cells[0] == row:
-                return cells[self.columns.index(column)]
+        for (name, *_), figure in zip(self.rows, self.column(column), strict=True):
+            if name == row:
+                return figure
         raise DataError(
             f"the table {self.name!r} has no row {row!r}, only {', '.join(cells[0] for cells in self.rows)}"
         )
+
+    def column(self, column: str) -> list[str]:
+        """Return the figures of a column; raise an error that lists the available columns if it is unknown."""
+        if column not in self.columns:
+            raise DataError(f"the table {self.name!r} has no column {column!r}, only {', '.join(self.columns)}")
+        return [cells[self.columns.index(column)] for cells in self.rows]
 
 
 @dataclass

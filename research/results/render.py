@@ -6,6 +6,9 @@ Pages are written by hand; the text between two markers is generated:
 <!-- text: promise_vectors / printed -->   the lines of a table with one column, as they are
 <!-- facts: grocery -->            command, date and machine
 <!-- cell: grocery / unseen / ArcFace / R@1 -->   one figure, within a line
+<!-- verdict: many_classes / EL-nivMF / cars, * / of MAP@R -->   yes, no, higher, lower, not decided, or how often each
+<!-- count: many_classes / EL-nivMF / cars, * / of MAP@R / < 0 -->   "3 of 4"
+<!-- range: many_classes / EL-nivMF / cars, * / of MAP@R -->   the least and the greatest
 <!-- end -->
 
 docs/results.md is the template `results.md.jinja` with figures of the records.
@@ -14,7 +17,7 @@ docs/results.md is the template `results.md.jinja` with figures of the records.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jinja2
@@ -23,9 +26,10 @@ from research.markdown import markdown_table
 from retrieval.errors import DataError
 
 from .record import RESULTS, Record, Table, cell, read_record
+from .sentences import count, span, verdict
 
 DOCS = RESULTS.parents[1] / "docs"
-MARKER = re.compile(r"<!-- (table|text|facts|cell): (.+?) -->(.*?)<!-- end -->", re.DOTALL)
+MARKER = re.compile(r"<!-- (table|text|facts|cell|verdict|count|range): (.+?) -->(.*?)<!-- end -->", re.DOTALL)
 
 
 def pages() -> list[Path]:
@@ -45,7 +49,7 @@ def results_page() -> str:
     template = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True).from_string(  # noqa: S701
         (RESULTS / "results.md.jinja").read_text(encoding="utf-8")
     )
-    return template.render(f=lambda address: _part("cell", address), first=dates[0], last=dates[-1])
+    return template.render(f=lambda address, kind="cell": _part(kind, address), first=dates[0], last=dates[-1])
 
 
 def shown(text: str) -> Iterator[tuple[str, str]]:
@@ -81,7 +85,12 @@ def _part(kind: str, address: str) -> str:
             return f"\n\n{shape(read_record(record).table(table))}\n\n"
         if kind == "facts":
             return f"\n\n{facts(read_record(address))}\n\n"
-        record, table, row, column = words
-        return cell(record, table, row, column)
+        condition = (words.pop(),) if kind == "count" else ()
+        record, table, row, first, *rest = words
+        column = " / ".join([first, *rest])
+        if kind == "cell":
+            return cell(record, table, row, column)
+        shown_as: dict[str, Callable[..., str]] = {"verdict": verdict, "count": count, "range": span}
+        return shown_as[kind](read_record(record).table(table), row, column, *condition)
     except ValueError as error:
         raise DataError(f"the marker <!-- {kind}: {address} --> has {len(words)} parts") from error

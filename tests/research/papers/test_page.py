@@ -11,8 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from research.papers.cli import research
+from research.papers.configuration import Configuration
+from research.papers.effort import estimated_time
 from research.papers.listing import configurations
 from research.papers.page import render_page
+from research.papers.results import Results
+from research.papers.runner import datasets_of
+from research.papers.runs import Options
 from retrieval.cli.main import main
 from retrieval.errors import InvalidParameter
 
@@ -36,6 +41,33 @@ def test_the_command_lists_shows_and_runs(tmp_path: Path) -> None:
     assert "greatest utility" in (tmp_path / "tcm-figure-7" / "results.md").read_text()
     wrong = CliRunner().invoke(research, ["run", "tcm-table-7", "-o", str(tmp_path), "--set", "epochs"])
     assert isinstance(wrong.exception, InvalidParameter)
+
+
+def test_a_catalogue_in_the_place_of_the_sets_keeps_its_name(tmp_path: Path) -> None:
+    (tmp_path / "cub.csv").write_text("path,item_id\n")
+    assert datasets_of(ALL["tcm-table-2"], Options(tmp_path / "cub.csv", tmp_path)) == ["cub.csv"]
+    assert datasets_of(ALL["tcm-table-2"], Options(tmp_path, tmp_path)) == ["inat"]
+
+
+@pytest.mark.parametrize("smoke_test", [True, False])
+def test_results_of_a_smoke_test_have_no_interval_and_no_note(smoke_test: bool) -> None:
+    entry = Configuration("table", ("Table 1",), "Recall.", metrics=("R@1",), note="100 epochs here.")
+    results = Results(entry, {"mine.csv": {"tcm": {"R@1": [50.0, 60.0]}}}, {"smoke_test": smoke_test})
+    text, row = results.to_markdown(), results.to_dict()["results"]["mine.csv"]["tcm"]["R@1"]
+    assert ("±" in text, "100 epochs" in text, row["half_width"] is None) == (
+        not smoke_test,
+        not smoke_test,
+        smoke_test,
+    )
+    assert "## mine.csv" in text
+
+
+def test_time_on_a_gpu_grows_with_trainings_and_is_told_of_each_row_that_was_not_run() -> None:
+    assert estimated_time(ALL["tcm-table-2"]) == "about 8 days"  # 8 trainings of 100 epochs of 325,846 photos
+    assert estimated_time(ALL["vmf-figure-11"]) == "under an hour"
+    assert estimated_time(ALL["tcm-figure-7"]) == ""  # computed, not trained
+    rows = [line for line in render_page().splitlines() if "not run: " in line]
+    assert [row for row in rows if "on one GPU" not in row] == [row for row in rows if "tcm-table-1 " in row]
 
 
 def test_without_a_checkout_the_command_says_what_it_needs(
