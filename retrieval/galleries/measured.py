@@ -148,6 +148,7 @@ def measure_gallery(
     rule: Rule,
     target_fpir: float | None = None,
     photos: Sequence[Photo] | None = None,
+    beside: str = "",
     certify: bool = False,
     cap: float = math.inf,
 ) -> GalleryMeasurement:
@@ -162,6 +163,8 @@ def measure_gallery(
         Target FPIR of a new point, by default that of the gallery's point or the bundle's.
     photos:
         Users' photos with item ids of the gallery, or "" for others. They replace the labelled queries that it keeps.
+    beside:
+        If given, the photos replace the labelled queries of this source only (`Photo.source`).
     certify:
         Certify the target, or set no point if the items cannot certify it (`set_threshold`).
     cap:
@@ -175,6 +178,9 @@ def measure_gallery(
     stored, made_of = gallery.kept(POINT), _made_of(gallery)
     before = stored_point(stored, bundle)
     labelled, refused = (None, []) if photos is None else _embedded(bundle, gallery, photos)
+    if labelled is not None and beside and (kept := read_queries(gallery, bundle.features_key)) is not None:
+        others = [row for row, name in enumerate(kept.ids) if not name.startswith(f"{beside}/")]
+        labelled = Probes.joined([kept.where(others), labelled])
     known = None if rule == "set" else _kept_draws(bundle, gallery)
     once = rule != "set" and before is not None and before.basis.looks is None
     now, draws = known or draw_gallery(bundle, gallery, labelled=labelled, twice=not once)
