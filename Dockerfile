@@ -35,7 +35,7 @@ RUN pip install -c constraints-gpu.txt ".[serve-gpu,$EXTRAS]" && cd / && retriev
 FROM python:3.11.9-slim-bookworm AS run
 RUN groupadd --gid 10001 retrieval && useradd --uid 10001 --gid 10001 --no-create-home retrieval
 COPY LICENSE NOTICE /licenses/
-ENV PATH=/venv/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 GRADIO_ANALYTICS_ENABLED=0 ORT_DISABLE_TELEMETRY=1
+ENV PATH=/venv/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 ORT_DISABLE_TELEMETRY=1
 USER 10001:10001
 EXPOSE 7860
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s --retries=3 \

@@ -22,7 +22,7 @@ $(VENV)/.demo-installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.demo-installed
-	$(INSTALL) -e '.[serve,train,sources,milvus,collections,ray,client,dev,docs]'
+	$(INSTALL) -e '.[serve,demo,train,sources,milvus,collections,ray,client,dev,docs]'
 	touch $@
 
 demo: $(VENV)/.demo-installed  ## draw a catalogue, train, export, index, and serve http://127.0.0.1:7860

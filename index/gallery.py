@@ -56,10 +56,17 @@ from .upkeep.verify import verify, verify_files
 __all__ = ["Gallery", "Neighbour", "Rebuilt", "StoredPhoto"]
 
 ATTEMPTS = 5  # at a filtered search while other processes write
+ITEMS = "SELECT item_id FROM items WHERE item_id > ? ORDER BY item_id LIMIT ?"
 FIND_ITEMS = """
-SELECT item_id FROM items WHERE item_id > ? AND (instr(casefold(item_id), ?) OR EXISTS (
-    SELECT 1 FROM photos, json_each(metadata) WHERE item = number AND instr(casefold(json_each.value), ?)))
-ORDER BY item_id LIMIT ?
+WITH texts AS (
+    SELECT number, TRUE AS is_title, casefold(item_id) AS text FROM items UNION ALL
+    SELECT item, key = 'name', casefold(value) FROM photos, json_each(metadata) WHERE substr(key, 1, 1) <> '_'
+), found AS (
+    SELECT item_id, min(CASE WHEN is_title AND text = ?1 THEN 0 WHEN is_title AND instr(text, ?1) = 1 THEN 1 ELSE 2
+        END) AS place FROM texts JOIN items USING (number) WHERE instr(text, ?1) GROUP BY number
+)
+SELECT item_id FROM found WHERE (place, item_id) > (coalesce((SELECT place FROM found WHERE item_id = ?2), 0), ?2)
+ORDER BY place, item_id LIMIT ?3
 """
 PHOTOS_OF_ITEMS = "SELECT photo_id FROM photos JOIN items ON number = item WHERE item_id IN"
 
@@ -193,13 +200,15 @@ class Gallery(Searched):
     def item_ids(self, *, after: str = "", limit: int = 100, find: str = "") -> list[str]:
         """Return up to `limit` item ids that follow `after` in alphabetical order.
 
-        `find` is a part of their ids or of the metadata of their photos, in any case.
+        `find` is a part of their ids or of the metadata of their photos, in any case. Items that have it as their id or
+        `name` come first, then those whose id or name begins with it, then the others.
         """
-        part = find.casefold()
         with self._guard:
             self._database.fact("format")  # raises if the gallery is closed
         with closing(Database(self.path / DATABASE, read_only=True)) as own:  # searches do not wait for this scan
-            return [row[0] for row in own.rows(FIND_ITEMS, (after, part, part, limit))]
+            if not find:
+                return [row[0] for row in own.rows(ITEMS, (after, limit))]
+            return [row[0] for row in own.rows(FIND_ITEMS, (find.casefold(), after, limit))]
 
     def thumbnail(self, photo_id: str) -> bytes | None:
         """Return the JPEG thumbnail of a photo, or None if it has none."""

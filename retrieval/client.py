@@ -241,6 +241,11 @@ class RetrievalClient:
         values = {"request_id": request_id, "verdict": verdict, "item_id": item_id}
         self._call(Recorded, "POST", "/v1/feedback", repeatable=False, **_json("feedback", values))
 
+    def undo_feedback(self, answer: SearchResult | str) -> None:
+        """Undo the last verdict of this key on an answer, or on that with a request_id."""
+        request_id = answer if isinstance(answer, str) else answer.request_id
+        self._call(Recorded, "DELETE", _path("feedback", request_id), repeatable=False)
+
     def sync(
         self,
         photos: Sequence[Mapping[str, Any]],

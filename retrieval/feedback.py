@@ -1,7 +1,7 @@
 """Feedback on answers: a log of verdicts that servers append to, and labelled photos made of it.
 
 A verdict says which item a photo shows ("right", or "wrong" with the right item), that it shows no item of the
-catalogue ("unknown", or "right" about a no-match), or only that the answer is "wrong".
+catalogue ("unknown", or "right" about a no-match), or only that the answer is "wrong". A later line can undo it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from retrieval.search.result import MATCH, NO_MATCH, PERHAPS, BBox
 
 Verdict = Literal["right", "wrong", "unknown"]
 RIGHT, WRONG, UNKNOWN = ("right", "wrong", "unknown")
+UNDONE: Literal["undone"] = "undone"  # takes back the last verdict of the same key on the same answer
 MAX_LINE = 16 * 1024  # bytes per line
 NAME_FILE = "Name the file that `retrieval serve --feedback` writes"
 PHOTO = re.compile(r"[0-9a-f]{32}(\.[a-z]{3,4})?")  # name of a kept photo: a hash of its content, and its suffix
@@ -37,9 +38,11 @@ NO_LABEL, CONTRADICTED = "without the item that is right", "contradicted by anot
 
 @dataclass(frozen=True, config=ConfigDict(strict=True))
 class Feedback:
-    """A verdict on an answer."""
+    """A verdict on an answer, or its undoing."""
 
-    verdict: Verdict  # right, wrong (another item is right) or unknown (the item is not in the catalogue)
+    verdict: (
+        Verdict | Literal["undone"]
+    )  # right, wrong (another item is right) or unknown (the item is not in the catalogue)
     decision: Literal["match", "perhaps", "no_match", "ranked"]  # of the answer
     item_id: str  # nearest item, match or not
     distance: FiniteFloat  # to the nearest item
@@ -121,6 +124,7 @@ def labelled_photos(feedback: Sequence[Feedback], folder: Path) -> tuple[list[Ph
     """Return the kept photos in a folder with the items that they show, and the numbers of verdicts left out by reason.
 
     Of several verdicts on one photo or part, the last one of each key counts. If these do not agree, it gets no label.
+    A verdict that was undone does not count.
 
     Raises
     ------
@@ -128,6 +132,7 @@ def labelled_photos(feedback: Sequence[Feedback], folder: Path) -> tuple[list[Ph
         If no photo gets a label.
     """
     by_photo: dict[tuple[str, BBox | None], dict[str, Feedback]] = defaultdict(dict)
+    feedback = _standing(feedback)
     for verdict in feedback:
         of_keys = by_photo[verdict.photo, verdict.bbox]
         of_keys.pop(verdict.key, None)  # the newest is last
@@ -154,6 +159,20 @@ def labelled_photos(feedback: Sequence[Feedback], folder: Path) -> tuple[list[Ph
             remedy="Keep the photos of judged answers: serve with --feedback-photos FOLDER",
         )
     return photos, left_out
+
+
+def _standing(feedback: Sequence[Feedback]) -> list[Feedback]:
+    """Return the verdicts that were not undone, in their order."""
+    standing: dict[int, Feedback] = {}
+    given: dict[tuple[str, str, str], list[int]] = defaultdict(list)  # places of verdicts by answer and key
+    for place, verdict in enumerate(feedback):
+        places = given[verdict.asked_by, verdict.request_id, verdict.key]
+        if verdict.verdict != UNDONE:
+            standing[place] = verdict
+            places.append(place)
+        elif places:
+            del standing[places.pop()]
+    return list(standing.values())
 
 
 def _photo(path: Path, item_id: str, verdicts: Sequence[Feedback]) -> Photo:

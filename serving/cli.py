@@ -20,7 +20,7 @@ from serving.access.keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
 from . import launch
 from .settings import ACCESS, ADDRESS, GROUPS, PAGE, ServeSettings
 
-EXAMPLES = 12  # maximum on the page
+EXAMPLES = 6  # maximum on the page
 Folder = click.Path(path_type=Path)
 
 
@@ -100,11 +100,7 @@ def serve(
         settings = replace(settings, threads=max(1, settings.threads // settings.workers))
     if settings.feedback is None and isinstance(gallery, Path) and os.access(gallery.parent, os.W_OK):
         settings = replace(settings, feedback=gallery.with_name(f"{gallery.name}.feedback.jsonl"))
-    if page and settings.workers > 1:
-        raise InvalidParameter(
-            "--page", "be served by one process", f"--workers {settings.workers}", remedy="Serve it on another port"
-        )
-    page = is_loopback(host) and settings.workers == 1 if page is None else page
+    page = is_loopback(host) if page is None else page
     json_log = log == "json" if log else not sys.stderr.isatty()
     plan = launch.ServePlan(bundle, gallery, settings, page, tuple(example_files(examples)), json_log)
     launch.serve(plan, host, port)

@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
+from typing import Literal
 
 from index.files import write_errors
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import InvalidParameter, RetrievalError
-from retrieval.feedback import FEEDBACK, Verdict, append_feedback, labelled_photos, read_feedback
+from retrieval.feedback import FEEDBACK, UNDONE, Verdict, append_feedback, labelled_photos, read_feedback
 from retrieval.files import explain, naming, write_file
 from retrieval.images.formats import format_of
 from retrieval.retriever import Retriever
@@ -37,10 +38,11 @@ CREATE INDEX IF NOT EXISTS time_of_recent ON recent (time);
 """  # the answers to parts of one photo refer to the row that holds it
 KEEP = "REPLACE INTO recent (time, key, request_id, answer, photo_of, photo) VALUES (?, ?, ?, ?, ?, ?)"
 FIND = """
-SELECT recent.number, recent.key, recent.answer, coalesce(recent.photo, whole.photo)
+SELECT recent.number, recent.key, recent.answer, coalesce(recent.photo, whole.photo), recent.verdict
 FROM recent LEFT JOIN recent AS whole ON whole.number = recent.photo_of
 WHERE recent.request_id = ? AND (recent.key = ? OR ?) ORDER BY recent.key = ? DESC, recent.number DESC LIMIT 1
 """
+JUDGE = "UPDATE recent SET verdict = ?, right_item_id = ? WHERE number = ?"
 WHOLE_PHOTOS = "FROM recent WHERE photo IS NOT NULL AND json_extract(answer, '$.bbox') IS NULL"
 RECENT = f"SELECT request_id, answer, verdict, right_item_id {WHOLE_PHOTOS} ORDER BY number DESC LIMIT ?"
 DIGEST = "photo_digest"  # in an answer: identifies its photo
@@ -104,21 +106,22 @@ class FeedbackRecorder:
         retriever: Retriever,
         caller: Caller,
         request_id: str,
-        verdict: Verdict,
+        verdict: Verdict | Literal["undone"],
         right_item_id: str = "",
         *,
         seen: str = "",
     ) -> None:
         """Append the caller's verdict on one of its answers to the feedback file; an admin may judge any answer.
 
-        `seen` is the digest of the photo that the verdict is about, if it is known.
+        With UNDONE, the last verdict of the caller on the answer does not count any more. `seen` is the digest of the
+        photo that the verdict is about, if it is known.
 
         Raises
         ------
         PhotoChanged
             If the answer with this request id is about another photo than the one that was seen.
         NotFound
-            If the answer is not kept, or the gallery does not have the item that is said to be right.
+            If the answer is not kept or has no verdict to undo, or the gallery does not have the right item.
         DiskFull
             If the file cannot grow any more.
         """
@@ -133,7 +136,9 @@ class FeedbackRecorder:
             raise InvalidParameter("verdict", "be wrong if another item is named", verdict)
         if right_item_id and not retriever.gallery.photos(right_item_id):
             raise NotFound("the gallery does not have this item", remedy="Send an item_id of the gallery")
-        number, asked_by, answer, photo = row
+        number, asked_by, answer, photo, judged = row
+        if verdict == UNDONE and not judged:
+            raise NotFound("this answer has no verdict that could be undone")
         if seen and seen != json.loads(answer).get(DIGEST):
             raise PhotoChanged("another search has this request id now", remedy="Load the answers again")
         facts = json.loads(answer) | {"verdict": verdict, "request_id": request_id, "right_item_id": right_item_id}
@@ -143,8 +148,7 @@ class FeedbackRecorder:
             append_feedback(self._path, FEEDBACK.validate_json(json.dumps(facts)))
         try:
             with self._guard:
-                judged = "UPDATE recent SET verdict = ?, right_item_id = ? WHERE number = ?"
-                self._database.execute(judged, (verdict, right_item_id, number))
+                self._database.execute(JUDGE, ("" if verdict == UNDONE else verdict, right_item_id, number))
         except sqlite3.Error as error:
             log.warning("a verdict is in the feedback file, but is not shown for review: %s", error)
 

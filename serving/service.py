@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
 
 from anyio import to_thread
 
@@ -103,17 +103,16 @@ class Service:
         top_k: int = 10,
         where: str | None = None,
         explain: bool = False,
-        any_review: bool = False,
+        review: float | None = None,
         left_out: Collection[str] = (),
         request_id: str = "",
     ) -> SearchResult:
         """Search with one photo in the pool, or with a part of it, without the photos with some ids.
 
-        With `any_review` the candidates for review may have any p-value, unless the settings ask for none.
+        `review` is the largest p-value of the items for review, unless the settings have a smaller one.
 
         Raises Busy when the queue is full or the deadline passes.
         """
-        review = 1.0 if any_review and self.settings.review != 0 else self.settings.review
         search = partial(
             self.retriever.search,
             image,
@@ -121,7 +120,7 @@ class Service:
             top_k=top_k,
             where=where,
             explain=explain,
-            review=review,
+            review=self._review(review),
             left_out=left_out,
         )
         (result,) = await self._searched([image], lambda: [search()], [request_id])
@@ -137,9 +136,12 @@ class Service:
         (result,) = await self._searched(images, lambda: [search(images)], [])
         return result
 
-    async def search_text(self, text: str, *, top_k: int = 10, where: str | None = None) -> SearchResult:
+    async def search_text(
+        self, text: str, *, top_k: int = 10, where: str | None = None, review: float | None = None
+    ) -> SearchResult:
         """Search with words in the pool."""
-        search = partial(self.retriever.search_text, text, top_k=top_k, where=where, review=self.settings.review)
+        options: dict[str, Any] = {"top_k": top_k, "where": where, "review": self._review(review)}
+        search = partial(self.retriever.search_text, text, **options)
         (result,) = await self._searched([], lambda: [search()], [])
         return result
 
@@ -184,14 +186,21 @@ class Service:
             self.metrics.answer(result)
         return results
 
+    def _review(self, asked: float | None) -> float | None:
+        """Return the largest p-value of items for review: what a client asks for, but no more than in the settings."""
+        limits = [limit for limit in (asked, self.settings.review) if limit is not None]
+        return min(limits, default=None)
+
     def _check_photo(self, image: bytes) -> None:
         check_sent(image, most_bytes=self.settings.photo_bytes, most_pixels=10**6 * self.settings.photo_megapixels)
 
-    def feedback(self, request_id: str, verdict: Verdict, item_id: str = "", *, photo: str = "") -> None:
-        """Append the caller's verdict on one of its answers to the feedback file; an admin may judge any answer.
+    def feedback(
+        self, request_id: str, verdict: Verdict | Literal["undone"], item_id: str = "", *, photo: str = ""
+    ) -> None:
+        """Append the caller's verdict on one of its answers to the feedback file, or that its last one is undone.
 
-        `item_id` names the right item if the verdict is that another item is right, and `photo` is the digest of the
-        photo that the verdict is about, if it is known.
+        An admin may judge any answer. `item_id` names the right item if the verdict is that another item is right, and
+        `photo` is the digest of the photo that the verdict is about, if it is known.
         """
         if self.judged is None:
             raise NotFound("this server does not accept feedback", remedy="Start it with --feedback FILE")

@@ -15,7 +15,7 @@ GROUPS = ADDRESS, ACCESS, CAPACITY, THRESHOLD, PAGE = "Address", "Access", "Capa
 
 LONGEST_DEADLINE_S = 3600
 MOST_WORKERS = 256
-ROOT_PATH = re.compile(r"(/(?!v1(/|$)|docs|manage|metrics|openapi|gradio)[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*")
+ROOT_PATH = re.compile(r"(/(?!v1(/|$)|page(/|$)|docs|manage|metrics|openapi)[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*")
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 
 
@@ -23,9 +23,7 @@ ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{
 class ServeSettings:
     """Settings of a server. The threshold is not among them: it belongs to the gallery or the bundle."""
 
-    workers: int = setting(
-        1, CAPACITY, "Number of worker processes, which serve without the page. One is enough for a few cores."
-    )
+    workers: int = setting(1, CAPACITY, "Number of worker processes. One is enough for a few cores.")
     threads: int = setting(
         cores, CAPACITY, "Number of concurrent searches per worker.", shown="one per core, divided by the workers"
     )
@@ -75,9 +73,24 @@ class ServeSettings:
         "Folder to keep the photos of judged answers in, as they were sent, so that they can be exported.",
         shown="none: no photo is kept",
     )
+    show: str = setting(
+        "",
+        PAGE,
+        "Columns that the page shows under an item's name, such as price=EUR,brand: with a unit after =, if any.",
+        shown="none",
+    )
     allow_origin: tuple[str, ...] = ()  # origins whose pages may call the API, such as https://shop.example
     # set in Python only
     local: bool = False  # accept loopback host names only; set where there are no keys
+
+    @property
+    def shown_columns(self) -> list[tuple[str, str]]:
+        """The columns that the page shows, with their units; raises InvalidParameter for what names none."""
+        pairs = [word.partition("=") for word in self.show.split(",")] if self.show else []
+        columns = [(name.strip(), unit.strip()) for name, _, unit in pairs]
+        if not all(name and not name.startswith("_") for name, _ in columns):
+            raise InvalidParameter("--show", "name columns of the catalogue", self.show, remedy="Use price=EUR,brand")
+        return columns
 
     @property
     def photo_bytes(self) -> int:
@@ -98,6 +111,7 @@ class ServeSettings:
         if not ROOT_PATH.fullmatch(self.root_path):
             rule = "begin with a / and not end with one, and be no path of the server's own"
             raise InvalidParameter("--root-path", rule, self.root_path, remedy="Use one such as /find")
+        _ = self.shown_columns
         for origin in self.allow_origin:
             if not ORIGIN.fullmatch(origin):
                 rule = "be a scheme and a host in lower case, without a path"

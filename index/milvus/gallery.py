@@ -272,14 +272,14 @@ class MilvusGallery(Searched):
         return next((fields_of(row) for row in self._store.get([photo_id], ROW).values()), None)
 
     def item_ids(self, *, after: str = "", limit: int = 100, find: str = "") -> list[str]:
-        """Return up to `limit` item ids that follow `after` in alphabetical order; this reads every photo.
-
-        `find` is a part of their ids or of the metadata of their photos, in any case.
-        """
-        rows, part = (fields_of(row) for row in self._store.walk(ROW)), find.casefold()
-        texts = ((item, [item, *map(str, about.values())]) for _, item, about in rows)
-        found = {item for item, some in texts if any(part in text.casefold() for text in some)}
-        return sorted(item for item in found if item > after)[:limit]
+        """Return up to `limit` item ids that follow `after`, as `Gallery.item_ids` does; this reads every photo."""
+        part, places = find.casefold(), dict[str, int]()
+        for _, item, about in map(fields_of, self._store.walk(ROW)):
+            place = _place_of(part, item, about)
+            if place is not None:
+                places[item] = min(place, places.get(item, place))
+        start = places.get(after, 0), after
+        return [item for place, item in sorted((p, i) for i, p in places.items()) if (place, item) > start][:limit]
 
     def thumbnail(self, photo_id: str) -> bytes | None:
         """Return the JPEG thumbnail of a photo, or None if it has none."""
@@ -430,6 +430,17 @@ def exists(address: str, *, token: str = "") -> bool:
 def _parts(entry: Sequence[Any]) -> list[str]:
     """Return the keys of the parts of a content, given its name, their number and a checksum."""
     return [f"{entry[0]}/{number}" for number in range(entry[1])]
+
+
+def _place_of(part: str, item_id: str, metadata: Mapping[str, Any]) -> int | None:
+    """Return 0 if a text is an item's id or name, 1 if it is their beginning, 2 if it is in any text, else None."""
+    titles = [str(title).casefold() for title in (item_id, metadata.get("name", ""))]
+    texts = [str(value).casefold() for key, value in metadata.items() if not key.startswith("_")]
+    if not part or part in titles:
+        return 0
+    if any(title.startswith(part) for title in titles):
+        return 1
+    return 2 if any(part in text for text in (*titles, *texts)) else None
 
 
 def _jpeg(row: Mapping[str, Any]) -> bytes | None:

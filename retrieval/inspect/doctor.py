@@ -19,7 +19,7 @@ from retrieval.process import without_proxies
 PACKAGES = ("numpy", "pillow", "onnxruntime", "faiss-cpu", "fastapi", "gradio", "torch", "transformers")
 MODULES = {"pillow": "PIL", "faiss-cpu": "faiss"}  # by package, where they differ
 QUIET = {"ORT_DISABLE_TELEMETRY": "1", "GRADIO_ANALYTICS_ENABLED": "False"}  # read at import
-OPTIONAL = {"torch": "train", "transformers": "train", "gradio": "serve", "fastapi": "serve"}
+OPTIONAL = {"torch": "train", "transformers": "train", "gradio": "demo", "fastapi": "serve"}
 ALTERNATIVES = {"onnxruntime": ("onnxruntime-gpu", "onnxruntime-openvino"), "faiss-cpu": ("faiss-gpu",)}
 
 DRIVER = "Install NVIDIA's driver of version 580 or later; in a container, give it the GPU"

@@ -18,6 +18,7 @@ from .draws import LABELLED, NAMES, OWN, PROBE, UNKNOWN, AllDraws
 from .fpir import LEAST_ITEMS, DrawnDistances
 from .point import CERTIFIED, Point
 from .rates import LABELLED_QUERIES, VersionRates
+from .sides import in_words, sides_of
 
 FEW_TWINS = 5  # maximum number of pairs of items in a sentence
 LOW_FPIR = 0.5  # share of the target below which a laxer threshold is worth a try
@@ -43,14 +44,15 @@ def describe(point: Point) -> list[str]:
         clause = "The share of photos that find their item was not measured"
     else:
         clause = f"{rates.tpir:.0%} of {rates.tpir_of} find their item"
-        clause += f" as a match. For {rates.closest_is_right:.0%} the right item comes first in the list of "
-        clause += "closest items, match or not"
+        clause += " as a match"
         if basis.cross_fitted and rates.tpir_of != LABELLED_QUERIES:
             clause += ". Models that were fitted without the item found these; the one that serves usually finds more"
     if rates.tpir_of != LABELLED_QUERIES:
         clause += f". To measure this on users' photos, pass 50 labelled ones, of {LEAST_ITEMS} items or more, to "
         clause += "`retrieval calibrate` with --queries"
-    lines = [f"An unknown item (one that is not in the catalogue) returns a match in {promise}.", f"{clause}."]
+    sides = sides_of(point)
+    lines = [] if sides is None else [f"{in_words(sides)}."]
+    lines += [f"An unknown item (one that is not in the catalogue) returns a match in {promise}.", f"{clause}."]
     if basis.twins:
         lines.insert(0, describe_twins(basis.twins))
     if rates.tpir is not None and rates.tpir < FEW_FOUND:

@@ -23,6 +23,7 @@ from retrieval.measuring.fpir import DrawnDistances, setting_draws
 from retrieval.measuring.point import CERTIFIED, Point
 from retrieval.measuring.rates import LABELLED_QUERIES, VersionRates, assumptions
 from retrieval.measuring.sentences import caveats, describe_twins
+from retrieval.measuring.sides import in_words, sides_of
 from retrieval.measuring.twins import false_matches
 from retrieval.reports import number, percent, render
 
@@ -84,6 +85,7 @@ def render_gallery_report(report: GalleryReport, *, live: Mapping[str, Any] | No
     drawn = None
     if report.rates is not None and report.draws is not None and report.snapshot is not None:
         drawn = _Drawn(report, report.rates, report.draws, report.snapshot).values()
+    sides = sides_of(point, report.rates)
     facts = {"threshold": point.threshold_or_none, "status": point.status, "target_fpir": point.target_fpir, **evidence}
     return render(
         "gallery.html",
@@ -92,6 +94,7 @@ def render_gallery_report(report: GalleryReport, *, live: Mapping[str, Any] | No
         caveats=caveats(point),
         size=f"{photos_of_items(report.photos, report.items)}.",
         promise=_promise(report),
+        sides="" if sides is None else f"{in_words(sides)}.",
         precision=[
             (f"{float(share):.0%} of searches", percent(value, 0))
             for share, value in (point.rates.precision or {}).items()

@@ -24,12 +24,14 @@ from .keys import ADMIN, CALLER, SEARCH, Caller, Key, KeyRing
 
 log = logging.getLogger("retrieval.access")
 PROBES = ("/healthz", "/readyz")  # open without a key: they reveal nothing
-REPORT_PATH, BUNDLE_REPORT_PATH, DOCS_PATH = PAGES = "/v1/report", "/v1/report/bundle", "/docs"  # for browsers
+REPORT_PATH, BUNDLE_REPORT_PATH, DOCS_PATH = "/v1/report", "/v1/report/bundle", "/docs"
 MANAGE_PATH = "/manage"  # and its files, for admins
-ENDPOINT = ("/v1/", "/metrics", "/openapi.json", DOCS_PATH, MANAGE_PATH)
+PAGES = ("/", REPORT_PATH, BUNDLE_REPORT_PATH, DOCS_PATH, MANAGE_PATH)  # for browsers
+UNROUTED = ("/metrics", "/openapi.json", DOCS_PATH)  # logged by their names wherever a request ends
 LOCAL = ("localhost", "127.0.0.1", "::1")  # host names that a foreign DNS record cannot claim (DNS rebinding)
 READING = ("GET", "HEAD")
 API = "/v1/"
+VERDICTS = "/v1/feedback/"
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")  # a client's request id that is accepted
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~-]{0,255})(:[0-9]{0,5})?")  # host with optional port
 COMMON_HEADERS = {
@@ -39,7 +41,7 @@ COMMON_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-ENDPOINT_CSP = "default-src 'none'; frame-ancestors 'none'"
+CSP = "default-src 'none'; frame-ancestors 'none'"
 CORS = [  # headers for pages of other origins that may call the API
     (b"vary", b"Origin"),
     (b"access-control-allow-methods", b"GET, POST, PUT, DELETE"),
@@ -50,18 +52,10 @@ CORS = [  # headers for pages of other origins that may call the API
     (b"access-control-expose-headers", b"Retry-After, X-Request-ID"),
     (b"access-control-max-age", b"600"),
 ]
-PAGE_CSP = (  # Gradio uses inline scripts and styles
-    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data: blob:; media-src 'self' blob:; font-src 'self' data:; connect-src 'self' blob: data:; "
-    "worker-src 'self' blob:; frame-ancestors 'none'; base-uri 'self'; form-action 'self'"
-)
-SECURITY_HEADERS = {  # security headers of the page and of the endpoint
-    endpoint: [
-        *((name.lower().encode(), value.encode()) for name, value in COMMON_HEADERS.items()),
-        (b"content-security-policy", csp.encode()),  # the last, which a response may replace
-    ]
-    for endpoint, csp in ((False, PAGE_CSP), (True, ENDPOINT_CSP))
-}
+SECURITY_HEADERS = [
+    *((name.lower().encode(), value.encode()) for name, value in COMMON_HEADERS.items()),
+    (b"content-security-policy", CSP.encode()),  # the last, which a response may replace
+]
 
 
 @dataclass
@@ -80,7 +74,7 @@ class _Request:
 
 
 class Guard:
-    """Access-control middleware around endpoint and page."""
+    """Access-control middleware around API and pages."""
 
     def __init__(
         self, app: ASGIApp, *, metrics: Metrics, keys: KeyRing | None, local: bool = False, origins: Sequence[str] = ()
@@ -174,19 +168,14 @@ class Guard:
 
     def _record(self, request: _Request, scope: Scope) -> None:
         """Count and log a request by its route, which clients cannot make up."""
-        route = scope["state"].get("route", "page")  # the page sets route and status of its events
-        status = scope["state"].get("status", request.status)
-        if request.path in PROBES:
-            route = request.path
-        elif request.path.startswith(ENDPOINT):
-            named = (
-                request.path if request.path in ENDPOINT else "preflight" if request.method == "OPTIONS" else "refused"
-            )
-            route = getattr(scope.get("route"), "path", named)
+        named = "preflight" if request.method == "OPTIONS" else "refused"
+        if request.path in (*PROBES, *UNROUTED):
+            named = request.path
+        route = getattr(scope.get("route"), "path", named)
         seconds = time.perf_counter() - request.started
-        self._metrics.request(route, status, seconds)
-        level = logging.DEBUG if request.path in PROBES or route == "page" else logging.INFO
-        facts = {"method": request.method, "route": route, "status": status, "ms": round(1e3 * seconds, 2)}
+        self._metrics.request(route, request.status, seconds)
+        level = logging.DEBUG if request.path in PROBES else logging.INFO
+        facts = {"method": request.method, "route": route, "status": request.status, "ms": round(1e3 * seconds, 2)}
         log.log(level, "request", extra={"facts": {"request_id": request.request_id, "key": request.key, **facts}})
 
 
@@ -201,15 +190,13 @@ def _is_utf8(scope: Scope) -> bool:
 
 
 def _with_headers(headers: Sequence[tuple[bytes, bytes]], request: _Request) -> list[tuple[bytes, bytes]]:
-    """Return the response headers with security headers and without CORS headers, which Gradio sets."""
-    kept = [header for header in headers if not header[0].startswith(b"access-control-")]
-    endpoint = request.path in PROBES or request.path.startswith(ENDPOINT)
-    has_policy = endpoint and any(name == b"content-security-policy" for name, _ in headers)
-    kept += SECURITY_HEADERS[endpoint][: -1 if has_policy else None]
+    """Return the response headers with security headers, and with CORS headers for a page that may have them."""
+    names = {name for name, _ in headers}
+    kept = [*headers, *SECURITY_HEADERS[: -1 if b"content-security-policy" in names else None]]
     kept.append((b"x-request-id", request.request_id.encode()))
     if request.origin:
         kept += [(b"access-control-allow-origin", request.origin.encode()), *CORS]
-    if endpoint and not any(name == b"cache-control" for name, _ in headers):
+    if b"cache-control" not in names:
         kept.append((b"cache-control", b"no-store"))
     return kept
 
@@ -229,7 +216,8 @@ class _RequestIds:
 
 def _missing_scope(request: _Request, key: Key) -> Response | None:
     """Return the refusal of a request that the key's scope does not cover, or None."""
-    for_admins = request.path.startswith(("/v1/admin/", MANAGE_PATH)) or request.method in ("PUT", "DELETE")
+    changes = request.method in ("PUT", "DELETE") and not request.path.startswith(VERDICTS)  # one's own can be undone
+    for_admins = changes or request.path.startswith(("/v1/admin/", MANAGE_PATH))
     scope = ADMIN if for_admins else SEARCH
     if key.may(scope):
         return None
@@ -242,11 +230,8 @@ def _missing_scope(request: _Request, key: Key) -> Response | None:
 
 def _missing_key(request: _Request) -> Response:
     response = problem(401, "an API key is required", "Send it as Authorization: Bearer KEY.")
-    page = not request.path.startswith(ENDPOINT) or request.path in (
-        *PAGES,
-        MANAGE_PATH,
-    )  # browsers prompt for the key as a password
-    response.headers["WWW-Authenticate"] = 'Basic realm="Retrieval", charset="UTF-8"' if page else "Bearer"
+    asks = 'Basic realm="Retrieval", charset="UTF-8"'  # browsers prompt for the key as a password
+    response.headers["WWW-Authenticate"] = asks if request.path in PAGES else "Bearer"
     return response
 
 

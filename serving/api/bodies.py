@@ -66,6 +66,15 @@ class Explained(Options):
     explain: Annotated[
         bool, Field(description="Also return what the distances of the nearest items are made of.", examples=[True])
     ] = False
+    review: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            le=1,
+            description="Largest p-value of the items in `review`; the server may set a lower one.",
+            examples=[0.2],
+        ),
+    ] = None
 
 
 class PhotoQuery(Explained):

@@ -24,6 +24,7 @@ from starlette.requests import ClientDisconnect
 
 from retrieval.errors import RetrievalError
 from retrieval.images.formats import NAMES
+from retrieval.measuring.sides import in_words, sides_of
 from retrieval.messages import Info, Reloaded, Status
 from retrieval.reports.bundle_report import render_report, report_data
 from retrieval.reports.gallery_report import GalleryReport, render_gallery_report
@@ -195,6 +196,7 @@ def server_info(service: Service) -> dict[str, Any]:
     bundle, gallery = retriever.bundle, retriever.gallery
     point, rates = retriever.gallery_point.measured()
     drifted, warning = drift_warning(drifts), retriever.gallery_point.warning()
+    sides = sides_of(point, rates)
     return {
         "bundle_id": bundle.bundle_id,
         "embedding_id": bundle.embedding_id,
@@ -205,6 +207,7 @@ def server_info(service: Service) -> dict[str, Any]:
         "evidence": point.evidence,
         "threshold_status": point.served_status,
         "in_gallery": None if rates is None else {**rates.to_dict(point), "warning": warning},
+        "sides": None if sides is None else {"text": in_words(sides), **asdict(sides)},
         "gallery": {
             "version": gallery.version,
             "photos": len(gallery),

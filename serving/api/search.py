@@ -6,10 +6,11 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
 from retrieval.errors import ImageUnreadable, InvalidParameter, RetrievalError
+from retrieval.feedback import UNDONE
 from retrieval.messages import BatchAnswer, Problem, Recorded
 from retrieval.search.boxes import check_bbox, parse_bbox
 from retrieval.search.looks import MOST_QUERY_PHOTOS
@@ -60,7 +61,13 @@ def search_routes(service: Service) -> APIRouter:
             image = await image_of(request)
         request_id = request.state.request_id
         result = await service.search(
-            image, bbox=part, top_k=options.top_k, where=options.where, explain=options.explain, request_id=request_id
+            image,
+            bbox=part,
+            top_k=options.top_k,
+            where=options.where,
+            explain=options.explain,
+            review=options.review,
+            request_id=request_id,
         )
         return _json(RESULT.dump_json(shown(result, request_id, options.fields)))
 
@@ -82,7 +89,12 @@ def search_routes(service: Service) -> APIRouter:
             request_id = f"{request.state.request_id}-{number}"
             try:
                 result = await service.search(
-                    image, top_k=query.top_k, where=query.where, explain=query.explain, request_id=request_id
+                    image,
+                    top_k=query.top_k,
+                    where=query.where,
+                    explain=query.explain,
+                    review=query.review,
+                    request_id=request_id,
                 )
                 answers.append(shown(result, request_id, query.fields))
             except RetrievalError as error:
@@ -98,13 +110,21 @@ def search_routes(service: Service) -> APIRouter:
 async def _with_words(service: Service, request: Request, query: PhotoQuery, text: str) -> Response:
     if await request.body() or query.bbox is not None or query.explain:
         raise InvalidParameter("text", "be sent without an image, bbox and explain", text)
-    result = await service.search_text(text, top_k=query.top_k, where=query.where)
+    result = await service.search_text(text, top_k=query.top_k, where=query.where, review=query.review)
     return _json(RESULT.dump_json(shown(result, request.state.request_id, query.fields)))
 
 
 def feedback_routes(service: Service) -> APIRouter:
     """Return the feedback route."""
     router = APIRouter(prefix="/v1", tags=["search"])
+
+    @router.delete("/feedback/{request_id}", response_model=Recorded, responses=errors(404, 507))
+    def undo(
+        request_id: Annotated[str, Path(description="The answer's `request_id`.", examples=["…"])],
+    ) -> dict[str, bool]:
+        """Undo the last verdict of this key on an answer."""
+        service.feedback(request_id, UNDONE)
+        return {"recorded": True}
 
     @router.post("/feedback", response_model=Recorded, responses=errors(*BODY, 404, 412, 507))
     def feedback(verdict: FeedbackRequest) -> dict[str, bool]:

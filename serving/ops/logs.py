@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from typing import Any
 
 PICTURES = ("/v1/thumbnails/", "page/upload")  # routes
-NOISY = ("httpx", "httpcore", "gradio", "asyncio", "faiss")  # loggers
+NOISY = ("httpx", "httpcore", "asyncio", "faiss")  # loggers
 
 
 class JsonFormatter(logging.Formatter):

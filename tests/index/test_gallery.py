@@ -52,14 +52,36 @@ def test_items_are_found_by_a_part_of_their_id_or_metadata_in_any_case_page_by_p
         unit(6),
         metadata=[{"name": name, "price": place} for place, name in enumerate(names)],
     )
-    assert gallery.item_ids(find="tea") == ["s3", "s4", "tea-1"]
-    assert gallery.item_ids(find="tea", after="s3", limit=1) == ["s4"]
+    assert gallery.item_ids(find="tea") == ["s4", "tea-1", "s3"]  # names and ids that begin with it are first
+    assert gallery.item_ids(find="tea", after="s4", limit=1) == ["tea-1"]
+    assert gallery.item_ids(find="tea", after="tea-1") == ["s3"]
     assert gallery.item_ids(find="CAFÉ") == ["s5"]
     assert gallery.item_ids(find="äpfel") == ["s1"]
     assert gallery.item_ids(find="%") == ["tea-1"]
     assert gallery.item_ids(find="_") == ["s1"]
     assert gallery.item_ids(find="name") == gallery.item_ids(find="'") == []  # keys are no text of an item
     assert len(gallery.item_ids()) == 6
+
+
+def test_an_item_is_found_by_its_number_and_not_by_what_its_photos_hide(tmp_path: Path) -> None:
+    gallery = Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e")
+    items = ["165", "65", "7", "650", "12", "3"]
+    hidden = [{"_file": f"65{place} 1650000065", "_content_sha256": "bee65fade"} for place in range(6)]
+    shown = [{"price": 65}, {"name": "rose"}, {"name": "65"}, {"name": "bee"}, {"name": "no. 65"}, {"name": "tulip"}]
+    gallery.add(
+        [f"p{place}" for place in range(6)],
+        items,
+        unit(6),
+        metadata=[one | other for one, other in zip(hidden, shown, strict=True)],
+    )
+    found = ["65", "7", "650", "12", "165"]  # exact id and name, begins with it, holds it
+    assert gallery.item_ids(find="65") == found
+    pages = [gallery.item_ids(find="65", after=after, limit=1) for after in ("", *found)]
+    assert pages == [[item] for item in found] + [[]]
+    assert gallery.item_ids(find="bee") == ["650"]
+    assert gallery.item_ids(find="fade") == []
+    gallery.remove(photo_ids=["p2"])  # while somebody reads the pages: no item is left out
+    assert set(gallery.item_ids(find="65", after="7")) >= {"650", "12", "165"}
 
 
 def test_an_empty_gallery_has_no_neighbours(tmp_path: Path) -> None:

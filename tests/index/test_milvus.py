@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from index.errors import GalleryError, InvalidParameter
+from index.gallery import Gallery
 from index.milvus.gallery import MilvusGallery, exists
 from index.search.filters import Where, parse_where, to_milvus
 
@@ -84,3 +86,17 @@ def test_the_newest_change_says_who_made_it(address: str) -> None:
     gallery.remove(photo_ids=["p0"], actor="key shop-2")
     assert gallery.changes(1)[0].actor == "key shop-2"
     gallery.close()
+
+
+def test_items_are_found_in_the_order_of_a_gallery_on_disk(address: str, tmp_path: Path) -> None:
+    items = ["165", "65", "7", "650", "Tea", "3"]
+    about = [{"price": 65}, {"name": "rose", "_file": "65"}, {"name": "65"}, {"name": "Bee 65"}, {"name": "ÄPFEL"}, {}]
+    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e") as local:
+        remote = MilvusGallery.create(address, dim=DIM, embedding_id="e")
+        for gallery in (local, remote):
+            gallery.add([f"p{place}" for place in range(6)], items, unit(6), metadata=about)
+        for find in ("65", "6", "tea", "bee", "äpfel", "", "rose", "none"):
+            for after in ("", "165", "65", "650", "66"):
+                expected = local.item_ids(find=find, after=after, limit=3)
+                assert remote.item_ids(find=find, after=after, limit=3) == expected, (find, after)
+        remote.close()

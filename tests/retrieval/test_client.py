@@ -95,6 +95,8 @@ def test_every_route_of_the_api_has_a_method_that_reads_its_answer(app: TestClie
         client.feedback(answer, "wrong", item_id="item-04")
         (review,) = client.answers()
         assert (review.request_id, review.verdict, review.right_item_id) == (answer.request_id, "wrong", "item-04")
+        client.undo_feedback(answer)
+        assert client.answers() == []
         assert client.answer_photo(review.request_id) == JPEG
         assert client.put_photo("copy", JPEG, item_id="item-04").gallery_version > 0
         assert {"item-03", "item-04"} in [{pair.item_id, pair.other_item_id} for pair in client.look_alikes()]
@@ -402,7 +404,9 @@ def test_a_broken_connection_is_opened_again(ask: Ask, server: Server, kind: typ
     assert len(server.asked) == 2
 
 
-@pytest.mark.parametrize(("method", "args"), [("feedback", ("r-1", "right")), ("reload", ())])
+@pytest.mark.parametrize(
+    ("method", "args"), [("feedback", ("r-1", "right")), ("undo_feedback", ("r-1",)), ("reload", ())]
+)
 def test_feedback_and_reload_are_never_done_twice(
     ask: Ask, server: Server, clock: Clock, method: str, args: tuple[str, ...]
 ) -> None:

@@ -175,6 +175,20 @@ def test_the_last_verdict_of_a_key_counts(kept: Path) -> None:
     assert labels(kept, said("wrong", right="mug"), said("right")) == {A: "cup"}
 
 
+SECOND = replace(said("wrong", right="bowl"), request_id="s")
+
+
+def test_a_verdict_that_was_undone_does_not_count_and_the_one_before_it_does(kept: Path) -> None:
+    undone = said("undone")
+    assert labels(kept, said("wrong", right="mug"), said("right"), undone) == {A: "mug"}
+    assert labels(kept, said("right"), undone, undone, said("wrong", right="mug")) == {A: "mug"}
+    assert labels(kept, said("right"), SECOND, undone) == {A: "bowl"}  # of another answer to the photo
+    others = said("right", key="boss"), replace(undone, asked_by="somebody else")
+    assert labels(kept, said("unknown", B), *others) == {A: "cup", B: ""}
+    with pytest.raises(DataError, match="labels a photo"):
+        labels(kept, said("right"), undone)
+
+
 @pytest.mark.parametrize("second", [said("unknown"), said("wrong"), said("right", item="mug")])
 def test_contradictory_verdicts_label_nothing(kept: Path, second: Feedback) -> None:
     other = replace(second, key="app")

@@ -20,11 +20,12 @@ from retrieval.cli.main import group
 from retrieval.errors import GalleryError, GalleryLocked, InvalidParameter
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.measuring.point import Point, Rates
+from retrieval.measuring.sides import in_words, sides_of
 from retrieval.retriever import Retriever
 from serving import measuring
 from serving.app import create_app
 from serving.measuring import Measuring
-from serving.page.answers import header_html, of_photos
+from serving.page.page import header_of
 from serving.reloads import Places
 from serving.service import Service
 from serving.settings import ServeSettings
@@ -55,6 +56,7 @@ def test_answers_info_metrics_and_page_tell_of_the_gallerys_threshold(retriever:
         answer = client.post("/v1/search", content=encode(draw(3, 5)), headers=JPEG).json()
         info = client.get("/v1/info").json()
         metrics = client.get("/metrics").text
+        report = client.get("/v1/report").text
     point = retriever.point
     assert point.threshold != retriever.bundle.threshold
     assert (answer["threshold"], answer["threshold_status"]) == (point.threshold, "estimated")
@@ -62,11 +64,15 @@ def test_answers_info_metrics_and_page_tell_of_the_gallerys_threshold(retriever:
     assert (info["threshold"], info["threshold_status"]) == (point.threshold, "estimated")
     assert info["in_gallery"]["fpir"] == pytest.approx(point.evidence["fpir"])
     assert info["in_gallery"]["broken"] is False
+    sides = sides_of(point, retriever.gallery_point.rates())
+    assert sides is not None
+    assert info["sides"] == {"text": in_words(sides), **vars(sides)}
+    assert in_words(sides) in report
     assert f"retrieval_fpir {info['in_gallery']['fpir']}" in metrics
     assert "retrieval_threshold_broken 0.0" in metrics
-    page = header_html(retriever)
-    assert f"wrongly for about <b>{of_photos(point.evidence['fpir_expected'])}</b> photos" in page
-    assert "not in this catalogue" not in page
+    header = header_of(retriever)
+    assert header["rates"] == f"{in_words(sides)}."
+    assert header["bound"].startswith("No more than")
 
 
 def test_answers_list_candidates_for_review(retriever: Retriever) -> None:
@@ -100,12 +106,12 @@ def test_a_change_that_was_not_measured_is_told(retriever: Retriever, tmp_path: 
     place = str(tmp_path / "gallery")
     with serving(retriever) as client:
         assert client.get("/v1/info").json()["warnings"] == []
-        assert 'role="alert"' not in header_html(retriever)
+        assert header_of(retriever)["warnings"] == []
         CliRunner().invoke(group, ["gallery", "remove", place, "--item", "3"], catch_exceptions=False)
         info = client.get("/v1/info").json()
     assert info["in_gallery"] is None
     assert any("was not measured" in warning and "retrieval calibrate" in warning for warning in info["warnings"])
-    assert "has changed since this was measured" in header_html(retriever)
+    assert "has changed since this was measured" in header_of(retriever)["warnings"][0]
     told = CliRunner().invoke(group, ["gallery", "info", place], catch_exceptions=False).output
     assert "Warning: The gallery has changed" in told
 

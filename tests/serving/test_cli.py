@@ -103,15 +103,16 @@ def test_withdrawing_a_key_that_is_not_there_fails(tmp_path: Path) -> None:
     assert "NAME must be in the file" in str(again.exception)
 
 
-def test_workers_share_the_cores_and_serve_no_page(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_share_the_cores_and_serve_the_page_on_this_machine(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plans: list[ServePlan] = []
     monkeypatch.setattr("serving.launch.serve", lambda plan, *_: plans.append(plan))
     words = [str(world / "bundle"), str(world / "gallery"), "--workers", str(2 * cores())]
     for options in ([], ["--threads", "3"]):
         assert CliRunner().invoke(serve, [*words, *options]).exit_code == 0
-    assert [(plan.settings.threads, plan.page) for plan in plans] == [(1, False), (3, False)]
+    assert [(plan.settings.threads, plan.page) for plan in plans] == [(1, True), (3, True)]
     assert "workers must be at least 1" in str(CliRunner().invoke(serve, [*words[:3], "0"]).exception)
-    assert "--page must be served by one process" in str(CliRunner().invoke(serve, [*words, "--page"]).exception)
 
 
 def test_examples_are_picked_evenly(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from retrieval.errors import InvalidParameter, RetrievalError
-from retrieval.feedback import read_feedback
+from retrieval.feedback import labelled_photos, read_feedback
 from retrieval.retriever import Retriever
 from serving import feedback
 from serving.access.keys import add_key
@@ -81,6 +81,30 @@ def test_a_key_judges_its_own_answers_and_an_admin_all(world: Path, tmp_path: Pa
         assert judge(client, only_anns, headers=headers["boss"]) == 200
     lines = read_feedback(tmp_path / "feedback.jsonl")
     assert [(line.asked_by, line.key) for line in lines] == [("ann", "ann"), ("bob", "bob"), ("ann", "boss")]
+
+
+def test_a_verdict_is_undone_by_who_gave_it_and_the_answer_is_as_it_was(world: Path, tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    keys = {name: add_key(file, name, "admin" if name == "boss" else "search") for name in ("ann", "bob", "boss")}
+    ann, bob, boss = ({"Authorization": f"Bearer {key}"} for key in keys.values())
+    with server(world, tmp_path, keys=file, feedback_photos=tmp_path / "judged") as client:
+        request_id = search(client, headers=ann)
+
+        def undo(name: str = request_id, **options: Any) -> int:
+            return client.delete(f"/v1/feedback/{name}", **options).status_code
+
+        assert undo(headers=ann) == undo("other", headers=ann) == 404  # nobody has judged it
+        assert judge(client, request_id, headers=ann) == 200
+        assert (undo(headers=bob), undo()) == (404, 401)
+        assert undo(headers=ann) == 200
+        assert client.get("/v1/admin/answers", headers=boss).json() == []  # a match that nobody judged
+        assert undo(headers=ann) == 404
+        assert judge(client, request_id, "wrong", headers=ann, item_id="item-04") == 200
+        assert client.delete("/v1/items/item-03", headers=ann).status_code == 403  # other changes are for admins
+    lines = read_feedback(tmp_path / "feedback.jsonl")
+    assert [line.verdict for line in lines] == ["right", "undone", "wrong"]
+    (photo,), _ = labelled_photos(lines, tmp_path / "judged")
+    assert photo.item_id == "item-04"
 
 
 def test_of_answers_to_two_keys_with_one_id_photo_verdict_and_item_are_those_of_the_newest(

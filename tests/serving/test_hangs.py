@@ -31,7 +31,7 @@ LIMIT_S = 25  # in which a server that is told to end ends by its own watchdog
 HANGING = (
     """
 import ctypes, os, time
-import index.gallery, retrieval.bundle.embedder, serving.page.page, serving.launch, serving.service
+import index.gallery, retrieval.bundle.embedder, serving.page.examples, serving.launch, serving.service
 
 serving.launch.GRACE_S, serving.launch.EXIT_S = {limits}
 
@@ -58,7 +58,7 @@ retrieval.bundle.embedder.Embedder.embed_pixels = embed_pixels
 if {where!r} == "check":
     index.gallery.verify_files = lambda *_: hang()
 if {where!r} == "page":
-    serving.page.page.build_page = lambda *_: hang()
+    serving.page.examples.gallery_examples = lambda *_: hang()
 if {where!r} == "feedback":
     serving.service.Service.feedback = lambda *_, **__: hang()
 if {where!r} == "loop":

@@ -6,18 +6,15 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
-import httpx
 import pytest
 
 from retrieval.client import ApiError, RetrievalClient, Unreachable
-from retrieval.errors import InvalidParameter, MissingDependency
+from retrieval.errors import InvalidParameter
 from retrieval.retriever import Retriever
 from serving.app import create_app
 
 from ..world import draw, encode
-from .conftest import PROGRAM, launch, stop, until
 from .live_page import serving
 
 NOWHERE = "http://127.0.0.1:9"
@@ -128,38 +125,3 @@ def test_an_answer_of_a_proxy_in_place_of_the_server_names_the_proxy(
         sets({"http_proxy": place})
         with RetrievalClient("http://shop.example") as client, pytest.raises(ApiError, match=words):
             client.search(encode(draw(3, 5)))
-
-
-def test_the_page_is_loaded_whatever_proxy_the_environment_has(world: Path, tmp_path: Path) -> None:
-    variables = ("ALL_PROXY=socks5://127.0.0.1:9", "NO_PROXY=localhost,fe80::/10")
-    served = launch(world, tmp_path, program=PROGRAM, before=("env", *variables))
-    try:
-        until(lambda: status_of(served.address) not in (0, 503), 120)
-        assert status_of(served.address) == 200, served.log.read_text()
-        assert served.strangers() == []
-    finally:
-        stop(served)
-
-
-def status_of(address: str) -> int:
-    try:
-        return httpx.get(address).status_code
-    except httpx.TransportError:
-        return 0
-
-
-def test_a_page_that_cannot_be_loaded_answers_500_with_the_reason(
-    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail() -> None:
-        raise MissingDependency("gradio is installed but cannot be imported: no libz", remedy="Install it")
-
-    monkeypatch.setattr("serving.page.page._gradio", fail)
-    with serving(create_app(retriever)) as address:
-        until(lambda: status_of(address) != 503, 60)
-        answer = httpx.get(address)
-        assert (answer.status_code, answer.headers["content-type"]) == (500, "text/plain; charset=utf-8")
-        assert answer.text == (
-            "The page could not be loaded: gradio is installed but cannot be imported: no libz. Install it"
-        )
-        assert httpx.get(f"{address}/readyz").status_code == 200

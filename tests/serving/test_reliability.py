@@ -389,7 +389,7 @@ def locked(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
 def test_nothing_is_answered_without_a_key(locked: tuple[Served, Path, str, str]) -> None:
     served, _, searching, admin = locked
     routes = [*operations(served, admin), ("GET", "/openapi.json"), ("GET", "/"), ("GET", "/nothing"), ("GET", "/docs")]
-    routes += [("POST", "/gradio_api/upload"), ("POST", "/gradio_api/queue/join"), ("GET", "/gradio_api/info")]
+    routes += [("GET", "/page/page.js"), ("GET", "/page/examples/x"), ("POST", "/page/examples/x")]
     routes += [("GET", "//v1/info"), ("GET", "/v1/../v1/info"), ("OPTIONS", SEARCH), ("HEAD", "/v1/info")]
     wrong_keys: list[dict[str, str]] = [{}, {"authorization": "Bearer"}]
     wrong_keys += [bearer(key) for key in ("x", searching[:-1], searching + "x", searching.upper())]

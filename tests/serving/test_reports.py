@@ -1,4 +1,4 @@
-"""Reports over HTTP are made from data by our templates, and no page but Gradio's has an unsafe policy."""
+"""Reports over HTTP are made from data by our templates, and no page has an unsafe policy."""
 
 from __future__ import annotations
 

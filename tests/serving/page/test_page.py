@@ -1,120 +1,123 @@
+"""The page as the server sends it: the header, its files, keys, and that no photo is written."""
+
 from __future__ import annotations
 
-import io
+import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
-import numpy as np
 import pytest
-from PIL import Image
+from fastapi.testclient import TestClient
 
+from retrieval.galleries.points import GalleryPoint
+from retrieval.measuring.point import GALLERY, Perhaps, Point, Rates
 from retrieval.retriever import Retriever
-from serving.page.answers import example_label, labels_html
-from serving.page.page import PageSearch, gallery_examples
-from serving.page.uploads import Uploads
-from serving.service import Service
+from serving.access.keys import add_key
+from serving.app import create_app
+from serving.page.page import header_of
+from serving.settings import ServeSettings
 
 from ...world import draw, encode
-from ..conftest import Served, start, stop
-from .page_client import ask, upload
+from ..conftest import bearer, start, stop
 
 
 @pytest.fixture(scope="module")
-def page(served: Served) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=served.address, timeout=60) as client:
-        yield client
+def page(retriever: Retriever) -> TestClient:
+    return TestClient(create_app(retriever))
 
 
-@pytest.mark.end_to_end
-def test_the_page_answers_as_the_endpoint_does(page: httpx.Client) -> None:
-    assert "This is item-03" in ask(page, path=upload(page, encode(draw(3, 5))))
-    assert "Nothing like this here" in ask(page, path=upload(page, encode(draw(77, 0))))
-    assert page.get("/readyz").status_code == page.get("/healthz").status_code == 200
+def test_the_first_view_names_the_catalogue_and_its_rates_without_a_script(page: TestClient) -> None:
+    answer = page.get("/")
+    text = re.sub(r"\s+", " ", re.sub("<.*?>", "", answer.text))
+    assert "10 items, 30 photos. Of things we do not have, about 1 of 20 is called something." in text
+    assert "measured on other items, not in this catalogue" in text
+    assert 'href="v1/report"' in answer.text
+    assert "%" not in text
+    assert answer.headers["cache-control"] == "no-cache"
 
 
-@pytest.mark.slow
-def test_gradio_hands_over_the_file_as_it_came(page: httpx.Client, retriever: Retriever) -> None:
-    """Gradio would rotate, convert and save a photo again, and move its distance."""
-    turned = draw(4, 4).rotate(90, expand=True)
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    sideways = io.BytesIO()
-    turned.save(sideways, "JPEG", exif=exif, quality=30)
-    clear = Image.fromarray(np.dstack([np.asarray(draw(5, 5)), np.full((40, 40), 120, np.uint8)]))
-    for image, name in ((sideways.getvalue(), "a.jpg"), (encode(clear, "PNG"), "b.png")):
-        expected = retriever.search(image).nearest_distance
-        assert f'data-distance="{expected:.4f}"' in ask(page, path=upload(page, image, name), orig_name=name)
+def test_the_page_loads_nothing_but_its_own_files_and_runs_nothing_inline(page: TestClient) -> None:
+    answer = page.get("/")
+    named = re.findall(r'(?:src|href)="([^"#]+)"', answer.text)
+    assert not [name for name in named if ":" in name or name.startswith("/")]  # relative, also under a path
+    for name in named:
+        assert page.get(f"/{name}").status_code == 200, name
+    assert re.search(r"<[^>]+\s(style|on\w+)=|<style|<script(?! type=\"module\" src)", answer.text) is None
+    for path in ("/", "/page/page.js", "/page/page.css", "/page/icon.svg"):
+        policy = page.get(path).headers["content-security-policy"]
+        assert "unsafe" not in policy
+        assert policy.startswith("default-src 'none'")
+        assert "frame-ancestors 'none'" in policy
+    assert "javascript" in page.get("/page/page.js").headers["content-type"]
 
 
-@pytest.mark.end_to_end
+def test_a_link_to_the_page_is_previewed_with_its_own_title_and_words(page: TestClient) -> None:
+    html = page.get("/").text
+    assert 'property="og:title" content="Which catalogue item is this?"' in html
+    assert html.count('name="description"') == html.count("og:description") == 1
+
+
 @pytest.mark.parametrize(
-    ("image", "name", "told"),
-    [
-        (b"no image", "a.jpg", "this is not a JPEG, PNG"),
-        (b'<svg xmlns="http://www.w3.org/2000/svg"/>', "a.svg", "this is not a JPEG, PNG"),
-        (encode(draw(0, 0), "TGA"), "a.tga", "this is not a JPEG, PNG"),
-        (encode(draw(0, 0))[:700], "a.jpg", "damaged"),
-        (None, "bomb.png", "pixels"),
-    ],
+    "path", ["/page/", "/page/page.py", "/page/..%2f..%2fsettings.py", "/page/examples/", "/gradio"]
 )
-def test_hostile_files_meet_the_same_gate(page: httpx.Client, image: bytes | None, name: str, told: str) -> None:
-    if image is None:  # made here: it takes seconds
-        image = encode(Image.new("1", (30_000, 30_000)), "PNG")
-    answer = ask(page, path=upload(page, image, name), orig_name=name)
-    assert "This photo cannot be searched" in answer
-    assert told in answer
+def test_nothing_else_is_there(page: TestClient, path: str) -> None:
+    assert page.get(path).status_code == 404
 
 
-@pytest.mark.slow
-def test_nothing_is_kept_or_reported(page: httpx.Client) -> None:
-    config = page.get("/config").json()
-    assert (config["analytics_enabled"], config["run_history"]) == (False, False)
+def test_a_server_without_the_page_has_none_of_its_routes(client: TestClient) -> None:
+    assert [client.get(path).status_code for path in ("/", "/page/page.js", "/page/examples/x")] == [404] * 3
 
 
-def test_examples_are_spread_over_the_gallery_and_the_last_two_are_of_items_that_are_left_out(
-    retriever: Retriever,
+def test_the_sides_of_a_promise_and_its_bound_are_in_the_header(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = gallery_examples(retriever)
-    items = [retriever.search(example.image).matches[0].item_id for example in found]
-    assert len(items) == 8
-    assert len(set(items)) >= 6
-    of_item = {item: {name for name, _, _ in retriever.gallery.photos(item)} for item in items}
-    for example, item in zip(found, items, strict=True):
-        answer = retriever.search(example.image, left_out=example.left_out)
-        assert answer.nearest is not None
-        assert answer.nearest.photo_id not in example.left_out
-        assert answer.nearest_distance > 0.01  # its own photo is missing
-        if example.label:
-            assert (example.label, set(example.left_out)) == ("Not in the catalogue", of_item[item])
-        else:
-            assert (len(example.left_out), answer.nearest.item_id) == (1, item)
-    alone = [len(of_item[item]) == 1 for item in items]
-    assert [bool(example.label) for example in found] == [*alone[:6], True, True]
+    point = Point(
+        0.7, "estimated", 0.05, GALLERY, rates=Rates(tpir=0.62), perhaps=Perhaps(0.8, known=0.1, unknown=0.05)
+    )
+    rates = SimpleNamespace(broken=lambda _: False, expected=lambda _: 0.04, fpir_upper=lambda _: 0.11)
+    monkeypatch.setattr(GalleryPoint, "measured", lambda _: (point, rates))
+    header = header_of(retriever)
+    assert header["rates"].startswith("Says for sure in 6 of 10, asks in 1 of 10")
+    assert "of things we do not have, 1 of 25 is called something, 1 of 20 is asked about." in header["rates"]
+    assert header["bound"] == "No more than 1 of 9 is called something."
 
 
-@pytest.mark.parametrize(
-    ("name", "label"),
-    [
-        ("1-match-Nova-mint-mug.jpg", "Match Nova mint mug"),
-        ("kiwi_seen from above.png", "Kiwi seen from above"),
-        ("0012.jpg", "0012"),
-    ],
-)
-def test_an_example_is_labelled_by_its_file_name(name: str, label: str) -> None:
-    assert example_label(Path(name)) == label
+def test_an_outgrown_promise_is_a_warning_on_the_page(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    retriever = Retriever.open(world / "bundle", world / "gallery")
+    assert header_of(retriever)["warnings"] == []
+    monkeypatch.setattr(GalleryPoint, "outgrown", True)
+    (warning,) = header_of(retriever)["warnings"]
+    assert "more than intended, because the catalogue has grown" in warning
+    assert "recalibrate" not in warning  # commands are for operators
+    with TestClient(create_app(retriever)) as page:
+        assert warning in page.get("/").text
 
 
-def test_labels_belong_to_the_photos_that_can_be_read(retriever: Retriever, tmp_path: Path) -> None:
-    (tmp_path / "1-a.jpg").write_bytes(encode(draw(1, 1)))
-    (tmp_path / "3-<b>.jpg").write_bytes(encode(draw(2, 1)))
-    files = [tmp_path / name for name in ("1-a.jpg", "2-missing.jpg", "3-<b>.jpg")]
-    uploads = Uploads(client_bytes=2**20, total_bytes=2**20)
-    found = PageSearch(Service(retriever), uploads).add_examples(files)
-    told = [(uploads.read(token, "someone"), example.label, example.left_out) for token, example in found.items()]
-    assert told == [(files[0].read_bytes(), "A", ()), (files[2].read_bytes(), "<b>", ())]
-    assert "<li>A</li><li>&lt;b&gt;</li>" in labels_html([label for _, label, _ in told])
+def test_drift_is_a_warning_in_words_for_visitors(retriever: Retriever) -> None:
+    assert "Recent photos look different" in header_of(retriever, drift=True)["warnings"][0]
+
+
+def test_browsers_ask_for_a_key_and_only_admins_are_led_to_the_desk(retriever: Retriever, tmp_path: Path) -> None:
+    keys = {scope: add_key(tmp_path / "keys.json", scope, scope) for scope in ("search", "admin")}
+    with TestClient(create_app(retriever, settings=ServeSettings(keys=tmp_path / "keys.json"))) as page:
+        assert page.get("/").headers["www-authenticate"].startswith("Basic")
+        assert page.get("/page/page.js").status_code == page.post("/page/examples/x").status_code == 401
+        shown = {scope: page.get("/", headers=bearer(key)).text for scope, key in keys.items()}
+    assert "data-writes" not in shown["search"]
+    assert "data-writes" in shown["admin"]
+    assert 'href="manage"' in shown["admin"]
+    with TestClient(create_app(retriever)) as page:
+        assert "data-writes" not in page.get("/").text  # without keys, anybody may be a visitor
+
+
+def test_columns_with_units_reach_the_script_whatever_they_are_called(retriever: Retriever) -> None:
+    settings = ServeSettings(show='price=€, "><script>')
+    with TestClient(create_app(retriever, settings=settings)) as page:
+        html = page.get("/").text
+    assert html.count("<script") == 1
+    assert settings.shown_columns == [("price", "€"), ('"><script>', "")]
 
 
 @pytest.mark.slow
@@ -125,7 +128,8 @@ def test_the_server_ends_when_asked_and_wrote_no_photo(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     running = start(world, tmp_path, "--threads", "1", "--examples", str(world / "photos"))
     with httpx.Client(base_url=running.address, timeout=60) as client:
-        assert "This is item-01" in ask(client, path=upload(client, encode(draw(1, 1))))
+        assert client.get("/").status_code == 200
+        assert client.post("/v1/search", content=encode(draw(1, 1))).json()["decision"] == "match"
     assert stop(running, how) in (0, -how)
     assert list(tmp_path.iterdir()) == [running.log]
     told = running.log.read_text()
