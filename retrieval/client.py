@@ -31,12 +31,15 @@ from .messages import (
     Info,
     Item,
     ItemPage,
+    JudgedRates,
     LookAlikes,
     Photo,
     Problem,
     Recorded,
     Reloaded,
     Removed,
+    RemovedPhotos,
+    Restored,
     Stored,
     Synced,
 )
@@ -265,10 +268,7 @@ class RetrievalClient:
         return self._call(Synced, "POST", "/v1/admin/sync", **table)
 
     def look_alikes(self) -> list[LookAlikes]:
-        """Return pairs of items that are hard to tell apart, copies first.
-
-        While a server compares many photos, the status is 503. The comparison goes on, so ask again later.
-        """
+        """Return pairs of items that are hard to tell apart: copies first, then those that cost most."""
         return self._call(list[LookAlikes], "GET", "/v1/admin/look-alikes")
 
     def answers(self) -> list[Asked]:
@@ -278,6 +278,24 @@ class RetrievalClient:
     def answer_photo(self, request_id: str) -> bytes:
         """Return the photo of an answer to review, as it was sent."""
         return self._respond("GET", f"/v1/admin/answers/{quote(request_id, safe='')}/photo").content
+
+    def judged_rates(self) -> JudgedRates:
+        """Return the rates that the gallery would have with the judged photos as labelled ones; nothing is set."""
+        return self._call(JudgedRates, "POST", "/v1/admin/answers/rates")
+
+    def remove_photos(self, photo_ids: Iterable[str]) -> Removed:
+        """Remove several photos as one change."""
+        photos = {"photos": [{"photo_id": photo_id} for photo_id in photo_ids]}
+        return self._call(Removed, "POST", "/v1/admin/removed", **_json("photo_ids", photos), repeatable=False)
+
+    def removals(self) -> list[RemovedPhotos]:
+        """Return what was removed in the last day, the newest first."""
+        return self._call(list[RemovedPhotos], "GET", "/v1/admin/removed")
+
+    def restore(self, removal: str) -> Restored:
+        """Add the photos of a removal again."""
+        address = f"/v1/admin/removed/{quote(removal, safe='')}/restore"
+        return self._call(Restored, "POST", address, repeatable=False)
 
     def calibrate(self) -> Calibrated:
         """Make the server measure its gallery and set the threshold anew."""

@@ -71,7 +71,7 @@ class RemovedPhotos(BaseModel):
     time: datetime
     until: Annotated[datetime, Field(description="The photos can be restored until then.")]
     item_ids: list[str]
-    photos: int
+    photo_ids: list[str]
 
 
 class Restored(BaseModel):

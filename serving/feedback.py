@@ -173,13 +173,13 @@ class FeedbackRecorder:
         return list(photos.values())
 
     def photo(self, request_id: str) -> tuple[bytes, str] | None:
-        """Return the photo of the newest answer to a whole photo with a request id, and its digest; None if not kept."""
+        """Return photo and digest of the newest answer to a whole photo with a request id, None if it is not kept."""
         with self._using():
             row = self._database.execute(PHOTO_OF, (request_id,)).fetchone()
         return None if row is None else (bytes(row[0]), digest_of(bytes(row[0])))
 
     def labelled(self) -> list[Photo]:
-        """Return the judged photos with the items that they show; raise DataError if there are none."""
+        """Return the judged photos with the items that they show; raise NotFound or DataError if there are none."""
         if self._photos is None or not self._path.is_file():
             raise NotFound(
                 "no judged photos are kept", remedy="Judge answers on a server with --feedback-photos FOLDER"
@@ -218,8 +218,8 @@ def digest_of(photo: bytes) -> str:
 
 
 def _facts(result: SearchResult, digest: str) -> str:
-    """Return what a verdict on an answer needs, as JSON, given what identifies its photo."""
+    """Return what a verdict on an answer needs, as JSON, given what identifies its photo if that is kept."""
     facts = {name: getattr(result, name) for name in ("decision", "bundle_id", "gallery_version")}
     nearest = result.nearest
     named = {} if nearest is None else {"item_id": nearest.item_id, "distance": nearest.distance}
-    return json.dumps({**facts, **named, "bbox": result.box, DIGEST: digest})
+    return json.dumps({**facts, **named, "bbox": result.box, **({DIGEST: digest} if digest else {})})

@@ -22,7 +22,7 @@ from anyio import to_thread
 from index.groups import GROUP, group_of
 from index.location import AnyGallery, is_address, is_writable, open_gallery
 from retrieval.catalogue.photos import UploadedPhoto
-from retrieval.errors import GalleryLocked, RetrievalError, listed
+from retrieval.errors import DataError, GalleryLocked, RetrievalError, listed
 from retrieval.feedback import SOURCE, Verdict
 from retrieval.galleries import held
 from retrieval.galleries.measured import measure_gallery
@@ -210,8 +210,12 @@ class Service:
         """Return the rates of the gallery by its judged photos, beside those of the threshold that serves."""
         if self.judged is None:
             raise NotFound("this server does not accept feedback", remedy="Start it with --feedback FILE")
-        photos, retriever = self.judged.labelled(), self.retriever
-        measurement = measure_gallery(retriever.bundle, retriever.gallery, rule="set", photos=photos, beside=SOURCE)
+        retriever = self.retriever
+        try:
+            photos = self.judged.labelled()
+            measurement = measure_gallery(retriever.bundle, retriever.gallery, rule="set", photos=photos, beside=SOURCE)
+        except DataError as error:
+            raise NotFound(str(error), remedy="Judge more answers") from error
         change = measurement.change
         thresholds = change.served.threshold_or_none, change.after.threshold_or_none
         return {

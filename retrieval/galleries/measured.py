@@ -181,7 +181,7 @@ def measure_gallery(
     if labelled is not None and beside and (kept := read_queries(gallery, bundle.features_key)) is not None:
         others = [row for row, name in enumerate(kept.ids) if not name.startswith(f"{beside}/")]
         labelled = Probes.joined([kept.where(others), labelled])
-    known = None if rule == "set" else _kept_draws(bundle, gallery)
+    known = None if rule == "set" else kept_draws(bundle, gallery)
     once = rule != "set" and before is not None and before.basis.looks is None
     now, draws = known or draw_gallery(bundle, gallery, labelled=labelled, twice=not once)
     measured = measure(
@@ -234,7 +234,7 @@ def _carried(stored: bytes | None, bundle: Bundle, draws: AllDraws, cap: float) 
     return point if is_kept else None
 
 
-def _kept_draws(bundle: Bundle, gallery: AnyGallery) -> tuple[Photos, AllDraws] | None:
+def kept_draws(bundle: Bundle, gallery: AnyGallery) -> tuple[Photos, AllDraws] | None:
     """Return the current photos of a gallery and the draws that it keeps if they are of exactly these, else None."""
     draws = read_draws(gallery)
     if draws is None or not draws.has_rivals or draws.model != bundle.draws_id:

@@ -18,8 +18,8 @@ from index.location import AnyGallery
 from index.photos import ItemFacts, Photos
 from index.search.distance import accepts
 from retrieval.bundle.bundle import Bundle
-from retrieval.galleries.kept import Kept, read_draws, read_parts
-from retrieval.galleries.measured import draw_gallery
+from retrieval.galleries.kept import Kept, read_parts
+from retrieval.galleries.measured import draw_gallery, kept_draws
 from retrieval.galleries.points import GalleryPoint
 from retrieval.measuring.drawing import Drawing, PartVectors
 from retrieval.measuring.draws import OWN, AllDraws, Draws, Rows
@@ -28,9 +28,11 @@ from retrieval.measuring.point import Point
 from retrieval.measuring.rates import Mated
 from retrieval.metrics.identification import identification_rates
 
+from .audit import audit
 from .duplicates import SAME_FILE, SAME_PICTURE, same_files
 
 MEASURED = 40  # pairs whose cost is measured
+MOST_AUDITED = 100  # of an audit
 CLOSE = "close"
 
 
@@ -62,17 +64,26 @@ class OneGroup:
 
 
 def look_alikes(bundle: Bundle, gallery: AnyGallery) -> list[Pair]:
-    """Return pairs of items that are still apart: first those that share a photo, then those that cost most."""
-    draws = read_draws(gallery)
-    if draws is None or draws.model != bundle.draws_id or not draws.has_rivals:
-        draws = draw_gallery(bundle, gallery)[1]
-    point = GalleryPoint(bundle, gallery).point
-    pairs = {(pair.item_id, pair.other_item_id): pair for pair in _copies(gallery, draws.get(OWN))}
-    costs = _Costs(bundle, gallery, draws, point)
-    for pair in _close(draws.get(OWN), point):
+    """Return pairs of items that are still apart: first those that share a photo, then those that cost most.
+
+    Where the model was fitted on items, or there are no draws, they are those of an audit, and their cost is not known.
+    """
+    photos, draws = kept_draws(bundle, gallery) or draw_gallery(bundle, gallery)
+    point, own = GalleryPoint(bundle, gallery).point, draws.get(OWN)
+    costs, pairs = _Costs(bundle, gallery, photos, draws, point), dict[tuple[str, str], Pair]()
+    found = _audited(bundle, gallery) if draws.fitted or not len(own) else (*_copies(gallery, own), *_close(own, point))
+    for pair in found:
         pairs.setdefault((pair.item_id, pair.other_item_id), pair)
     apart = [replace(pair, cost=costs.of(pair)) for pair in pairs.values() if _is_apart(gallery, pair)]
-    return sorted(apart, key=lambda pair: (pair.why == CLOSE, -(pair.cost or 0.0)))
+    kept = [pair for pair in apart if pair.why != CLOSE or pair.cost != 0]
+    return sorted(kept, key=lambda pair: (pair.why == CLOSE, -(pair.cost or 0.0)))
+
+
+def _audited(bundle: Bundle, gallery: AnyGallery) -> Iterator[Pair]:
+    report = audit(bundle, gallery)
+    for pair in (*report.duplicates, *report.collisions[:MOST_AUDITED]):
+        why = pair.kind if pair.kind in (SAME_FILE, SAME_PICTURE) else CLOSE
+        yield _pair((pair.item_id, pair.photo_id), (pair.other_item_id, pair.other_photo_id), why)
 
 
 def _is_apart(gallery: AnyGallery, pair: Pair) -> bool:
@@ -122,9 +133,8 @@ def _pair(one: tuple[str, str], other: tuple[str, str], why: str = CLOSE) -> Pai
 class _Costs:
     """Measures what pairs cost."""
 
-    def __init__(self, bundle: Bundle, gallery: AnyGallery, draws: AllDraws, point: Point) -> None:
-        self._bundle, self._draws, self._point = bundle, draws, point
-        self._photos: Photos = gallery.snapshot()
+    def __init__(self, bundle: Bundle, gallery: AnyGallery, photos: Photos, draws: AllDraws, point: Point) -> None:
+        self._bundle, self._photos, self._draws, self._point = bundle, photos, draws, point
         self._looks: PartVectors | None = read_parts(gallery, Kept.LOOKS) if draws.looks else None
         self._now = self._tpir(draws.get(OWN)) if point.decides and not draws.fitted else None
 

@@ -142,7 +142,7 @@ class Probes:
 
     @classmethod
     def joined(cls, parts: Sequence[Probes]) -> Probes:
-        """Return the probes of several samples as one. Where only some have groups or second looks, the others lack them."""
+        """Return the probes of several samples as one. Those without groups or second looks go on lacking them."""
         sets, vectors = [part.groups or [""] * len(part.ids) for part in parts], [part.vectors for part in parts]
         looks = [np.zeros_like(part.vectors) if part.looks is None else part.looks for part in parts]
         return cls(

@@ -172,7 +172,7 @@ def removed_routes(service: Service) -> APIRouter:
                 "time": each.time,
                 "until": each.until,
                 "item_ids": sorted({*each.item_ids}),
-                "photos": len(each.photo_ids),
+                "photo_ids": list(each.photo_ids),
             }
             for each in removals(service.retriever.gallery)
         ]

@@ -161,7 +161,7 @@ def test_perhaps_is_to_be_reviewed_without_a_verdict(shop: Path, monkeypatch: py
     with server(shop) as client:
         answer = ask(client, 3)
         assert client.get("/v1/admin/answers").json() == []
-        unsure = {"request_id": answer["request_id"], "decision": "perhaps", "item_id": "item-03", "verdict": ""}
+        unsure = {"request_id": answer["request_id"], "decision": "perhaps", "item_id": "item-03", "verdict": "", "photo": "p"}
         kept = [{**unsure, "right_item_id": ""}]
         monkeypatch.setattr(FeedbackRecorder, "recent", lambda _: kept)
         assert client.get("/v1/admin/answers").json() == kept
