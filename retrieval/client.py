@@ -283,7 +283,7 @@ class RetrievalClient:
         """Return the rates that the gallery would have with the judged photos as labelled ones; nothing is set."""
         return self._call(JudgedRates, "POST", "/v1/admin/answers/rates")
 
-    def remove_photos(self, photo_ids: Iterable[str]) -> Removed:
+    def remove_photos(self, photo_ids: Sequence[str]) -> Removed:
         """Remove several photos as one change."""
         photos = {"photos": [{"photo_id": photo_id} for photo_id in photo_ids]}
         return self._call(Removed, "POST", "/v1/admin/removed", **_json("photo_ids", photos), repeatable=False)

@@ -22,7 +22,7 @@ from retrieval.feedback import FEEDBACK, UNDONE, Verdict, append_feedback, label
 from retrieval.files import explain, naming, write_file
 from retrieval.images.formats import format_of
 from retrieval.retriever import Retriever
-from retrieval.search.result import SearchResult
+from retrieval.search.result import PHOTO, SearchResult
 
 from .access.keys import Caller
 from .errors import NotFound, PhotoChanged
@@ -222,4 +222,5 @@ def _facts(result: SearchResult, digest: str) -> str:
     facts = {name: getattr(result, name) for name in ("decision", "bundle_id", "gallery_version")}
     nearest = result.nearest
     named = {} if nearest is None else {"item_id": nearest.item_id, "distance": nearest.distance}
-    return json.dumps({**facts, **named, "bbox": result.box, **({DIGEST: digest} if digest else {})})
+    asked = result.box if result.look == PHOTO else None  # a second look has a box, too, but the photo is judged
+    return json.dumps({**facts, **named, "bbox": asked, **({DIGEST: digest} if digest else {})})

@@ -215,7 +215,7 @@ class Service:
             photos = self.judged.labelled()
             measurement = measure_gallery(retriever.bundle, retriever.gallery, rule="set", photos=photos, beside=SOURCE)
         except DataError as error:
-            raise NotFound(str(error), remedy="Judge more answers") from error
+            raise NotFound(str(error)) from error
         change = measurement.change
         thresholds = change.served.threshold_or_none, change.after.threshold_or_none
         return {

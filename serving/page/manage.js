@@ -29,15 +29,18 @@ const itemOrNull = (id) => getItem(id).catch((error) => { if (error.status === 4
 
 // --- changes and their undoing: the text beside Undo is the change that it undoes
 const undoing = [];
+let said = ""; // what is told once the view shows it
 function tell(text, undo) {
   if (undo) undoing.push({ text, undo }); else undoing.length = 0;
-  showDone(text);
+  said = text;
 }
-function showDone(text) {
+function showSaid() {
   find("#wrong").hidden = true;
-  find("#done").hidden = !text;
-  find("#done span").textContent = text;
   find("#undo").hidden = !undoing.length;
+  if (!said) return;
+  find("#done").hidden = false;
+  find("#done span").textContent = said;
+  said = "";
 }
 function fail(error) {
   find("#wrong").textContent = error.message;
@@ -47,14 +50,13 @@ function fail(error) {
 async function change(button, work) {
   if (button?.disabled) return;
   if (button) button.disabled = true;
-  try { if (await work() !== false) await show(); } catch (error) { fail(error); } finally { if (button) button.disabled = false; }
+  try { if (await work() !== false) await show(); showSaid(); } catch (error) { showSaid(); fail(error); } finally { if (button) button.disabled = false; }
 }
 const undo = find("#undo");
 undo.onclick = () => change(undo, async () => {
   const last = undoing.pop();
   try { await last.undo(); } catch (error) { if (!error.refused) undoing.push(last); throw error; } // a busy server may do it later
-  finally { find("#undo").hidden = !undoing.length; }
-  showDone(undoing.length ? `Undone. Before that: ${undoing.at(-1).text}` : "Undone.");
+  said = undoing.length ? `Undone. Before that: ${undoing.at(-1).text}` : "Undone.";
 });
 
 // gives photos other items or metadata; the server refuses it if somebody else has changed one of them since
@@ -111,7 +113,7 @@ function ask(title, parts, ok = "") {
 }
 // a field for an id, which offers items with their pictures
 function itemField(label, value = "") {
-  const input = make("input", { name: "item", value, required: true, maxLength: 200, autocomplete: "off", role: "combobox", ariaExpanded: "false", ariaAutoComplete: "list" });
+  const input = make("input", { name: "to", value, required: true, maxLength: 200, autocomplete: "off", role: "combobox", ariaExpanded: "false", ariaAutoComplete: "list" });
   const list = make("ul", { className: "offers", role: "listbox", ariaLabel: "Items", id: "offers", hidden: true });
   input.setAttribute("aria-controls", "offers");
   let asked = 0, at = -1;
@@ -133,7 +135,6 @@ function itemField(label, value = "") {
     input.ariaExpanded = String(!list.hidden);
     at = -1;
   };
-  input.onblur = () => { asked++; close(); };
   input.onkeydown = (event) => {
     if (list.hidden) return;
     if (event.key === "ArrowDown" || event.key === "ArrowUp") mark(event.key === "ArrowDown" ? at + 1 : Math.max(at, 0) - 1);
@@ -205,7 +206,7 @@ async function newItem() {
   const files = make("input", { type: "file", name: "files", accept: "image/*", multiple: true, required: true });
   const given = await ask("New item", [itemField("Id of the item"), make("label", { textContent: "Photos" }, files)], "Add");
   if (!given) return false;
-  const id = given.item.value.trim();
+  const id = given.to.value.trim();
   await addPhotos(id, given.files.files);
   search.value = "";
   open(id);
@@ -245,7 +246,7 @@ function itemParts(item) {
     button("Move…", async () => {
       const given = await ask(`Move ${counted(chosen.size, "photo")}`, [make("div", { className: "few" }, ...photos().slice(0, 6).map((photo) => picture(photo.photo_id))), itemField("To this item; an id that is new makes a new item")], "Move");
       if (!given) return false;
-      const moved = photos(), to = given.item.value.trim(), all = moved.length === item.photos.length;
+      const moved = photos(), to = given.to.value.trim(), all = moved.length === item.photos.length;
       const other = to === id ? null : await itemOrNull(to);
       if (all && other) { const kept = await merge(item, other); if (!kept) return false; open(kept); return; }
       tell(`Moved ${counted(moved.length, "photo")} from ${id} to ${to}.`, await moveTo(moved, to));
@@ -256,7 +257,7 @@ function itemParts(item) {
       await remove(gone, `${counted(gone.length, "photo")} of ${id}`);
       after(item.photos.length - gone.length);
     }, "bad"));
-  grid.append(...item.photos.map((photo) => make("li", {}, make("label", {}, make("input", { type: "checkbox", value: photo.photo_id, onchange: choose }), picture(photo.photo_id), make("span", { className: "soft", textContent: photo.photo_id })))));
+  grid.append(...item.photos.map((photo) => make("li", {}, make("label", {}, make("input", { type: "checkbox", value: photo.photo_id, onchange: choose }), picture(photo.photo_id), make("span", { className: "soft", textContent: photo.photo_id.split("/").at(-1), title: photo.photo_id })))));
   const files = make("input", { type: "file", accept: "image/*", multiple: true });
   files.onchange = () => change(null, () => addPhotos(id, files.files));
   choose();
@@ -267,7 +268,7 @@ function itemParts(item) {
     fields,
     row(button("Change the id or merge…", async () => {
       const given = await ask(`Another id for ${id}`, [itemField("New id; that of another item merges the two", id)], "Change");
-      const to = given?.item.value.trim();
+      const to = given?.to.value.trim();
       if (!to || to === id) return false;
       const other = await itemOrNull(to);
       const kept = other ? await merge(item, other) : to;
@@ -323,7 +324,7 @@ const RATE_NAMES = { tpir: "Photos of catalogue items that find their item", fpi
 const percent = (share) => (typeof share === "number" ? `${(100 * share).toFixed(1)} %` : "not measured");
 
 function load(answer) {
-  if (!cases.has(answer.request_id)) cases.set(answer.request_id, fetchCase(answer).catch(() => { cases.delete(answer.request_id); return null; }));
+  if (!cases.has(answer.request_id)) cases.set(answer.request_id, fetchCase(answer).catch((error) => { cases.delete(answer.request_id); throw error; }));
   return cases.get(answer.request_id);
 }
 // the photo that is shown is the one that is judged and added: another search may use the same request id meanwhile
@@ -347,9 +348,10 @@ async function showJudge() {
     judged = 0;
   }
   const answer = queue[0];
-  for (const next of queue.slice(1, 1 + AHEAD)) load(next);
+  for (const next of queue.slice(1, 1 + AHEAD)) load(next).catch(() => {}); // it is tried again when it is shown
   if (!answer) return [make("h2", { textContent: judged ? "All judged" : "Nothing to judge" }), soft(judged ? "Thank you. New doubtful answers will be here." : "Answers that were not sure are here for a day, if the server keeps their photos (retrieval serve --feedback-photos)."), ratesParts(), await judgedParts()];
-  const seen = await load(answer);
+  let seen;
+  try { seen = await load(answer); } catch (error) { return [make("h2", { textContent: "This answer could not be loaded" }), soft(error.message), row(button("Try again", () => {}))]; }
   if (!seen) { queue.shift(); return showJudge(); } // its photo is no longer kept
   return [caseParts(answer, seen), ratesParts()];
 }
@@ -364,17 +366,16 @@ function caseParts(answer, seen) {
     make("p", { className: "soft", id: "counter", textContent: `${judged} judged, ${queue.length} left` }), make("progress", { max: first || 1, value: first - queue.length, ariaLabel: "Judged" }),
     make("h2", { textContent: asked ? `Is it ${titleOf(asked)}?` : "Which item is it?" }),
     make("div", { className: "two" }, make("figure", {}, make("img", { src: seen.url, alt: "The photo that was sent" }), make("figcaption", { className: "soft", textContent: "The photo that was sent" })), ours),
-    row(...(asked ? [button("Yes", is(asked), "main", "Y"), button("No", judge("wrong"), "", "N")] : []), button("Not ours", judge("unknown"), "", "O")),
-    ...(others.length ? [soft("Or is it one of these?"), make("div", { className: "closest" }, ...others.slice(0, 5).map((item, number) => {
+    row(...(asked ? [button("Yes", is(asked), "main", "Y"), button("No", judge("wrong"), "", "N")] : []), button("Not ours", judge("unknown"), "", "O"), button("Skip", () => { next(answer); }, "plain", "S")),
+    make("aside", { className: "closest", hidden: !others.length }, soft("Or is it one of these?"), ...others.slice(0, 5).map((item, number) => {
       const made = button("", is(item), "choice", String(number + 1));
-      made.prepend(picture(seen.photoOf(item)), titleOf(item));
+      made.prepend(picture(seen.photoOf(item)), make("span", { textContent: titleOf(item) }));
       return made;
-    }))] : []),
-    row(button("Another or a new item…", async () => {
+    }), button("Another or a new item…", async () => {
       const given = await ask("Which item is it?", [itemField("Item; an id that is new makes a new item with this photo")], "Judge");
       if (!given) return false;
-      return decide(answer, seen, "wrong", given.item.value.trim());
-    }, "plain", "E"), button("Skip", () => { next(answer); }, "plain", "S")));
+      return decide(answer, seen, "wrong", given.to.value.trim());
+    }, "plain", "E")));
   made.dataset.request = answer.request_id;
   return made;
 }
@@ -383,6 +384,7 @@ function next(answer) {
 }
 // a verdict is sent while the next answer is shown; an item that is new gets the photo first
 function decide(answer, seen, verdict, item_id) {
+  if (!queue.includes(answer)) return; // it was judged, and the next one is not shown yet
   const request_id = answer.request_id, judging = posting.then(async () => {
     const right = item_id && item_id === answer.item_id ? { verdict: "right" } : { verdict, item_id };
     const known = !item_id || seen.others.concat(seen.asked ?? []).some((item) => item.item_id === item_id) || (await itemOrNull(item_id));
@@ -429,7 +431,7 @@ async function judgedParts() {
   if (!rows.length) return "";
   const boxes = rows.map((answer) => {
     const box = make("input", { type: "checkbox" }), image = make("img", { alt: "" });
-    const photo = load(answer).then((seen) => { if (seen) image.src = seen.url; else box.disabled = true; return seen; });
+    const photo = load(answer).catch(() => null).then((seen) => { if (seen) image.src = seen.url; else box.disabled = true; return seen; });
     return { answer, box, photo, card: make("li", {}, make("label", {}, box, image, make("span", { textContent: rightOf(answer) }))) };
   });
   const addChosen = button("Add the chosen photos to their items", async () => {
@@ -464,8 +466,8 @@ async function showTwins() {
     make("section", { className: "right case", ariaLabel: "Pair" }, make("h2", { textContent: "Are these one thing?" }), soft(told), make("div", { className: "two" }, side(one, pair.photo_id), side(other, pair.other_photo_id)),
       row(button("Merge…", async () => {
         if (!(await merge(one, other))) return false;
-        const { undo } = undoing.pop();
-        finish(find("#done span").textContent, undo);
+        const { text, undo } = undoing.pop();
+        finish(text, undo);
       }, "main", "M"), button("One group", async () => {
         const group = [one, other].map((item) => item.photos[0].metadata.group).find((value) => value !== undefined && value !== null && value !== false && value !== "") ?? one.item_id;
         finish(`${one.item_id} and ${other.item_id} are of the group ${group}.`, await set([...one.photos, ...other.photos], (photo) => ({ metadata: { ...photo.metadata, group } })));

@@ -117,7 +117,7 @@ def test_every_route_of_the_api_has_a_method_that_reads_its_answer(app: TestClie
         (removed,) = [each for each in client.removals() if each.item_ids == ["new"]]
         assert (client.restore(removed.removal).photos, client.photo("new/1").item_id) == (1, "new")
         assert client.remove_photo("new/1").photos == 1
-        with pytest.raises(ApiError, match="no judged photos"):
+        with pytest.raises(ApiError, match="labels a photo"):
             client.judged_rates()
         assert client.remove_item("item-09").photos == WORLD[9]
         info = client.info()
