@@ -142,3 +142,86 @@ def test_calibrating_too_few_items_is_a_conflict(shop: Path) -> None:
         refused = client.post("/v1/admin/calibrate")
         assert refused.status_code == 409
         assert "items" in refused.json()["title"]
+
+
+def test_photos_are_removed_together_if_nobody_changed_one_and_are_restored(shop: Path) -> None:
+    with server(shop) as client:
+        photos = client.get("/v1/items/item-05").json()["photos"]
+        seen = [{"photo_id": photo["photo_id"], "etag": photo["etag"]} for photo in photos[1:4]]
+        changed = [*seen[:2], {**seen[2], "etag": "another"}]
+        assert client.post("/v1/admin/removed", json={"photos": changed}).status_code == 412
+        missing = [*seen, {"photo_id": "none"}]
+        assert client.post("/v1/admin/removed", json={"photos": missing}).status_code == 404
+        assert len(client.get("/v1/items/item-05").json()["photos"]) == 5  # all or nothing
+        removed = client.post("/v1/admin/removed", json={"photos": seen}).json()
+        assert removed["photos"] == 3
+        (listed,) = client.get("/v1/admin/removed").json()
+        assert (listed["removal"], listed["item_ids"]) == (removed["removal"], ["item-05"])
+        assert listed["photo_ids"] == [photo["photo_id"] for photo in seen]
+        address = f"/v1/admin/removed/{removed['removal']}/restore"
+        assert client.post(address).json()["photos"] == 3
+        assert client.post(address).status_code == 404
+        assert {photo["etag"] for photo in client.get("/v1/items/item-05").json()["photos"]} == {
+            photo["etag"] for photo in photos
+        }
+
+
+def test_a_removal_is_not_restored_over_a_photo_that_was_added_since(shop: Path) -> None:
+    with server(shop) as client:
+        removed = client.delete("/v1/items/item-04").json()
+        assert client.put("/v1/photos/item-04%2F0.png?item_id=x", content=encode(draw(60, 0))).status_code in (200, 404)
+        (listed,) = client.get("/v1/admin/removed").json()
+        again = listed["photo_ids"][0]
+        address = f"/v1/photos/{again.replace('/', '%2F')}?item_id=x"
+        assert client.put(address, content=encode(draw(60, 0))).status_code == 200
+        assert client.post(f"/v1/admin/removed/{removed['removal']}/restore").status_code == 412
+
+
+def test_a_photo_is_asked_about_once_and_a_judged_answer_stands_for_it(shop: Path) -> None:
+    with server(shop) as client:
+        first, second, other = ask(client, 3), ask(client, 3), ask(client, 5)
+        for answer in (first, other):
+            client.post("/v1/feedback", json={"request_id": answer["request_id"], "verdict": "right"})
+        found = client.get("/v1/admin/answers").json()
+        assert [one["request_id"] for one in found] == [other["request_id"], first["request_id"]]
+        assert second["request_id"] not in [one["request_id"] for one in found]
+
+
+def test_a_verdict_on_another_photo_than_the_one_that_was_seen_is_refused(shop: Path) -> None:
+    with server(shop) as client:
+        client.post("/v1/search", content=encode(draw(3, 5)), headers={"x-request-id": "chosen"})
+        photo = client.get("/v1/admin/answers/chosen/photo").headers["etag"].strip('"')
+        client.post("/v1/search", content=encode(draw(5, 5)), headers={"x-request-id": "chosen"})
+        verdict = {"request_id": "chosen", "verdict": "right"}
+        assert client.post("/v1/feedback", json={**verdict, "photo": photo}).status_code == 412
+        assert client.post("/v1/feedback", json=verdict).status_code == 200
+
+
+def test_the_closest_items_of_an_answer_are_those_of_the_gallery_now(filled_copy: Path) -> None:
+    with server(filled_copy) as client:
+        answer = ask(client, 33)
+        address = f"/v1/admin/answers/{answer['request_id']}/closest"
+        found = client.get(address).json()
+        assert found[0]["item_id"] == "33"
+        assert len({each["item_id"] for each in found}) == len(found) > 1
+        client.delete("/v1/items/33")
+        assert "33" not in {each["item_id"] for each in client.get(address).json()}
+        assert client.get("/v1/admin/answers/nobody/closest").status_code == 404
+
+
+def test_rates_with_judged_photos_stand_beside_those_that_serve_and_nothing_is_set(filled_copy: Path) -> None:
+    with server(filled_copy) as client:
+        assert client.post("/v1/admin/answers/rates").status_code == 404  # nothing was judged
+        for item in (*range(20), *range(70, 76)):
+            answer = ask(client, item)
+            right = answer["nearest"]["item_id"] == str(item)
+            said = {"verdict": "unknown"} if item >= 70 else {"verdict": "right"} if right else {"verdict": "wrong"}
+            client.post("/v1/feedback", json={"request_id": answer["request_id"], **said})
+        before = client.get("/v1/info").json()
+        told = client.post("/v1/admin/answers/rates").json()
+        assert told["photos"] >= 20
+        assert set(told["rates"]["unknown"]) == {"before", "after", "upper"}
+        assert 0 <= told["rates"]["tpir"]["before"] <= 1
+        after = client.get("/v1/info").json()
+    assert (before["threshold"], before["gallery"]) == (after["threshold"], after["gallery"])
+    assert told["threshold"]["before"] == before["threshold"]
