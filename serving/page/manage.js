@@ -540,7 +540,11 @@ document.addEventListener("keydown", (event) => {
   if (key === "z" && (event.ctrlKey || event.metaKey) || key === "u" && view() === "judge" && !event.ctrlKey && !event.metaKey) {
     event.preventDefault();
     if (!undo.hidden) undo.click();
-  } else if (!event.ctrlKey && !event.metaKey && /^[a-z1-5]$/.test(key)) main.querySelector(`[data-key="${key}"]`)?.click();
+  } else if (!event.ctrlKey && !event.metaKey && /^[a-z1-5]$/.test(key)) {
+    const pressed = main.querySelector(`[data-key="${key}"]`);
+    if (pressed) event.preventDefault(); // the letter does not go into a dialog that it opens
+    pressed?.click();
+  }
 });
 window.addEventListener("hashchange", enter);
 enter();

@@ -450,7 +450,9 @@ def test_twins_are_merged_put_into_one_group_or_kept_apart(page: Page, measured:
     for item in (31, 33, 35):  # a second item that shows the same thing
         for number in range(40, 43):
             address = f"{measured}/v1/photos/twin-{item}-{number}?item_id=twin-{item}"
-            httpx.put(address, content=encode(Image.blend(draw(item, number), draw(item + 50, number), 0.1))).raise_for_status()
+            httpx.put(
+                address, content=encode(Image.blend(draw(item, number), draw(item + 50, number), 0.1))
+            ).raise_for_status()
     go(page, measured, "twins")
     pairs = page.locator(".pair")
     expect(pairs.first).to_be_visible()
@@ -485,9 +487,7 @@ def test_twins_are_merged_put_into_one_group_or_kept_apart(page: Page, measured:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_each_section_is_accessible_and_fits_a_phone(
-    browser: Browser, shop: Path, address: str, scheme: Any
-) -> None:
+def test_each_section_is_accessible_and_fits_a_phone(browser: Browser, shop: Path, address: str, scheme: Any) -> None:
     doubtful(address, shop, [(3, 20), (5, 20)])
     page = browser.new_page(viewport=PHONE, color_scheme=scheme)  # type: ignore[arg-type]
     go(page, address)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from index.database import POINT
 from index.gallery import Gallery
 from retrieval.bundle.bundle import FITTED
 from retrieval.bundle.fitted import Fitted
+from retrieval.galleries import held
 from retrieval.galleries.kept import Kept
 from retrieval.measuring.point import Point
 from retrieval.retriever import Retriever
@@ -24,6 +26,7 @@ from serving.feedback import FeedbackRecorder
 from serving.settings import ServeSettings
 
 from ...world import draw, encode, make_bundle
+from ..conftest import until
 
 LOCAL = "http://127.0.0.1:7860"
 
@@ -111,7 +114,13 @@ def test_perhaps_is_to_be_reviewed_without_a_verdict(shop: Path, monkeypatch: py
     with server(shop) as client:
         answer = ask(client, 3)
         assert client.get("/v1/admin/answers").json() == []
-        unsure = {"request_id": answer["request_id"], "decision": "perhaps", "item_id": "item-03", "verdict": "", "photo": "p"}
+        unsure = {
+            "request_id": answer["request_id"],
+            "decision": "perhaps",
+            "item_id": "item-03",
+            "verdict": "",
+            "photo": "p",
+        }
         kept = [{**unsure, "right_item_id": ""}]
         monkeypatch.setattr(FeedbackRecorder, "recent", lambda _: kept)
         assert client.get("/v1/admin/answers").json() == kept
@@ -169,12 +178,24 @@ def test_photos_are_removed_together_if_nobody_changed_one_and_are_restored(shop
 def test_a_removal_is_not_restored_over_a_photo_that_was_added_since(shop: Path) -> None:
     with server(shop) as client:
         removed = client.delete("/v1/items/item-04").json()
-        assert client.put("/v1/photos/item-04%2F0.png?item_id=x", content=encode(draw(60, 0))).status_code in (200, 404)
         (listed,) = client.get("/v1/admin/removed").json()
         again = listed["photo_ids"][0]
         address = f"/v1/photos/{again.replace('/', '%2F')}?item_id=x"
         assert client.put(address, content=encode(draw(60, 0))).status_code == 200
         assert client.post(f"/v1/admin/removed/{removed['removal']}/restore").status_code == 412
+
+
+def test_a_running_server_drops_what_was_held_back_for_a_day(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def held_back() -> list[str]:
+        with Gallery.open(shop / "gallery", read_only=True) as gallery:
+            return [name for name in gallery.kept_names() if name.startswith(held.HELD)]
+
+    with server(shop) as client:
+        assert client.delete("/v1/items/item-04").status_code == 200
+        assert len(held_back()) == 1
+        monkeypatch.setattr(held, "HELD_FOR", timedelta(0))
+        until(lambda: not held_back(), 60)
+        assert client.get("/v1/admin/removed").json() == []
 
 
 def test_a_photo_is_asked_about_once_and_a_judged_answer_stands_for_it(shop: Path) -> None:
