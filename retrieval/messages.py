@@ -171,17 +171,6 @@ class GalleryInfo(BaseModel):
     columns: dict[str, str]
 
 
-class SidesInfo(BaseModel):
-    """What searches with photos of known and of unknown things answer, as shares from 0 to 1, null if not measured."""
-
-    text: Annotated[str, Field(description="The same in a sentence.")]
-    known_sure: Annotated[float | None, Field(description="The right item is a match.")]
-    known_asked: Annotated[float | None, Field(description="Answered with a question (perhaps).")]
-    known_closest: Annotated[float | None, Field(description="The right item comes first, match or not.")]
-    unknown_called: Annotated[float | None, Field(description="Some item is a match.")]
-    unknown_asked: Annotated[float | None, Field(description="Answered with a question (perhaps).")]
-
-
 class Info(BaseModel):
     """The bundle, the gallery, the threshold with its error rate, and the drift of live photos."""
 
@@ -200,7 +189,14 @@ class Info(BaseModel):
             "measured, and a warning if it misses the target."
         ),
     ]
-    sides: Annotated[SidesInfo | None, Field(description="Null if the threshold was not measured in this gallery.")]
+    sides: Annotated[
+        dict[str, str | float | None] | None,
+        Field(
+            description="Shares from 0 to 1. Photos of known things: the right item is a match (known_sure), a "
+            "question (known_asked), the right item first, match or not (known_closest). Photos of unknown things: a "
+            "match (unknown_called), a question (unknown_asked). Null if not measured. `text` says it in a sentence."
+        ),
+    ]
     gallery: GalleryInfo
     drift: dict[str, Any]
     warnings: Annotated[list[str], Field(description="What an operator should know, with the command that helps.")]

@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let Hypothesis draw fewer examples where the slow tests are left out."""
+    """Let Hypothesis draw fewer examples where the slow tests are left out, and no test ask the Hugging Face hub."""
+    os.environ["HF_HUB_OFFLINE"] = "1"  # tests of the hub go to a server of their own
     settings.load_profile("fast" if without_slow(config) else "full")
 
 

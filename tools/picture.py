@@ -26,8 +26,8 @@ from training.data.synthetic.catalogue import KNOWN, UNKNOWN
 WIDTH, QUALITY = 1180, 86  # pixels, and JPEG quality
 ANSWERS = {
     "match": ("#0f766e", "#ccfbf1", "✓", "This is {}"),
-    "perhaps": ("#92400e", "#fef3c7", "?", "Probably {}. Is it?"),
-    "no_match": ("#475569", "#e2e8f0", "–", "Nothing like this here"),
+    "perhaps": ("#92400e", "#fef3c7", "?", "Is it {}?"),
+    "no_match": ("#475569", "#e2e8f0", "–", "We do not have this"),
 }
 STYLE = """
 body { margin: 0; padding: 18px; display: flex; gap: 18px; background: white; font: 16px "DejaVu Sans", sans-serif }

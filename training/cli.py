@@ -174,7 +174,7 @@ def explain(run: Path, output: Path | None, worst: int, as_json: bool) -> None:
 
     For each wrong search, the error sheet has the query, the nearest photo of another item, the nearest one of its own
     item and their distances. The threshold is set on the calibration items. A run on all items (`train --all-items`)
-    has no test items, so it cannot be explained.
+    has no test items: a fifth of the items is searched by the fold model that was fitted without them.
 
     \b
     Example:

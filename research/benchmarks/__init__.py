@@ -19,7 +19,10 @@ promise          what the thresholds of galleries realise: by size, with labelle
 promise_vectors  what promises for vectors that lie elsewhere realise: short lists, growth, filters, the usual ways
 framing          second looks at photos in which a thing is small, and eleven other changes of a photo; `framing_views`
 operating_point  what estimated points of galleries realise, and certified ones: matches and questions
+sides            what a gallery tells of itself beside what it does: names and questions, for known and unknown things
+two_photos       two photos of a thing as one query, by their mean and by the better of the single searches
 demo             thresholds of `retrieval demo` for several seeds
+first_hour       what the commands of the tutorial print
 
 Time and memory:
 losses step      each loss alone; the cost of a loss within a training step

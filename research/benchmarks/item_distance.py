@@ -121,10 +121,9 @@ def halves(each: PhotoSet, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]
         yield np.sort(items[: each.items // 2]), np.sort(items[each.items // 2 :])
 
 
-def rates(form: ItemDistance, each: PhotoSet, known: np.ndarray, unknown: np.ndarray, *, pairs: bool = False) -> Rates:
-    """Return the rates of a form in one half; `pairs` searches with two photos of an item at a time."""
-    searches = each.pairs if pairs else each.searches
-    mated, strange = searches.of_items(known), searches.of_items(unknown)
+def rates(form: ItemDistance, each: PhotoSet, known: np.ndarray, unknown: np.ndarray) -> Rates:
+    """Return the rates of a form in one half."""
+    mated, strange = each.searches.of_items(known), each.searches.of_items(unknown)
     drawn = each.draws.of_items(known)
     found, unmated = search(form, mated, known), search(form, strange, known)
     exact = quantile(unmated.distance, strange.item)
@@ -354,18 +353,6 @@ def ratio(before: np.ndarray, after: np.ndarray) -> tuple[str, str]:
     return f"{after.mean() / before.mean():.2f}", f"{low:.2f} to {high:.2f}"
 
 
-def two_photos(record: Recorder, sets: Sequence[PhotoSet], count: int) -> None:
-    """Add the table of searches with the mean of two photos."""
-    record.table("two photos", ("data", "TPIR with one photo", "TPIR with two", "ratio", "95 % of halves"))
-    for each in sets:
-        tpir = [
-            [rates(ItemDistance(), each, *half, pairs=pairs).exact for pairs in (False, True)]
-            for half in halves(each, count)
-        ]
-        one, two = np.array(tpir).T
-        record.add(each.name, f"{one.mean():.3f}", f"{two.mean():.3f}", *ratio(one, two))
-
-
 def details(record: Recorder, sets: Sequence[PhotoSet]) -> None:
     """Add the table of R@1 and TPIR by the weight of agreeing local features."""
     columns = (f"{each.name}, {rate}" for each in sets for rate in ("R@1", "TPIR at exactly 0.05"))
@@ -411,7 +398,6 @@ def main() -> None:
         whole = [each for each in tested if each.name in SHOWN]
         curves(record, whole, arguments.repetitions)
         rules(record, trained, whole, arguments.repetitions)
-        two_photos(record, [each for each in tested if each.name in ("birds", "cars")], arguments.repetitions)
 
 
 if __name__ == "__main__":

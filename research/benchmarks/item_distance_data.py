@@ -83,7 +83,6 @@ class PhotoSet:
     items: int
     searches: Evidence
     draws: Evidence
-    pairs: Evidence  # means of two query photos of an item
     copies: Evidence | None = None  # re-encoded photos of the gallery
 
 
@@ -108,13 +107,6 @@ def photo_set(
     numbers = np.unique(items, return_inverse=True)[1]
     gallery = unit[shown], numbers[shown]
     asked, asked_items = unit[~shown], numbers[~shown]
-    pairs = [
-        rows[: len(rows) // 2 * 2].reshape(-1, 2)
-        for rows in (np.flatnonzero(asked_items == i) for i in set(numbers.tolist()))
-    ]
-    places = np.concatenate(pairs)
-    both = asked[places].sum(axis=1)
-    both /= np.linalg.norm(both, axis=1, keepdims=True)
     copied = None
     if copies is not None:
         copied = Evidence.between(copies / np.linalg.norm(copies, axis=1, keepdims=True), gallery[1], *gallery)
@@ -124,7 +116,6 @@ def photo_set(
         int(numbers.max()) + 1,
         Evidence.between(asked, asked_items, *gallery),
         Evidence.between(*gallery, *gallery),
-        Evidence.between(both, asked_items[places[:, 0]], *gallery),
         copied,
     )
 

@@ -31,7 +31,7 @@ from .splits import (
 from .tables import CSV, read_header
 
 ITEMS_PER_BATCH, PHOTOS_PER_ITEM = 16, 4  # defaults of the training settings
-TRAINS_FROM, PHOTOS_EACH = 30, 4  # items, and photos of each, from which training is suggested
+TRAINS_FROM = 20  # items with several photos, from which training is suggested
 LEAST_GROUPS = 10  # two for each of five folds
 
 
@@ -100,10 +100,10 @@ def batches_per_epoch(photos: int, batch_size: int, *, steps: int = 0) -> int:
 
 
 def can_train(photos: Sequence[Photo]) -> bool:
-    """Return whether enough items have enough photos to suggest training on all items, and groups fill its folds."""
+    """Return whether enough items have several photos to suggest training on all items, and groups fill its folds."""
     counts = Counter(photo.item_id for photo in photos)
     groups = {photo.group or photo.item_id for photo in photos}
-    return sum(count >= PHOTOS_EACH for count in counts.values()) >= TRAINS_FROM and len(groups) >= LEAST_GROUPS
+    return sum(count > 1 for count in counts.values()) >= TRAINS_FROM and len(groups) >= LEAST_GROUPS
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import click
 
-from retrieval.catalogue.check import CatalogueReport, check_catalogue, describe_catalogue, readiness
+from retrieval.catalogue.check import CatalogueReport, can_train, check_catalogue, describe_catalogue, readiness
 from retrieval.catalogue.folders import FolderRules
 from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.tables import write_catalogue
 from retrieval.errors import command
 
-from .lines import show_lines, show_next, show_text_cells
+from .lines import show_lines, show_next, show_text_cells, train_command
 from .main import Entry, LazyGroup
 from .options import CATALOGUE, FOLDER_OPTIONS, FOLDER_OR_TABLE, NEW_FILE, options_as
 
@@ -68,7 +68,9 @@ def check(catalogue: Path | str, report: Path | None, folders: FolderRules) -> N
     click.echo(f"{ready.parts}.")
     for warning in ready.warnings:
         click.echo(f"Warning: {warning}.")
-    click.echo(f"Next: {command('train', catalogue, '-o', f'runs/{Path(catalogue).stem}')}")
+    run = f"runs/{Path(catalogue).stem}"
+    on_all = can_train(photos)
+    click.echo(f"Next: {train_command(catalogue, run) if on_all else command('train', catalogue, '-o', run)}")
 
 
 @click.command()

@@ -22,7 +22,7 @@ from retrieval.errors import command, counted
 from retrieval.files import write_file
 from retrieval.indexing.plan import SyncPlan, SyncSettings
 
-from .lines import describe_index, describe_rebuild, show_lines, show_next, show_text_cells
+from .lines import describe_index, describe_rebuild, runs_alone, show_lines, show_next, show_text_cells
 from .options import BUNDLE, CATALOGUE, FOLDER_OPTIONS, MEMORY, NEW_FILE, NEW_GALLERY, options_as
 
 if TYPE_CHECKING:
@@ -229,7 +229,8 @@ def show_expectations(done: IndexReport, bundle: Bundle, gallery: AnyGallery) ->
         click.echo(threshold_change(done.before, served))
     if done.point is not None:
         known = [] if done.rates is None else [describe_rate(done.rates, done.point)]
-        for line in describe(done.point) if done.sets_threshold else known:
+        told = describe(done.point) if runs_alone() else []  # quickstart says it in a box
+        for line in told if done.sets_threshold else known:
             click.echo(line)
     elif not served.decides:
         click.echo(f"This gallery has no threshold, so searches only rank items: {done.unanchored}.")

@@ -49,8 +49,27 @@ def show_text_cells(photos: Sequence[Photo], declared: Collection[str], gallery:
 
 def show_next(line: str) -> None:
     """Print the command that comes next, unless another command runs this one."""
-    if click.get_current_context().find_root().invoked_subcommand != SEVERAL:
+    if runs_alone():
         click.echo(f"Next: {line}")
+
+
+def runs_alone() -> bool:
+    """Return whether no other command runs this one."""
+    return click.get_current_context().find_root().invoked_subcommand != SEVERAL
+
+
+def show_box(title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """Print a frame with a title, and rows with their headings."""
+    width = max(len(heading) for heading, _ in rows)
+    click.echo(f"\n┌ {title}")
+    for place, (heading, text) in enumerate(rows, 1):
+        click.echo(f"{'└' if place == len(rows) else '│'} {heading:<{width}}  {text}")
+
+
+def train_command(photos: object, run: object, *, backbone: str = "auto") -> str:
+    """Return the command that trains on all items of a catalogue."""
+    chosen = () if backbone == "auto" else ("--backbone", backbone)
+    return command("train", photos, *chosen, "--all-items", "--precompute", "8", "-o", run)
 
 
 def describe_index(gallery: AnyGallery) -> str:

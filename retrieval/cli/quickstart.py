@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
-from collections.abc import Sequence
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -15,12 +19,15 @@ from retrieval.catalogue.check import can_train, describe_catalogue
 from retrieval.catalogue.folders import FolderRules
 from retrieval.catalogue.photos import QUERIES
 from retrieval.catalogue.read import Photo, read_catalogue
-from retrieval.errors import DataError, InvalidParameter, command
+from retrieval.errors import DataError, InvalidParameter, command, counted, photos_of_items
 from retrieval.process import check_port
 
+from .lines import show_box, train_command
 from .options import BUNDLE, FOLDER_OPTIONS, FOLDER_OR_TABLE, NEW_FOLDER, options_as
 
 CHECKED_WITH = 50  # labelled photos of users that the output suggests
+STEPS = 3  # commands that come next
+PATIENT = 10  # niceness of work beside a server
 
 
 @click.command()
@@ -109,25 +116,98 @@ def quickstart(  # noqa: PLR0913, one an option
     else:
         options = ["--fit", photos] if fit else []
         _run("export", "--pretrained", backbone, *options, "--target-fpir", f"{target_fpir:g}", "-o", bundle)
-    _run("index", bundle, photos, "-o", gallery, "--windows")
-    decides, target_now = _threshold(bundle, gallery)
+    _run("index", bundle, photos, "-o", gallery)
+    target_now = _target(bundle, gallery)
     options = [] if queries is None else ["--queries", queries]
     if target_now != target_fpir and _is_given("target_fpir"):
         options += ["--target-fpir", f"{target_fpir:g}"]  # the model and the gallery of an earlier run have another one
     if options:
         _run("calibrate", bundle, gallery, *options)
-    elif decides:
-        click.echo(_about_labels(bundle, gallery))
-    if can_train(catalogue) and _fit_gains(bundle) and not (output / "run").exists():
-        click.echo(_about_training(photos, backbone, output))
+    trains = model is None and can_train(catalogue) and not (output / "run").exists() and not _is_onnx(bundle)
+    training = train_command(photos, output / "run", backbone=backbone) if trains else ""
+    judged = output / "judged" if serve and keep_photos else None
+    serving = ("", "") if serve else (command("serve", output), "open the search page")
+    judging = "" if judged is None else _exported(gallery, judged)
+    _show_end(photos, bundle, gallery, serving, training, judging, labelled=queries is not None)
     if serve:
-        judged = output / "judged"
-        if keep_photos:
-            table = command("feedback", "export", f"{gallery}.feedback.jsonl", "--photos", judged, "-o", "judged.csv")
-            click.echo(f"Photos judged on the page are kept in {judged}. To write a labelled table of them: {table}")
-        _run("serve", output, "--port", port, *(["--feedback-photos", judged] if keep_photos else []))
-    else:
-        click.echo(f"Next: {command('serve', output)}")
+        with _windows_meanwhile(bundle, photos, gallery):
+            _run("serve", output, "--port", port, *([] if judged is None else ["--feedback-photos", judged]))
+
+
+def _show_end(
+    photos: Path,
+    bundle: Path,
+    gallery: Path,
+    serving: tuple[str, str],
+    training: str,
+    judging: str,
+    *,
+    labelled: bool,
+) -> None:
+    """Print what works, what does not or was not measured, and the three commands that come next, as measured.
+
+    `training` and `judging` are the commands that train and that write a table of judged photos, "" where they are of
+    no use. With `labelled`, the search was measured on labelled photos.
+    """
+    from retrieval.galleries.kept import Kept
+    from retrieval.measuring.fpir import LEAST_ITEMS
+    from retrieval.measuring.sides import in_words, sides_of
+    from retrieval.retriever import Retriever
+
+    with Retriever.open(bundle, gallery) as retriever:
+        point, rates = retriever.gallery_point.measured()
+        size = photos_of_items(len(retriever.gallery), retriever.gallery.items)
+        has_windows = retriever.gallery.kept(Kept.WINDOWS) is not None
+    sides, pairs, decides = sides_of(point, rates), len(point.basis.twins or ()), point.decides
+    lacks = {
+        f"it cannot say that it does not have a thing: that needs a threshold, of {LEAST_ITEMS} items": not decides,
+        "how many photos it finds was not measured, because no item has two photos": sides and sides.known_sure is None,
+        f"{counted(pairs, 'pair of items looks', 'pairs of items look')} like one, which hides both": pairs,
+        "users' photos were not measured": decides and not labelled,
+        "of several things in one photo, the closest items are only listed": not has_windows,
+    }
+    audit = command("audit", bundle, gallery, "--report", gallery.with_name("audit.html"))
+    label = command("calibrate", bundle, gallery, "--queries", "LABELLED.csv")
+    steps = [
+        serving,
+        (audit if pairs else "", "see the pairs, and what to do"),
+        (training, "train on these items; it is compared with the model as it is"),
+        (label if decides and not labelled else "", f"measure it on {CHECKED_WITH} labelled photos of users"),
+        ("" if decides else command("index", bundle, photos, "-o", gallery), "after adding items"),
+        (command("search", bundle, gallery, "FOLDER", "--report", "answers.html"), "see the answers to your photos"),
+        (judging, "a table of the photos that people judge on the page"),
+        (audit if decides else "", "see what to correct in the catalogue"),
+    ]
+    works = (sides and in_words(sides)) or "the closest items are listed for each photo"
+    rows = [("Works", works), ("Not yet", "; ".join(text for text, holds in lacks.items() if holds) or "–")]
+    chosen = [f"{line}  # {why}" for line, why in steps if line][:STEPS]
+    show_box(f"{size} can be searched", [*rows, *zip(["Next", "", ""], chosen, strict=False)])
+
+
+@contextmanager
+def _windows_meanwhile(bundle: Path, photos: Path, gallery: Path) -> Iterator[None]:
+    """Embed the windows of photos in a process of its own while something else runs, unless the gallery has them."""
+    from index.gallery import Gallery
+    from retrieval.galleries.kept import Kept
+
+    with Gallery.open(gallery, read_only=True) as opened:
+        known = opened.kept(Kept.WINDOWS) is not None
+    if known:
+        yield
+        return
+    words = ["index", str(bundle), str(photos), "-o", str(gallery), "--windows"]
+    log = gallery.with_name("windows.log")
+    click.secho(f"\n$ {shlex.join(['retrieval', *words])} > {shlex.quote(str(log))} &", bold=True)
+    click.echo("This embeds parts of photos, to search photos of several things. The page works meanwhile.")
+    with log.open("wb") as file:
+        program = [sys.executable, "-m", "retrieval", *words]
+        process = subprocess.Popen(program, stdout=file, stderr=subprocess.STDOUT)  # noqa: S603 - this program
+        os.setpriority(os.PRIO_PROCESS, process.pid, PATIENT)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait()
 
 
 def _as_table(photos: Path, folders: FolderRules, table: Path) -> Path:
@@ -178,38 +258,24 @@ def _check_same_photos(place: Path, photos: Sequence[Photo], bundle: Path, galle
         )
 
 
-def _about_labels(bundle: Path, gallery: Path) -> str:
-    """Return the command that measures the search on labelled photos."""
-    return (
-        f"To measure the search on your users' photos, label {CHECKED_WITH} of them in a CSV with `path` and "
-        f"`item_id` (empty where a photo shows nothing of this catalogue): "
-        f"{command('calibrate', bundle, gallery, '--queries', 'LABELLED.csv')}"
-    )
+def _exported(gallery: Path, judged: Path) -> str:
+    """Return the command that writes a table of judged photos."""
+    return command("feedback", "export", f"{gallery}.feedback.jsonl", "--photos", judged, "-o", "judged.csv")
 
 
-def _about_training(photos: Path, backbone: str, output: Path) -> str:
-    """Return the command that trains a head on the model."""
-    train = command("train", photos, "--backbone", backbone, "--all-items", "--precompute", "8", "-o", output / "run")
-    return (
-        "Fitting the model to this catalogue found more items, beyond chance. A trained head may find still more; "
-        f"training compares it with the pretrained model. Train it with: {train}"
-    )
-
-
-def _fit_gains(bundle: Path) -> bool:
-    """Return whether the model of a bundle was fitted, because a cross-validation showed a gain beyond chance."""
+def _is_onnx(bundle: Path) -> bool:
+    """Return whether the model of a bundle was an ONNX file, which does not train."""
     from retrieval.bundle.bundle import Bundle
 
-    evidence = Bundle.open(bundle).manifest["evidence"]
-    return "fit" in evidence and "onnx" not in evidence  # what trains is no ONNX file
+    return "onnx" in Bundle.open(bundle).manifest["evidence"]
 
 
-def _threshold(bundle: Path, gallery: Path) -> tuple[bool, float]:
-    """Return whether a gallery has a threshold, and its target FPIR."""
+def _target(bundle: Path, gallery: Path) -> float:
+    """Return the target FPIR of the threshold that serves in a gallery."""
     from retrieval.retriever import Retriever
 
     with Retriever.open(bundle, gallery) as retriever:
-        return retriever.point.decides, retriever.point.target_fpir
+        return retriever.point.target_fpir
 
 
 def _is_given(name: str) -> bool:

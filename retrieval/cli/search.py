@@ -14,7 +14,7 @@ import click
 from index.groups import GROUP
 from retrieval.catalogue.ids import describe_missing
 from retrieval.errors import InvalidParameter, counted
-from retrieval.files import naming
+from retrieval.files import naming, write_file
 from retrieval.search.result import (
     BLOCK,
     DAMAGED_PHOTO,
@@ -51,6 +51,7 @@ class SearchOptions:
     review: float | None
     explain: bool
     output: Path | None
+    report: Path | None
     truth: str | None
     as_json: bool
 
@@ -86,6 +87,11 @@ OPTIONS = (
         "-o", "--output", type=NEW_FILE, help="Search with each photo, and write the answers to a .jsonl file."
     ),
     click.option(
+        "--report",
+        type=NEW_FILE,
+        help="Search with each photo, and write an HTML page of the photos with their answers, the first 500.",
+    ),
+    click.option(
         "--truth",
         metavar="COLUMN",
         help="Measure the error rates: column with the item that each photo shows (item_id for a folder with one "
@@ -101,7 +107,7 @@ class SearchCommand(GroupedCommand):
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
         "Query and answer": ["text", "combine", "top_k", "where", "review", "explain"],
         "Parts of a photo": ["bbox", "boxes"],
-        "Many photos": ["output", "truth"],
+        "Many photos": ["output", "report", "truth"],
         "Output": ["as_json"],
     }
 
@@ -131,6 +137,7 @@ def search(bundle: Path, gallery: Path | str, images: tuple[Path | str, ...], op
       retrieval search bundles/shop galleries/shop --text "red kettle with a bird"
       retrieval search bundles/shop galleries/shop front.jpg back.jpg --combine
       retrieval search bundles/shop galleries/shop shelf.jpg --boxes windows --json
+      retrieval search bundles/shop galleries/shop photos/ --report answers.html
       retrieval search bundles/shop galleries/shop photos/ -o answers.jsonl
       retrieval search bundles/shop galleries/shop queries.csv --truth item_id -o answers.jsonl
     """
@@ -139,12 +146,13 @@ def search(bundle: Path, gallery: Path | str, images: tuple[Path | str, ...], op
 
     parts = options.combine or bool(options.bbox) or options.boxes is not None
     words = options.text is not None
-    if words == bool(images) or (words and (parts or options.explain or options.output or options.truth)):
+    many = options.output or options.report or options.truth
+    if words == bool(images) or (words and (parts or options.explain or many)):
         remedy = "Words go with --top-k, --where, --review and --json alone"
         raise InvalidParameter("IMAGE", "be given, or --text in its place", list(map(str, images)), remedy=remedy)
-    if options.output or options.truth or any(map(is_bulk, images)):
+    if many or any(map(is_bulk, images)):
         if parts:
-            rule = "be left out with folders, tables, addresses, --output and --truth"
+            rule = "be left out with folders, tables, addresses, --output, --report and --truth"
             raise InvalidParameter("--combine, --bbox and --boxes", rule, list(map(str, images)))
         _search_each(bundle, gallery, images, options)
         return
@@ -189,9 +197,10 @@ def _results(
 
 
 def _search_each(bundle: Path, gallery: Path | str, places: Sequence[Path | str], options: SearchOptions) -> None:
-    """Search with each photo of the given places, and write the answers to a file or print them as JSON lines."""
+    """Search with each photo of the given places, and write the answers to files or print them as JSON lines."""
     from tqdm import tqdm
 
+    from retrieval.reports.answers import AnswerSheet
     from retrieval.retriever import Retriever
     from retrieval.search.bulk import Outcome, answer_photos, read_queries, require_known_items
     from retrieval.search.looks import Options
@@ -205,19 +214,24 @@ def _search_each(bundle: Path, gallery: Path | str, places: Sequence[Path | str]
         if truth is not None:
             require_known_items(retriever.gallery, places, photos)
         answers = answer_photos(retriever, photos, settings, outcome, truth=truth is not None)
-        written = (
-            json.dumps(line, ensure_ascii=False) for line in tqdm(answers, "searching", len(photos), unit="photo")
-        )
+        sheet = None if options.report is None else AnswerSheet(retriever.gallery, photos)
+        noted = answers if sheet is None else sheet.noting(answers)
+        written = (json.dumps(line, ensure_ascii=False) for line in tqdm(noted, "searching", len(photos), unit="photo"))
         if output is None:
             for line in written:
-                click.echo(line)
+                if sheet is None:
+                    click.echo(line)
         else:
             partial = output.with_name(f"{output.name}.partial")
             with naming(output):
                 with partial.open("wb") as file:
                     file.writelines(line.encode(errors="backslashreplace") + b"\n" for line in written)
                 partial.replace(output)
+        if sheet is not None and options.report is not None:
+            write_file(options.report, sheet.html())
         _show_outcome(outcome, retriever, output, as_json=options.as_json)
+        if sheet is not None and not options.as_json:
+            click.echo(f"Wrote {options.report}: open it in a browser.", err=output is None)
     if outcome.refused and not outcome.decisions:
         click.echo("Nothing was answered: every photo was refused.", err=True)
         sys.exit(1)

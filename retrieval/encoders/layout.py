@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from retrieval.errors import EncoderRefused, InvalidParameter, importing, listed
+from retrieval.errors import EncoderRefused, InvalidParameter, counted, importing, listed
 
 from .processor import FILES
 
@@ -20,6 +23,7 @@ HUB = "hf://"
 INNER = "onnx"  # the folder of a model's ONNX files
 PLAIN = ("vision_model.onnx", "onnx/vision_model.onnx", "model.onnx", "onnx/model.onnx")  # the first of them is taken
 DATA = "[._]data*"  # what follows a file's name in those of its external data
+SILENT, REMEMBERED_S = "retrieval-hub-is-silent", 3600.0  # the file, and how long it counts
 TIMEOUT_S = 3.0  # to find out whether the hub answers; huggingface_hub itself retries for half a minute, file by file
 
 
@@ -108,12 +112,34 @@ def _downloaded(name: str) -> tuple[Path, str]:
 
 @cache
 def hub_is_reachable() -> bool:
-    """Return whether the hub answers, which is checked once per process; false in offline mode (HF_HUB_OFFLINE=1)."""
+    """Return whether the hub answers; false in offline mode (HF_HUB_OFFLINE=1).
+
+    It is asked once per process, and not at all if it has not answered within the last hour, which a file in the
+    hub's cache remembers.
+    """
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
         return False
-    request = urllib.request.Request(constants.ENDPOINT, method="HEAD")  # noqa: S310 - the hub's own address
+    silent = Path(constants.HF_HUB_CACHE) / SILENT
+    with suppress(OSError):
+        if 0 <= (ago := time.time() - silent.stat().st_mtime) < REMEMBERED_S:
+            told = f"The Hugging Face hub did not answer {counted(round(ago / 60), 'minute')} ago"
+            print(f"{told}, and is not asked for an hour. To ask it now, remove {silent}.", file=sys.stderr)
+            return False
+    print("Asking whether the Hugging Face hub answers (up to 20 s) ...", file=sys.stderr, flush=True)
+    answers = _answers(constants.ENDPOINT)
+    with suppress(OSError):  # a cache that nobody may write
+        if answers:
+            silent.unlink(missing_ok=True)
+        else:
+            silent.parent.mkdir(parents=True, exist_ok=True)
+            silent.touch()
+    return answers
+
+
+def _answers(endpoint: str) -> bool:
+    request = urllib.request.Request(endpoint, method="HEAD")  # noqa: S310 - the hub's own address
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S):  # noqa: S310
             return True

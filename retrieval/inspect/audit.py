@@ -4,8 +4,7 @@
 - twins: pairs of items that look like one item under two ids (`suspected_twins`);
 - strays: photos farther than the threshold from all other photos of their own item;
 - duplicates: photos of different items that are the same file, copies of one photo, or nearly the same;
-- damaged: photos whose JPEG has lost or noisy blocks, as they were indexed;
-- crowds: items in the densest regions, closest to their nearest other item.
+- damaged: photos whose JPEG has lost or noisy blocks, as they were indexed.
 
 Each photo searches the gallery with its own item left out (`index.search.left_out`). If the bundle verifies
 matches, which takes long, a sample of the photos does.
@@ -15,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -30,10 +30,13 @@ from retrieval.indexing.worker import LOST
 from retrieval.measuring.drawing import MOST_VERIFIED, Drawing
 from retrieval.measuring.draws import Draws
 from retrieval.measuring.twins import suspected_twins
+from retrieval.reports.sheet import Card, Section, Sheet
 
 from .duplicates import NEAR, SAME_FILE, SAME_PICTURE, is_copy, same_files
 
 NEAR_DUPLICATE = 0.02  # plain distance of photos that are nearly the same
+PICTURED = 24  # entries of a kind on a sheet
+FEW_STRAYS = 0.3  # share of the photos up to which they are looked at one by one
 COLLIDING = 100  # items that one photo can collide with
 KINDS = (SAME_FILE, SAME_PICTURE, NEAR)  # of duplicates, worst first
 
@@ -60,15 +63,6 @@ class Stray:
 
 
 @dataclass(frozen=True)
-class Crowd:
-    """An item and the mean distance of its photos to the nearest other item."""
-
-    item_id: str
-    photo_id: str
-    distance: float
-
-
-@dataclass(frozen=True)
 class Audit:
     """The results of an audit. Every list is sorted worst first."""
 
@@ -79,7 +73,6 @@ class Audit:
     duplicates: list[Pair]  # one per pair of items, by the plain distance, copies first
     strays: list[Stray]
     single_photo_items: int  # not checked for strays
-    crowds: list[Crowd]  # all items, the most crowded first
     twins: list[tuple[str, str]] = field(default_factory=list)  # pairs of items that look like one under two ids
     damaged: list[tuple[str, str]] = field(default_factory=list)  # item and photo of JPEGs with lost or noisy blocks
     sampled: int | None = None  # number of photos that were searched with; None for all
@@ -96,12 +89,8 @@ def audit(bundle: Bundle, gallery: AnyGallery) -> Audit:
     now = gallery.snapshot()
     draws = Drawing(now, bundle.item_distance, bundle.verifier, find_copies=False).own(most=searched)
     counts = np.unique(now.items[now.live], return_counts=True)[1]
-    drawn, places = np.unique(draws.items, return_inverse=True)
-    means = np.bincount(places, draws.distances) / np.bincount(places)
-    first = dict(zip(draws.items[::-1].tolist(), draws.ids[::-1].tolist(), strict=True))
     strays = np.flatnonzero(~accepts(draws.own, threshold) & np.isfinite(draws.own)).tolist()
     lost = [Stray(str(draws.items[row]), str(draws.ids[row]), float(draws.own[row])) for row in strays]
-    crowds = [Crowd(item, first[item], float(mean)) for item, mean in zip(drawn.tolist(), means, strict=True)]
     return Audit(
         photos=photos,
         items=len(counts),
@@ -111,7 +100,6 @@ def audit(bundle: Bundle, gallery: AnyGallery) -> Audit:
         twins=suspected_twins(draws),
         strays=sorted(lost, key=lambda stray: -stray.distance),
         single_photo_items=int((counts == 1).sum()),
-        crowds=sorted(crowds, key=lambda crowd: crowd.distance) if len(counts) > 1 else [],
         damaged=sorted((item, photo_id) for photo_id, item, lost in gallery.values(LOST) if lost),
         sampled=None if bundle.verifier is None else searched,
     )
@@ -193,34 +181,76 @@ def summary(report: Audit) -> str:
     )
 
 
-def table(report: Audit, *, limit: int) -> Sequence[tuple[str, list[str]]]:
-    """Return pairs of a title and its lines of text, at most `limit` lines per title."""
+@dataclass(frozen=True)
+class Finding:
+    """Entries of one kind, worst first: a line about each, with its photos; and what to do about them."""
 
-    def pairs(entries: Sequence[Pair]) -> list[str]:
-        return [
-            f"{p.distance:.4f}  {p.item_id} ({p.photo_id}) = {p.other_item_id} ({p.other_photo_id})" for p in entries
-        ]
+    title: str
+    to_do: str  # "" for nothing
+    entries: Sequence[tuple[str, tuple[str, ...]]]
 
-    return [
-        ("pairs of items closer than the threshold", pairs(report.collisions[:limit])),
-        (
-            "pairs of items with a duplicate",
+
+def findings(report: Audit, bundle: Path, gallery: AnyGallery) -> list[Finding]:
+    """Return what an audit found, with the commands that help; kinds without entries are left out."""
+    place = gallery.path
+    manage = f"on the page /manage (`{command('serve', bundle, place)}`)"
+    remove = f"`{command('gallery', 'remove', place, '--photo', 'PHOTO_ID')}`"
+    train = f"`{command('train', 'PHOTOS', '--all-items', '--precompute', '8', '-o', 'RUN')}`"
+    again = f"`{command('index', bundle, 'PHOTOS', '-o', place)}`"
+    lost = f"The model does not tell these items well: train on them with {train}, or add photos of each"
+    if len(report.strays) <= FEW_STRAYS * report.photos:
+        lost = f"Remove photos of something else with {remove}, and add photos to items that have few"
+    found = [
+        Finding(
+            "pairs of items that look like one under two ids",
+            f"Merge a pair that is one item, or keep it apart, {manage}; until then neither is found",
             [
-                f"{line}, {p.kind}"
-                for line, p in zip(pairs(report.duplicates[:limit]), report.duplicates[:limit], strict=True)
+                (f"{one} = {other}", tuple(gallery.photos(item)[0][0] for item in (one, other)))
+                for one, other in report.twins
             ],
         ),
-        (
-            "pairs of items that look like one under two ids (merge them, or give them one group)",
-            [f"{one} = {other}" for one, other in report.twins[:limit]],
+        Finding(
+            "pairs of items with a duplicate",
+            f"Merge them {manage}, or remove the photo from the item that it does not show: {remove}",
+            [(f"{_told(pair)}, {pair.kind}", (pair.photo_id, pair.other_photo_id)) for pair in report.duplicates],
         ),
-        (
-            "photos that do not find their own item",
-            [f"{s.distance:.4f}  {s.item_id} ({s.photo_id})" for s in report.strays[:limit]],
-        ),
-        (
+        Finding(
             "damaged photos (blocks of the JPEG are lost or noisy)",
-            [f"{item} ({p})" for item, p in report.damaged[:limit]],
+            f"Replace the files, and index again: {again}",
+            [(f"{item} ({photo_id})", (photo_id,)) for item, photo_id in report.damaged],
         ),
-        ("most crowded items", [f"{c.distance:.4f}  {c.item_id}" for c in report.crowds[:limit]]),
+        Finding(
+            "photos that do not find their own item",
+            lost,
+            [(f"{s.distance:.4f}  {s.item_id} ({s.photo_id})", (s.photo_id,)) for s in report.strays],
+        ),
+        Finding(
+            "pairs of items closer than the threshold",
+            f"Nothing, if they differ: they look alike, and training may tell them apart ({train})",
+            [(_told(pair), (pair.photo_id, pair.other_photo_id)) for pair in report.collisions],
+        ),
     ]
+    return [finding for finding in found if finding.entries]
+
+
+def _told(pair: Pair) -> str:
+    one, other = f"{pair.item_id} ({pair.photo_id})", f"{pair.other_item_id} ({pair.other_photo_id})"
+    return f"{pair.distance:.4f}  {one} = {other}"
+
+
+def sheet(report: Audit, found: Sequence[Finding], gallery: AnyGallery) -> Sheet:
+    """Return the sheet of an audit, with the pictures of the worst entries of each kind."""
+
+    def card(text: str, photos: Sequence[str]) -> Card:
+        pictures = [(photo_id, gallery.thumbnail(photo_id)) for photo_id in photos if photo_id]
+        return Card([(photo_id, jpeg) for photo_id, jpeg in pictures if jpeg], text)
+
+    sections = [
+        Section(
+            f"{finding.title[0].upper()}{finding.title[1:]}: {len(finding.entries)}",
+            finding.to_do and f"{finding.to_do}.",
+            [card(*entry) for entry in finding.entries[:PICTURED]],
+        )
+        for finding in found
+    ]
+    return Sheet("What to check in this catalogue", [summary(report)], sections)

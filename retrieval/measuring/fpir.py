@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.groups import group_number
+from retrieval.metrics.bounds import CONFIDENCE, binomial_below, binomial_bound
 
-from .bounds import CONFIDENCE, binomial_below, binomial_bound
 from .draws import LABELLED, OWN, PROBE, SETTING, Draws
 from .point import Shift
 

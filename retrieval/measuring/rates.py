@@ -13,10 +13,10 @@ import numpy as np
 
 from index.search.distance import accepts
 from retrieval.errors import counted
+from retrieval.metrics.bounds import CONFIDENCE, items_needed
 from retrieval.metrics.consistency import search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates
 
-from .bounds import CONFIDENCE, items_needed
 from .draws import LABELLED, NAMES, OWN, PROBE, REFERENCE, SETTING, TWICE, UNKNOWN, AllDraws, Draws
 from .fpir import LEAST_ITEMS, DrawnDistances, Floats, setting_draws
 from .point import BUNDLE, CERTIFIED, ESTIMATED, GALLERY, Basis, Perhaps, Point, Rates

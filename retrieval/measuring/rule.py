@@ -24,10 +24,10 @@ import math
 import numpy as np
 
 from retrieval.errors import CalibrationError, InvalidParameter, counted
+from retrieval.metrics.bounds import items_needed
 from retrieval.metrics.consistency import UtilityCurves, search_curves
 from retrieval.metrics.identification import SearchScores
 
-from .bounds import items_needed
 from .draws import OWN, AllDraws
 from .fpir import LEAST_ITEMS, DrawnDistances
 from .point import BUNDLE, CERTIFIED, ESTIMATED, GALLERY, Origin, Point, Shift

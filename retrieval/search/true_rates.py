@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from index.groups import group_of
 from retrieval.errors import counted, photos_of_items
-from retrieval.measuring.bounds import binomial_bound
+from retrieval.metrics.bounds import binomial_bound
 
 from .result import RANKED, Match, SearchResult
 

@@ -60,15 +60,7 @@ def search_routes(service: Service) -> APIRouter:
             part = None if query.bbox is None else parse_bbox(query.bbox)
             image = await image_of(request)
         request_id = request.state.request_id
-        result = await service.search(
-            image,
-            bbox=part,
-            top_k=options.top_k,
-            where=options.where,
-            explain=options.explain,
-            review=options.review,
-            request_id=request_id,
-        )
+        result = await service.search(image, bbox=part, **_options(options), request_id=request_id)
         return _json(RESULT.dump_json(shown(result, request_id, options.fields)))
 
     @router.post(
@@ -88,14 +80,7 @@ def search_routes(service: Service) -> APIRouter:
         for number, image in enumerate(images):  # sequential: a batch takes one place in the queue
             request_id = f"{request.state.request_id}-{number}"
             try:
-                result = await service.search(
-                    image,
-                    top_k=query.top_k,
-                    where=query.where,
-                    explain=query.explain,
-                    review=query.review,
-                    request_id=request_id,
-                )
+                result = await service.search(image, **_options(query), request_id=request_id)
                 answers.append(shown(result, request_id, query.fields))
             except RetrievalError as error:
                 refusal = problem_response(error)
@@ -105,6 +90,11 @@ def search_routes(service: Service) -> APIRouter:
         return _json(BatchAnswer(answers=answers, request_id=request.state.request_id).model_dump_json().encode())
 
     return router
+
+
+def _options(options: Explained) -> dict[str, Any]:
+    """Return the options of a search with a photo."""
+    return {name: getattr(options, name) for name in ("top_k", "where", "explain", "review")}
 
 
 async def _with_words(service: Service, request: Request, query: PhotoQuery, text: str) -> Response:

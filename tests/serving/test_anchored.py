@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import threading
 import time
@@ -89,6 +90,23 @@ def test_answers_list_candidates_for_review(retriever: Retriever) -> None:
                 assert match["metadata"] == {}  # like matches, without what was not asked for
     with pytest.raises(InvalidParameter, match="review"):
         ServeSettings(review=2.0)
+
+
+def test_a_search_asks_for_items_up_to_a_p_value_and_the_server_has_the_last_word(retriever: Retriever) -> None:
+    photo = encode(draw(100, 0))
+
+    def listed(client: TestClient, review: float) -> list[float]:
+        raw = client.post(f"/v1/search?review={review}", content=photo, headers=JPEG).json()
+        body = {"image": base64.b64encode(photo).decode(), "review": review}
+        assert client.post("/v1/search", json=body).json()["review"] == raw["review"]
+        return [match["p_value"] for match in raw["review"]]
+
+    with serving(retriever) as client, serving(retriever, review=0.5) as strict:
+        every, some = listed(client, 1.0), listed(client, 0.5)
+        assert len(every) > len(some)
+        assert max(some, default=0.0) <= 0.5
+        assert listed(strict, 1.0) == some  # as `serve --review 0.5` says
+        assert client.post("/v1/search?review=1.1", content=photo, headers=JPEG).status_code == 422
 
 
 def test_the_report_is_that_of_the_gallery(retriever: Retriever) -> None:

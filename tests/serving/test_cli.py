@@ -14,6 +14,7 @@ from retrieval.process import bind, cores, port_of
 from serving.access.keys import add_key
 from serving.cli import EXAMPLES, example_files, keys, serve
 from serving.launch import ServePlan
+from serving.settings import ServeSettings
 
 from ..world import draw
 
@@ -124,3 +125,18 @@ def test_examples_are_picked_evenly(tmp_path: Path) -> None:
     assert len(set(found)) == EXAMPLES
     assert (found[0].name, found[-1].name) == ("00.png", "29.png")
     assert example_files([tmp_path / "07.png"]) == [tmp_path / "07.png"]
+
+
+@pytest.mark.parametrize("show", [",", "price,,brand", "=EUR", "_file", "price,_content_sha256=x"])
+def test_what_names_no_column_to_show_is_refused(show: str) -> None:
+    with pytest.raises(InvalidParameter, match="--show must name columns of the catalogue"):
+        ServeSettings(show=show)
+
+
+def test_columns_to_show_have_the_units_that_were_given() -> None:
+    assert ServeSettings().shown_columns == []
+    assert ServeSettings(show="price=EUR, weight = kg,brand").shown_columns == [
+        ("price", "EUR"),
+        ("weight", "kg"),
+        ("brand", ""),
+    ]

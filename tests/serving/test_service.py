@@ -411,6 +411,7 @@ def test_a_key_opens_what_its_scope_covers(keyed: tuple[TestClient, dict[str, st
     paths = client.get("/openapi.json", headers=bearer(keys["admin"])).json()["paths"]
     operations = [(method, re.sub("{.*?}", "x", path)) for path, methods in paths.items() for method in methods]
     changing = [(m, path) for m, path in operations if m in ("put", "delete") or path.startswith("/v1/admin/")]
+    changing.remove(("delete", "/v1/feedback/x"))  # whoever searches may undo a verdict of theirs
     assert len(changing) >= 4
     for method, path in changing:
         assert client.request(method, path, headers=bearer(keys["search"])).status_code == 403

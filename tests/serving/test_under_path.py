@@ -70,12 +70,14 @@ def test_the_path_without_its_slash_leads_to_the_page(retriever: Retriever) -> N
         assert httpx.get(f"{own}/finder").status_code == 404
 
 
-@pytest.mark.parametrize("path", ["find", "/find/", "/", "//find", "/v1", "/v1/x", "/docs", "/?b", "/a b", "/..", "/é"])
+@pytest.mark.parametrize(
+    "path", ["find", "/find/", "/", "//find", "/v1", "/v1/x", "/page", "/page/x", "/docs", "/?b", "/a b", "/..", "/é"]
+)
 def test_a_path_that_is_none_or_the_servers_own_is_refused(path: str) -> None:
     with pytest.raises(InvalidParameter, match="--root-path must begin with a /"):
         ServeSettings(root_path=path)
 
 
 def test_paths_of_several_names_are_taken() -> None:
-    for path in ("", "/find", "/shop/find", "/v10", "/a.b_c~d-e"):
+    for path in ("", "/find", "/shop/find", "/v10", "/pages", "/a.b_c~d-e"):
         assert ServeSettings(root_path=path).root_path == path

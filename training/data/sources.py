@@ -17,6 +17,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from retrieval.catalogue.read import Photo
+from retrieval.errors import counted
 from retrieval.images import Preprocessing
 from training.config import Settings
 from training.evaluation.embedding import embed_photos, to_device
@@ -116,7 +117,8 @@ class FeatureSource:
         if process_group.broadcast(not exist or _photos_of(path) != fingerprint(*pixels.photos)):
             if exist and process_group.is_main:
                 tqdm.write("The photos may have changed, so their features are computed again.")
-            numbers = tqdm(range(settings.precompute), desc="features", unit="view", disable=not process_group.is_main)
+            title = f"embedding {counted(len(pixels.photos[0]), 'photo')}, the longest step"
+            numbers = tqdm(range(settings.precompute), desc=title, unit="view", disable=not process_group.is_main)
             views = np.stack([_view(pixels, model, number, process_group) for number in numbers])
             features = {
                 "fit": views,

@@ -15,8 +15,8 @@ from training.data.synthetic.catalogue import KNOWN, PLACE, UNKNOWN, VARIANT
 from .queries import Answers
 
 FIRST = 200  # queries that examples are chosen from
-MATCH, NEW, THIRD, EMPTY, MISS = "match", "unknown item", "unknown variant", "empty place", "miss"
-COUNTS = {MATCH: 3, NEW: 1, THIRD: 1, EMPTY: 1, MISS: 1}
+MATCH, NEW, THIRD, EMPTY = "match", "unknown item", "unknown variant", "empty place"
+COUNTS = {MATCH: 3, NEW: 1, THIRD: 1, EMPTY: 1}
 RULE = f"The page's examples are the first of their kind among the first {FIRST} queries."
 
 
@@ -32,8 +32,7 @@ class Example:
 def choose_examples(answers: Answers) -> list[Example]:
     """Return the first queries of each kind that there is, in the order of COUNTS.
 
-    A match returns the right item first. Unknown items return no match. A miss is a photo of a catalogue item that
-    returns no match, or another item first.
+    A match returns the right item first. Unknown items return no match.
     """
     return [
         Example(query, kind, _label(answers, query, kind))
@@ -58,12 +57,9 @@ def _fitting(answers: Answers) -> dict[str, NDArray[np.bool_]]:
         NEW: (kinds == UNKNOWN) & ~matched,
         THIRD: (kinds == VARIANT) & ~matched,
         EMPTY: (kinds == PLACE) & ~matched,
-        MISS: (kinds == KNOWN) & ~right,
     }
 
 
 def _label(answers: Answers, query: int, kind: str) -> str:
     name = answers.photos[query].metadata["name"]
-    if kind == MISS:
-        return f"miss {'wrong item' if answers.matched[query] else 'no match'} {name}"
     return f"{'' if kind == MATCH else 'no match '}{name if kind == EMPTY else f'{kind} {name}'}"

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from retrieval.catalogue.read import Photo
-from retrieval.errors import DataError, InvalidParameter, command, counted
+from retrieval.errors import DataError, InvalidParameter, counted
 from retrieval.images import Preprocessing
 from retrieval.images.thumbnails import thumbnail
 from retrieval.metrics.identification import (
@@ -20,9 +20,9 @@ from retrieval.metrics.identification import (
     identification_rates,
     threshold_at_fpir,
 )
-from retrieval.reports.error_sheet import ErrorKind, ErrorSheet, Shown, WrongAnswer
+from retrieval.reports.sheet import Card, Section, Sheet
 from training.data.reader import PhotoReader
-from training.loop.run import Run
+from training.loop.run import FOLD_COUNT, Run
 
 from .embedding import embed_catalogue
 from .errors import (
@@ -67,7 +67,7 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The errors of a run on its test items, at the threshold of its calibration items."""
+    """The errors of a run on items that it was not fitted on."""
 
     run: str
     protocol: str
@@ -78,6 +78,7 @@ class Explanation:
     counts: Mapping[str, int]  # queries of each outcome
     worst: Mapping[str, Sequence[Wrong]]  # by kind of error
     preprocessing: Preprocessing
+    set_on: str = "the calibration items"  # items that set the threshold
 
     @property
     def queries(self) -> int:
@@ -88,7 +89,7 @@ class Explanation:
         """Return the results in a few sentences."""
         lines = [
             f"{counted(self.queries, 'search', 'searches')} among {counted(self.items, 'item')}, plain distance, "
-            f"threshold {self.threshold:.4f} set on the calibration items for FPIR {self.target_fpir:g}.",
+            f"threshold {self.threshold:.4f} set on {self.set_on} for FPIR {self.target_fpir:g}.",
             f"{self.counts[FOUND]} return their own item first, {self.counts[MISIDENTIFIED]} another item, "
             f"{self.counts[MISSED]} nothing; {self.counts[FALSE_MATCH]} would return something if their item were not "
             "in the gallery.",
@@ -114,43 +115,54 @@ class Explanation:
             "worst": {kind: [_wrong_dict(wrong) for wrong in found] for kind, found in self.worst.items()},
         }
 
-    def sheet(self) -> ErrorSheet:
-        """Return the error sheet, with pictures cropped as the model sees them."""
-        kinds = []
-        for kind in KINDS:
-            shown = [
-                WrongAnswer(self._shown(wrong.photo), self._neighbour(wrong.other), self._neighbour(wrong.own))
-                for wrong in self.worst[kind]
-            ]
-            kinds.append(ErrorKind(kind.capitalize(), TEXTS[kind], self.counts[kind], shown))
-        return ErrorSheet(f"Errors of {self.run}", self.threshold, self.summary(), kinds)
+    def sheet(self) -> Sheet:
+        """Return the sheet of the worst answers, with pictures cropped as the model sees them."""
+        sections = [
+            Section(f"{kind.capitalize()}: {self.counts[kind]}", TEXTS[kind], [self._card(each) for each in worst])
+            for kind in KINDS
+            if (worst := self.worst[kind])
+        ]
+        return Sheet(f"Errors of {self.run}", self.summary(), sections)
 
-    def _neighbour(self, found: tuple[Photo, float] | None) -> Shown | None:
-        return None if found is None else self._shown(*found)
+    def _card(self, wrong: Wrong) -> Card:
+        """Return the query, the nearest photo of another item, and the nearest one of its own."""
+        photos, texts = [wrong.photo], [f"Query: {wrong.photo.item_id} ({wrong.photo.photo_id})"]
+        for role, found in (("Nearest other item", wrong.other), ("Its own item", wrong.own)):
+            if found is None:
+                texts.append(f"{role}: none in the gallery")
+                continue
+            photo, distance = found
+            told = f"{distance:.4f}, {'a match' if distance <= self.threshold else 'too far'}"
+            photos.append(photo)
+            texts.append(f"{role}: {photo.item_id} ({photo.photo_id}), {told}")
+        return Card([(photo.photo_id, self._picture(photo)) for photo in photos], ". ".join([*texts, ""]).strip())
 
-    def _shown(self, photo: Photo, distance: float | None = None) -> Shown:
+    def _picture(self, photo: Photo) -> bytes:
         reader = PhotoReader([photo], replace(self.preprocessing, size=SIDE), cache_bytes=0)
-        return Shown(photo.photo_id, photo.item_id, thumbnail(Image.fromarray(reader.pixels([0])[0])), distance)
+        return thumbnail(Image.fromarray(reader.pixels([0])[0]))
 
 
 def explain_run(run: Run, *, worst: int = WORST, progress: bool = True) -> Explanation:
     """Embed the photos of a run's test items with its best model and find its errors among them.
+
+    A run on all items has no test items: its first fold model searches the items that it was fitted without.
 
     Parameters
     ----------
     worst:
         Number of wrong answers per kind of error, 1 to 50.
 
-    The threshold is set on the calibration items.
+    The threshold is set on the calibration items, or on the same items by a fold model.
     """
     if not 1 <= worst <= MOST_WORST:
         raise InvalidParameter("worst", f"lie between 1 and {MOST_WORST}", worst)
-    if run.settings.all_items:
-        raise DataError(
-            f"{run.path} was trained on all items, so it has no test items to explain",
-            remedy=f"`{command('evaluate', run.path)}` compares it with the model that it started from",
-        )
+    name, set_on = run.path.resolve().name, "the calibration items"
     parts, target = run.splits, run.settings.target_fpir
+    if run.folds:
+        run = run.folds[0]
+        left_out = run.splits.validation
+        parts = replace(parts, test=left_out, calibration=left_out)
+        set_on = f"the same items, which one of {FOLD_COUNT} fold models was fitted without,"
     searched = {*parts.test, *parts.calibration}
     photos = [photo for photo in run.photos() if photo.item_id in searched]
     chosen, calibration = (
@@ -170,7 +182,7 @@ def explain_run(run: Run, *, worst: int = WORST, progress: bool = True) -> Expla
         return photos[chosen.queries[row]], *nearest_photos(chosen, vectors, labels, row, groups)
 
     return Explanation(
-        run=run.path.resolve().name,
+        run=name,
         protocol=run.protocol.describe(),
         threshold=threshold,
         target_fpir=target,
@@ -179,6 +191,7 @@ def explain_run(run: Run, *, worst: int = WORST, progress: bool = True) -> Expla
         counts=outcomes.counts(),
         worst=_worst(scores, outcomes, threshold, worst, photos, nearest),
         preprocessing=run.preprocessing,
+        set_on=set_on,
     )
 
 

@@ -21,8 +21,8 @@ from retrieval.bundle.bundle import (
 )
 from retrieval.bundle.embedder import pack_golden
 from retrieval.errors import CalibrationError, InvalidParameter, RunError, counted
-from retrieval.measuring.bounds import items_needed
 from retrieval.measuring.point import Point
+from retrieval.metrics.bounds import items_needed
 from retrieval.verification.verifier import GeometricVerifier
 from training.loop.run import Run, started_from
 

@@ -72,7 +72,7 @@ def choose_projection(
         return ProjectionChoice(fit_projection(usable, items, *best), "", float(plain.mean()), gain)
     reason = (
         f"fitting it changes the share of photos that find their item first by {100 * gain:+.1f} points, which may "
-        f"be chance (standard error {100 * error_of_gain:.1f}), so training promises no gain either"
+        f"be chance (standard error {100 * error_of_gain:.1f})"
     )
     return ProjectionChoice(None, reason, float(plain.mean()), gain)
 

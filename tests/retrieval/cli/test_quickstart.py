@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import shutil
 import socket
+import subprocess
+import sys
+import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +19,10 @@ from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.cli import quickstart as quickstarting
 from retrieval.cli.main import group
-from retrieval.encoders.export import Fit
 from retrieval.errors import DataError
+from retrieval.galleries.kept import Kept, read_parts
 from retrieval.images import Preprocessing
+from retrieval.measuring.sides import in_words, sides_of
 from retrieval.retriever import Retriever
 from training.backbones.load import SmallConvNet
 from training.export.pretrained import Pretrained, export_pretrained
@@ -62,10 +67,7 @@ def test_photos_become_a_search(tiny: Pretrained, tmp_path: Path, monkeypatch: p
     assert done.exit_code == 0, done.output
     assert commands(done) == ["export", "index"]
     assert "60 photos of 30 items" in done.output
-    assert "An unknown item (one that is not in the catalogue) returns a match" in done.output
-    assert [line for line in done.output.splitlines() if line.startswith("Next:")] == [
-        f"Next: retrieval serve {tmp_path}/q"
-    ]
+    assert f"retrieval serve {tmp_path}/q" in done.output
     with Retriever.open(tmp_path / "q/bundle", tmp_path / "q/gallery") as retriever:
         assert retriever.point.target_fpir == 0.1
         answer = retriever.search(photos / "item-03" / next((photos / "item-03").iterdir()).name)
@@ -147,21 +149,113 @@ def test_a_taken_port_is_found_before_anything_is_written(tmp_path: Path) -> Non
     assert not (tmp_path / "q").exists()
 
 
+def serving(output: Path, photos: Path, *options: str) -> Result:
+    """Run a quickstart that serves; what `serve` does is replaced by the tests."""
+    words = ["quickstart", str(photos), "-o", str(output), "--backbone", "tiny", "--port", "0", *options]
+    return CliRunner().invoke(group, words)
+
+
 @pytest.mark.parametrize("kept", [True, False])
 def test_the_page_keeps_judged_photos_unless_told_not_to(
     output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
 ) -> None:
-    photos, ran = write_folder(tmp_path / "photos", items=range(22), photos=range(2)), []
-    monkeypatch.setattr(quickstarting, "_run", lambda *words: ran.append([str(word) for word in words]))
+    photos, ran = write_folder(tmp_path / "photos", items=range(22), photos=range(1)), []
     run(photos, output)  # a gallery to continue with
-    monkeypatch.setattr(quickstarting, "_threshold", lambda *_: (True, 0.05))
-    ran.clear()
-    words = ["quickstart", str(photos), "-o", str(output), "--backbone", "tiny", "--port", "0"]
-    done = CliRunner().invoke(group, words if kept else [*words, "--no-keep-photos"])
+    monkeypatch.setattr(quickstarting, "_run", lambda *words: ran.append([str(word) for word in words]))
+    done = serving(output, photos, *([] if kept else ["--no-keep-photos"]))
     assert done.exit_code == 0, done.output
     judged = ["--feedback-photos", str(output / "judged")]
     assert ran[-1] == ["serve", str(output), "--port", "0", *(judged if kept else [])]
-    assert ("Photos judged on the page are kept" in done.output) == kept
+    table = f"retrieval feedback export {output / 'gallery.feedback.jsonl'} --photos {output / 'judged'} -o judged.csv"
+    assert (table in done.output) == kept
+
+
+def has_windows(output: Path) -> bool:
+    with Gallery.open(output / "gallery", read_only=True) as gallery:
+        return gallery.kept(Kept.WINDOWS) is not None
+
+
+def test_windows_are_embedded_while_the_page_is_served_and_once(
+    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos = write_folder(tmp_path / "photos", items=range(22), photos=range(2))
+    plain, seen, runs_really = quickstarting._run, [], True
+
+    def serve_until_windows_are_there(*words: object) -> None:
+        if words[0] != "serve":
+            plain(*words)  # type: ignore[arg-type]
+            return
+        seen.append(has_windows(output))
+        ends = time.monotonic() + 60
+        while runs_really and not has_windows(output) and time.monotonic() < ends:
+            time.sleep(0.1)
+        seen.append(has_windows(output))
+
+    monkeypatch.setattr(quickstarting, "_run", serve_until_windows_are_there)
+    done = serving(output, photos)
+    assert done.exit_code == 0, done.output
+    assert seen == [False, True]  # the server did not wait for them
+    assert "the closest items are only listed" in done.output
+    assert f"$ retrieval index {output / 'bundle'} {photos} -o {output / 'gallery'} --windows > " in done.output
+    write_folder(photos, items=range(22, 24), photos=range(2))
+    again = serving(output, photos)
+    assert "--windows" not in again.output  # the gallery keeps them, and indexing again embeds those of new photos
+    assert "the closest items are only listed" not in again.output
+    with Gallery.open(output / "gallery", read_only=True) as gallery:
+        windows = read_parts(gallery, Kept.WINDOWS)
+    assert windows is not None
+    assert len(windows.ids) == 48
+
+
+def test_the_windows_end_with_the_server(output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos = write_folder(tmp_path / "photos", items=range(22), photos=range(1))
+    run(photos, output)
+    started, begin = [], subprocess.Popen
+
+    def remember(*words: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(begin(*words, **options))
+        return started[-1]
+
+    def stop(*_: object) -> None:
+        sys.exit(0)
+
+    monkeypatch.setattr(quickstarting.subprocess, "Popen", remember)
+    monkeypatch.setattr(quickstarting, "_run", lambda *words: stop() if words[0] == "serve" else None)
+    assert serving(output, photos).exit_code == 0
+    assert started[0].poll() is not None
+    assert not has_windows(output)
+
+
+def rows(result: Result) -> dict[str, str]:
+    """Return the rows of the box by heading, those of commands by number."""
+    box = result.output[result.output.index("┌") :].splitlines()
+    assert len([line for line in box if line.startswith(("┌", "│", "└"))]) == 6
+    commands = [line[1:].replace("Next", "").partition("#")[0].strip() for line in box[3:6]]
+    return {"works": box[1], "lacks": box[2], **{str(row): line for row, line in enumerate(commands)}}
+
+
+def test_the_end_is_a_box_of_what_works_what_does_not_and_three_commands(output: Path, tmp_path: Path) -> None:
+    photos = write_folder(tmp_path / "photos", items=range(22), photos=range(2))
+    done = run(photos, output)
+    bundle, gallery = output / "bundle", output / "gallery"
+    with Retriever.open(bundle, gallery) as retriever:
+        sides = sides_of(*retriever.gallery_point.measured())
+    assert sides is not None
+    box = rows(done)
+    assert in_words(sides) in box["works"]
+    assert "users' photos were not measured" in box["lacks"]
+    assert box["0"] == f"retrieval serve {output}"
+    assert box["1"].startswith("retrieval train")
+    assert box["2"] == f"retrieval calibrate {bundle} {gallery} --queries LABELLED.csv"
+    assert "This assumes" not in done.output
+
+
+def test_the_box_of_items_with_one_photo_says_what_was_not_measured(output: Path, tmp_path: Path) -> None:
+    box = rows(run(write_folder(tmp_path / "photos", items=range(22), photos=range(1)), output))
+    assert "Of things we do not have" in box["works"]
+    assert "how many photos it finds was not measured" in box["lacks"]
+    assert box["2"].startswith("retrieval search")
+    assert "--report answers.html" in box["2"]
 
 
 def test_photos_of_another_catalogue_are_refused(output: Path, tmp_path: Path) -> None:
@@ -193,19 +287,17 @@ def test_what_is_missing_is_said_before_anything_is_written(tmp_path: Path) -> N
     assert not (tmp_path / "q").exists()
 
 
-@pytest.mark.parametrize(("items", "gains", "suggested"), [(30, True, True), (30, False, False), (29, True, False)])
-def test_training_is_suggested_where_a_fit_gains_and_thirty_items_have_four_photos(
-    tiny: Pretrained, tmp_path: Path, items: int, gains: bool, suggested: bool
+@pytest.mark.parametrize(("items", "photos", "suggested"), [(20, 2, True), (19, 2, False), (25, 1, False)])
+def test_training_on_all_items_is_suggested_from_twenty_items_with_several_photos(
+    output: Path, tmp_path: Path, items: int, photos: int, suggested: bool
 ) -> None:
-    evidence = {"fit": {"items": 15, "photos": 60, "recall_at_1": 0.5, "gain": 0.2}} if gains else {}
-    fitted = tiny.with_fit(Fit(evidence=evidence))
-    export_pretrained(fitted, tmp_path / "q" / "bundle")
-    photos = write_folder(tmp_path / "photos", items=range(items), photos=range(4))
-    done = run(photos, tmp_path / "q")
+    folder = write_folder(tmp_path / "photos", items=range(items), photos=range(photos))
+    done = run(folder, output)
     assert done.exit_code == 0, done.output
-    assert ("Train it with: retrieval train" in done.output) == suggested
-    (tmp_path / "q" / "run").mkdir()
-    assert "retrieval train" not in run(photos, tmp_path / "q").output
+    line = f"retrieval train {folder} --backbone tiny --all-items --precompute 8 -o {output / 'run'}"
+    assert (line in done.output) == suggested
+    (output / "run").mkdir()
+    assert "retrieval train" not in run(folder, output).output
 
 
 def test_a_bundle_is_used_in_place_of_a_pretrained_model(bundle: Path, tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_threshold_serves_where_the_fold_models_find_no_photo_of_items_that_th
     far = {OWN: replace(own, distances=unknown, own=unknown + 1, wrong=np.full(len(own), np.inf))}
     point = set_point(far, 0.1, items=25, fitted=ITEMS)
     assert (point.status, point.rates.tpir) == ("estimated", None)
-    assert "The share of photos that find their item was not measured" in describe(point)[1]
+    assert "The share of photos that find their item was not measured" in describe(point)[2]
     with pytest.raises(CalibrationError, match="finds a single item"):
         set_point(far, 0.1, items=25)
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from retrieval.errors import CalibrationError, InvalidParameter
-from retrieval.measuring.bounds import binomial_bound
 from retrieval.measuring.draws import PROBE, Draws
 from retrieval.measuring.fpir import DrawnDistances
 from retrieval.measuring.point import BUNDLE, Point
 from retrieval.measuring.rates import Mated
 from retrieval.measuring.rule import best_threshold, choose_threshold
+from retrieval.metrics.bounds import binomial_bound
 from retrieval.metrics.consistency import UtilityCurves, search_curves, search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates
 

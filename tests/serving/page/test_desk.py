@@ -57,9 +57,11 @@ def measured(filled_copy: Path) -> Iterator[str]:
 
 def served(folder: Path) -> Iterator[str]:
     settings = ServeSettings(feedback=folder / "feedback.jsonl", feedback_photos=folder / "judged")
-    with Retriever.open(folder / "bundle", folder / "gallery") as retriever:
-        with serving(create_app(retriever, settings=settings, page=False)) as address:
-            yield address
+    with (
+        Retriever.open(folder / "bundle", folder / "gallery") as retriever,
+        serving(create_app(retriever, settings=settings, page=False)) as address,
+    ):
+        yield address
 
 
 @pytest.fixture

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.server
+import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +65,28 @@ def test_no_answer_is_no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not hub.hub_is_reachable()
     with pytest.raises(InvalidParameter, match="nobody/nothing"):
         load_backbone("nobody/nothing")
+
+
+def test_the_wait_is_announced_and_a_silent_hub_is_not_asked_again_for_an_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], endpoint: None
+) -> None:
+    from huggingface_hub import constants
+
+    answering = constants.ENDPOINT
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    assert not hub.hub_is_reachable()
+    assert "Asking whether the Hugging Face hub answers" in capsys.readouterr().err
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", answering)
+    hub.hub_is_reachable.cache_clear()  # another process
+    assert not hub.hub_is_reachable()
+    told = capsys.readouterr().err
+    assert "did not answer 0 minutes ago" in told
+    (remembered,) = (tmp_path / "cache").iterdir()
+    assert f"To ask it now, remove {remembered}" in told
+    os.utime(remembered, (0, time.time() - 3601))
+    hub.hub_is_reachable.cache_clear()
+    assert hub.hub_is_reachable()
+    assert not remembered.exists()
 
 
 @pytest.mark.parametrize(

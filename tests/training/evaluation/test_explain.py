@@ -85,7 +85,7 @@ def test_sheet_shows_every_wrong_answer_and_loads_nothing(copy: Run, explained: 
     page = explained.sheet().html()
     assert page == explain_run(copy, worst=4, progress=False).sheet().html()
     wrong = [answer for kind in KINDS for answer in explained.worst[kind]]
-    assert 0 < len(wrong) == page.count('<article class="wrong">')
+    assert 0 < len(wrong) == page.count('<div class="card">')
     assert all(source.startswith("data:image/jpeg;base64,") for source in re.findall(r'(?:src|href)="([^"]*)', page))
     assert "<script" not in page
     for answer in wrong:

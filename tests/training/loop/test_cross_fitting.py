@@ -21,6 +21,7 @@ from retrieval.errors import InvalidParameter, RunError
 from retrieval.indexing.pipeline import index_catalogue
 from training.cli import evaluate
 from training.data.sources import FEATURES
+from training.evaluation.explain import explain_run
 from training.export.export import export
 from training.export.variants import Variant, embed_with_torch
 from training.loop import train as train_module
@@ -198,3 +199,12 @@ def test_what_a_run_on_all_items_cannot_do_is_refused(finished: Run, catalogue: 
     with pytest.raises(RunError, match="holds a run already"):
         train(settings, finished.path)
     assert not (tmp_path / "bundle").exists()
+
+
+def test_a_run_on_all_items_is_explained_on_the_items_of_a_fold(finished: Run) -> None:
+    told = explain_run(finished, progress=False)
+    left_out = set(finished.folds[0].splits.validation)
+    assert {wrong.photo.item_id for found in told.worst.values() for wrong in found} <= left_out
+    assert told.items == len(left_out)
+    assert (told.run, told.queries > 0) == (finished.path.name, True)
+    assert "set on the same items, which one of 5 fold models was fitted without" in told.summary()[0]

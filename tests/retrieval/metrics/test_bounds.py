@@ -3,7 +3,7 @@
 import pytest
 from scipy import special, stats
 
-from retrieval.measuring.bounds import binomial_below, binomial_bound, items_needed
+from retrieval.metrics.bounds import binomial_below, binomial_bound, items_needed
 
 
 @pytest.mark.parametrize(("target", "items"), [(0.05, 59), (0.01, 299), (0.5, 5), (0.95, 1)])
