@@ -224,11 +224,6 @@ class Gallery(Searched):
         with self._guard:
             return self._database.kept(name)
 
-    def kept_names(self) -> list[str]:
-        """Return the names of all contents that are kept with the newest version."""
-        with self._guard:
-            return [name for (name,) in self._database.rows("SELECT name FROM kept ORDER BY name")]
-
     def walk(self, count: int, *, whole: bool = False) -> Iterator[list[StoredPhoto]]:
         """Return the live photos of the newest version in insertion order, `count` per batch.
 

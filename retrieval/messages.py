@@ -57,11 +57,11 @@ class ItemPage(BaseModel):
 
 
 class Removed(BaseModel):
-    """The number of photos removed."""
+    """The number of photos removed, or restored."""
 
     photos: int
     gallery_version: int
-    removal: Annotated[str, Field(description="Name by which the photos can be restored within a day.")] = ""
+    removal: Annotated[str, Field(description="Name by which removed photos can be restored within a day.")] = ""
 
 
 class RemovedPhotos(BaseModel):
@@ -72,13 +72,6 @@ class RemovedPhotos(BaseModel):
     until: Annotated[datetime, Field(description="The photos can be restored until then.")]
     item_ids: list[str]
     photo_ids: list[str]
-
-
-class Restored(BaseModel):
-    """The number of photos added again."""
-
-    photos: int
-    gallery_version: int
 
 
 class Stored(BaseModel):
@@ -136,21 +129,12 @@ class Closest(BaseModel):
     photo_id: str
 
 
-class JudgedRates(BaseModel):
-    """Rates of the gallery measured with judged photos, beside those of the threshold that serves."""
-
-    photos: Annotated[int, Field(description="Judged photos that were used.")]
-    items: Annotated[int, Field(description="Items that they show.")]
-    threshold: dict[str, float | None]
-    rates: Annotated[dict[str, dict[str, float | None]], Field(description="Each with `before`, `after`, `upper`.")]
-    told: list[str]
-
-
 class Calibrated(BaseModel):
     """A threshold that was measured anew: the operating points, and what to expect in sentences."""
 
     before: dict[str, Any]
     after: dict[str, Any]
+    rates: Annotated[dict[str, dict[str, float | None]], Field(description="Each with `before`, `after`, `upper`.")]
     told: list[str]
     gallery_version: int
 

@@ -21,11 +21,10 @@ from anyio import to_thread
 
 from index.groups import GROUP, group_of
 from index.location import AnyGallery, is_address, is_writable, open_gallery
-from retrieval.catalogue.photos import UploadedPhoto
+from retrieval.catalogue.photos import Photo, UploadedPhoto
 from retrieval.errors import DataError, GalleryLocked, RetrievalError, listed
-from retrieval.feedback import SOURCE, Verdict
+from retrieval.feedback import Verdict
 from retrieval.galleries import held
-from retrieval.galleries.measured import measure_gallery
 from retrieval.images import check_sent
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.retriever import Retriever
@@ -206,25 +205,14 @@ class Service:
             raise NotFound("this server does not accept feedback", remedy="Start it with --feedback FILE")
         self.judged.record(self.retriever, CALLER.get(), request_id, verdict, item_id, seen=photo)
 
-    def judged_rates(self) -> dict[str, Any]:
-        """Return the rates of the gallery by its judged photos, beside those of the threshold that serves."""
+    def judged_photos(self) -> list[Photo]:
+        """Return the judged photos with the items that they show; raise NotFound if there are none."""
         if self.judged is None:
             raise NotFound("this server does not accept feedback", remedy="Start it with --feedback FILE")
-        retriever = self.retriever
         try:
-            photos = self.judged.labelled()
-            measurement = measure_gallery(retriever.bundle, retriever.gallery, rule="set", photos=photos, beside=SOURCE)
+            return self.judged.labelled()
         except DataError as error:
             raise NotFound(str(error)) from error
-        change = measurement.change
-        thresholds = change.served.threshold_or_none, change.after.threshold_or_none
-        return {
-            "photos": len(photos) - len(measurement.refused),
-            "items": len({photo.item_id for photo in photos if photo.item_id}),
-            "threshold": dict(zip(("before", "after"), thresholds, strict=True)),
-            "rates": change.rates(),
-            "told": change.lines(),
-        }
 
     # the gallery
 

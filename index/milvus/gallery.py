@@ -178,10 +178,6 @@ class MilvusGallery(Searched):
         """Return the content that is kept under a name with the newest version, None if there is none."""
         return self._kept(name, self._facts())
 
-    def kept_names(self) -> list[str]:
-        """Return the names of all contents that are kept with the newest version."""
-        return sorted(self._facts()["kept"])
-
     def _kept(self, name: str, facts: Mapping[str, Any]) -> bytes | None:
         for _ in range(ATTEMPTS):
             entry = facts["kept"].get(name)

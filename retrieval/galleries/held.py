@@ -1,7 +1,7 @@
 """Removals that can be undone for a day: a gallery holds the removed photos back, each removal as one content.
 
-The name of the content has the time of the removal. After a day a running server drops it; a rebuild or an erasure of
-the gallery drops all of them.
+One more content lists the names of these, which have the time of the removal. After a day a running server drops them;
+a rebuild or an erasure of the gallery drops all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from index.gallery import Gallery
 from index.location import AnyGallery
 from retrieval.bundle.bundle import pack_features, unpack_features
 
-HELD = "removed "  # begin of the names of these contents
+HELD = "removed "  # begin of the names of these contents, and name of their list
 HELD_FOR = timedelta(days=1)
 TIME = "%Y%m%dT%H%M%SZ"  # in names
 
@@ -57,15 +57,21 @@ def remove(gallery: AnyGallery, photo_ids: Sequence[str], *, actor: str | None =
         packed = pack_features(dict(zip(photo_ids, now.features(positions), strict=True)))
         arrays["features"] = np.frombuffer(packed, dtype=np.uint8)
     name = f"{datetime.now(UTC).strftime(TIME)}-{token_hex(4)}"
-    gallery.keep({HELD + name: pack_arrays(arrays)}, f"hold back {len(photo_ids)} photos for a day", actor=actor)
+    held = {HELD + name: pack_arrays(arrays), HELD: json.dumps([*names(gallery), HELD + name]).encode()}
+    gallery.keep(held, f"hold back {len(photo_ids)} photos for a day", actor=actor)
     gallery.remove(photo_ids=photo_ids, actor=actor)
     return name
+
+
+def names(gallery: AnyGallery) -> list[str]:
+    """Return the names of the contents that hold photos back, the oldest first."""
+    return list(json.loads(gallery.kept(HELD) or b"[]"))
 
 
 def removals(gallery: AnyGallery) -> list[Removal]:
     """Return the removals that can be undone, the newest first."""
     found = []
-    for name in reversed(_names(gallery)):
+    for name in reversed(names(gallery)):
         if (content := gallery.kept(name)) is not None and not _is_over(name):
             arrays = load_arrays(content)
             ids, items = arrays["ids"].tolist(), arrays["items"].tolist()
@@ -96,7 +102,7 @@ def restore(gallery: AnyGallery, removal: Removal, *, actor: str | None = None) 
 def contents(gallery: AnyGallery, item_ids: Collection[str]) -> tuple[list[bytes], list[bytes]]:
     """Return the thumbnails and the vectors of the photos of some items that a gallery holds back."""
     thumbnails, vectors = list[bytes](), list[bytes]()
-    for name in _names(gallery):
+    for name in names(gallery):
         arrays = load_arrays(gallery.kept(name) or b"")
         jpegs = unpack_features(arrays["thumbnails"].tobytes())
         for photo_id, item, vector in zip(arrays["ids"].tolist(), arrays["items"], arrays["vectors"], strict=True):
@@ -108,23 +114,21 @@ def contents(gallery: AnyGallery, item_ids: Collection[str]) -> tuple[list[bytes
 
 def has_old(gallery: AnyGallery) -> bool:
     """Return whether a gallery holds photos that were removed more than a day ago."""
-    return any(map(_is_over, _names(gallery)))
+    return any(map(_is_over, names(gallery)))
 
 
 def drop(gallery: AnyGallery, *, only_old: bool = False) -> None:
     """Drop the photos that a gallery holds back, or those that were removed more than a day ago."""
-    _drop(gallery, [name for name in _names(gallery) if not only_old or _is_over(name)], None)
+    _drop(gallery, [name for name in names(gallery) if not only_old or _is_over(name)], None)
 
 
-def _drop(gallery: AnyGallery, names: Sequence[str], actor: str | None) -> None:
-    if names:
-        gallery.keep(dict.fromkeys(names), "drop what was held back of removed photos", actor=actor)
+def _drop(gallery: AnyGallery, gone: Sequence[str], actor: str | None) -> None:
+    if gone:
+        left = [name for name in names(gallery) if name not in gone]
+        rest = {HELD: json.dumps(left).encode() if left else None}
+        gallery.keep(dict.fromkeys(gone) | rest, "drop what was held back of removed photos", actor=actor)
         if isinstance(gallery, Gallery):
             empty_log(gallery.path / DATABASE)
-
-
-def _names(gallery: AnyGallery) -> list[str]:
-    return [name for name in gallery.kept_names() if name.startswith(HELD)]
 
 
 def _time(name: str) -> datetime:

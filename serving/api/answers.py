@@ -1,15 +1,15 @@
-"""Routes of answers to judge: the list, their photos, the closest items now, and the rates by what was judged."""
+"""Routes of answers to judge: the list, their photos, and the closest items now."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path
 from starlette.responses import Response
 
 from retrieval.images.formats import format_of
-from retrieval.messages import Asked, Closest, JudgedRates
+from retrieval.messages import Asked, Closest
 from retrieval.search.result import PERHAPS
 from serving.errors import NotFound
 from serving.service import Service
@@ -37,14 +37,6 @@ def answer_routes(service: Service) -> APIRouter:
         to_review = (each for each in service.judged.recent() if each["decision"] == PERHAPS or each["verdict"])
         new = [answer for answer in to_review if gallery.photo(f"answer-{answer['request_id']}") is None]
         return new[:MOST_ANSWERS]
-
-    @router.post("/rates", response_model=JudgedRates, responses=errors(404, 409))
-    def rates() -> dict[str, Any]:
-        """Measure the gallery with the judged photos as labelled ones, beside the rates that serve. Nothing is set.
-
-        Answers that were not sure are judged more often than others, so these photos are harder than most.
-        """
-        return service.judged_rates()
 
     @router.get("/{request_id}/photo", response_class=Response, responses=answers("image/*") | errors(404))
     def photo(request_id: RequestId) -> Response:

@@ -168,6 +168,14 @@ class TableRow(SeenPhoto, Labelled):
     """A photo of a table."""
 
 
+class CalibrateQuery(BaseModel):
+    """Query parameters of a calibration."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    judged: Annotated[bool, Field(description="Measure with the judged photos, too, and set nothing.")] = False
+
+
 class SyncRequest(BaseModel):
     """A table of all photos that the gallery should have."""
 

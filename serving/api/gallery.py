@@ -19,7 +19,7 @@ from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import DiskFull, InvalidParameter, listed
 from retrieval.galleries.held import removals
 from retrieval.indexing.plan import SyncPlan, SyncSettings, plan_table, sync_table
-from retrieval.messages import Item, ItemPage, Photo, Removed, RemovedPhotos, Restored, Stored, Synced
+from retrieval.messages import Item, ItemPage, Photo, Removed, RemovedPhotos, Stored, Synced
 from serving.access.keys import CALLER
 from serving.errors import NotFound, PartlyWritten
 from serving.problems import problem
@@ -182,7 +182,7 @@ def removed_routes(service: Service) -> APIRouter:
         """Remove several photos as one change. They can be restored for a day."""
         return service.remove({photo.photo_id: photo.etag for photo in given.photos})
 
-    @router.post("/{removal}/restore", response_model=Restored, responses=errors(404, 412, 422, 503, 507))
+    @router.post("/{removal}/restore", response_model=Removed, responses=errors(404, 412, 422, 503, 507))
     def restore(removal: Annotated[str, PathParameter(description="The `removal`.", examples=["…"])]) -> dict[str, int]:
         """Add the photos of a removal again, with their items, metadata and vectors."""
         return service.restore(removal)

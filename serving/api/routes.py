@@ -80,9 +80,9 @@ def create_api(service: Service, on_start: Callable[[], None] | None = None) -> 
         redoc_url=None,
     )
     _handle_errors(app)
-    for routes in (search_routes, ranking_routes, item_routes, photo_routes):
+    for routes in (search_routes, ranking_routes, item_routes, photo_routes, admin_routes):
         app.include_router(routes(service))
-    for routes in (feedback_routes, thumbnail_routes, sync_routes, removed_routes, admin_routes, answer_routes):
+    for routes in (feedback_routes, thumbnail_routes, sync_routes, removed_routes, answer_routes):
         app.include_router(routes(service), dependencies=NO_QUERY)
     for routes in (state_routes, report_routes):
         app.include_router(routes(service), dependencies=NO_QUERY)

@@ -410,7 +410,7 @@ function decide(answer, seen, verdict, item_id) {
 function measureJudged() {
   const count = judged;
   rates = { count };
-  posting.then(() => post("v1/admin/answers/rates")).then((told) => { rates = { count, ...told }; }, (error) => { rates = { count, error }; })
+  posting.then(() => post("v1/admin/calibrate?judged=true")).then((told) => { rates = { count, ...told }; }, (error) => { rates = { count, error }; })
     .then(() => find("#judged-rates")?.replaceWith(ratesParts()));
 }
 function ratesParts() {
@@ -420,7 +420,7 @@ function ratesParts() {
   if (rates.error) box.append(soft(rates.error.message));
   else if (!rates.rates) box.append(soft("Measuring with the judged photos…"));
   else box.append(table(["", "Now", "With the judged photos"], Object.entries(rates.rates).map(([name, rate]) => [RATE_NAMES[name] ?? name, percent(rate.before), percent(rate.after)])),
-    soft(`${counted(rates.photos, "judged photo")} of ${counted(rates.items, "item")}. Nothing is set yet: export them with "retrieval feedback export" and calibrate. Doubtful answers are harder than most.`));
+    soft(`Nothing is set yet: export the judged photos with "retrieval feedback export" and calibrate. Doubtful answers are harder than most.`));
   return box;
 }
 // judged photos that show an item can be added to it

@@ -103,7 +103,7 @@ def test_after_a_day_removed_photos_are_not_offered_and_are_dropped(
         assert held.has_old(gallery)
         assert held.removals(gallery) == []
         held.drop(gallery, only_old=True)
-        assert [name for name in gallery.kept_names() if name.startswith(held.HELD)] == []
+        assert held.names(gallery) == []
 
 
 @pytest.fixture
