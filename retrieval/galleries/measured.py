@@ -162,7 +162,7 @@ def measure_gallery(
     target_fpir:
         Target FPIR of a new point, by default that of the gallery's point or the bundle's.
     photos:
-        Users' photos with item ids, or "" for others. They replace kept labelled queries, of the source `beside` if any.
+        Users' photos with item ids, or "" for others. They replace the labelled queries, those of `beside` if given.
     certify:
         Certify the target, or set no point if the items cannot certify it (`set_threshold`).
     cap:

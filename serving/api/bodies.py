@@ -173,7 +173,9 @@ class CalibrateQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    judged: Annotated[bool, Field(description="Measure with the judged photos, too, and set nothing.")] = False
+    judged: Annotated[
+        bool, Field(description="Measure with the judged photos, too, and set nothing.", examples=[True])
+    ] = False
 
 
 class SyncRequest(BaseModel):
