@@ -392,7 +392,16 @@ function decide(answer, seen, verdict, item_id) {
     try { await post("v1/feedback", { request_id, photo: answer.photo, ...right }); } catch (error) { await added?.(); throw error; }
     return added;
   });
-  posting = judging.then(() => {}, (error) => { judged--; queue.unshift(answer); undoing.splice(undoing.findIndex((each) => each.of === answer), 1); fail(error); return show(); });
+  posting = judging.then(() => {}, async (error) => { // it is asked again, and there is nothing to undo
+    judged--;
+    queue?.unshift(answer);
+    const at = undoing.findIndex((each) => each.of === answer);
+    if (at >= 0) undoing.splice(at, 1);
+    await show().catch(() => {});
+    showSaid();
+    find("#done").hidden = true;
+    fail(error);
+  });
   next(answer);
   judged++;
   const said = { right: `is ${answer.item_id}`, unknown: "is not ours", wrong: item_id ? `is ${item_id}` : `is not ${answer.item_id}` }[verdict];

@@ -430,6 +430,7 @@ def test_a_verdict_is_about_the_photo_that_was_shown(page: Page, shop: Path, add
     httpx.post(f"{address}/v1/search", content=encode(draw(77, 0)), headers=named).raise_for_status()
     page.keyboard.press("y")
     expect(page.locator("#wrong")).to_contain_text("another search has this request id")
+    expect(page.get_by_role("button", name="Undo")).to_be_hidden()
     assert verdicts(shop) == []
 
 
