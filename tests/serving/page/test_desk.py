@@ -20,6 +20,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from index.gallery import Gallery
 from retrieval.feedback import read_feedback
 from retrieval.retriever import Retriever
+from serving.access.keys import add_key
 from serving.app import create_app
 from serving.settings import ServeSettings
 from tests.serving.live_page import FLAGS, serving, under_path
@@ -523,3 +524,22 @@ def test_the_desk_works_under_the_path_of_a_proxy(page: Page, address: str) -> N
         expect(page.locator(".right h2")).to_have_text("Renamed")
         expect(page.locator(".list img").first).to_have_js_property("complete", True)
         assert page.locator(".list img").first.evaluate("image => image.naturalWidth") > 0
+
+
+def test_the_desk_works_with_a_key_that_the_browser_asked_for(browser: Browser, shop: Path) -> None:
+    key = add_key(shop / "keys.json", "shop", "admin")
+    with (
+        Retriever.open(shop / "bundle", shop / "gallery") as retriever,
+        serving(create_app(retriever, settings=ServeSettings(keys=shop / "keys.json"), page=False)) as address,
+    ):
+        context = browser.new_context(http_credentials={"username": "any", "password": key})
+        page = context.new_page()
+        go(page, address, "item=item-03")
+        save(page, "name", "Renamed")
+        expect(page.locator(".right h2")).to_have_text("Renamed")
+        page.get_by_role("button", name="Remove the item").click()
+        expect(page.locator("#facts")).to_contain_text("9 items")
+        undo(page)
+        expect(page.locator("#facts")).to_contain_text("10 items")
+        context.close()
+        assert {change.actor for change in retriever.gallery.changes()[:3]} == {"shop"}
