@@ -37,6 +37,7 @@ from .messages import (
     Recorded,
     Reloaded,
     Removed,
+    RemovedPhotos,
     Stored,
     Synced,
 )
@@ -226,9 +227,12 @@ class RetrievalClient:
         values = {"image": encoded, "item_id": item_id, "metadata": dict(metadata)}
         return self._call(Stored, "PUT", _path("photos", photo_id), **_json("metadata", values))
 
-    def remove_photo(self, photo_id: str) -> Removed:
-        """Remove a photo."""
-        return self._call(Removed, "DELETE", _path("photos", photo_id))
+    def remove_photo(self, photo_id: str, *others: str) -> Removed:
+        """Remove a photo, or several as one change. They can be restored for a day."""
+        if not others:
+            return self._call(Removed, "DELETE", _path("photos", photo_id))
+        photos = _json("photo_id", {"photos": [{"photo_id": each} for each in (photo_id, *others)]})
+        return self._call(Removed, "POST", "/v1/admin/removed", **photos, repeatable=False)
 
     def thumbnail(self, photo_id: str) -> bytes:
         """Return a photo's thumbnail, a JPEG."""
@@ -268,10 +272,7 @@ class RetrievalClient:
         return self._call(Synced, "POST", "/v1/admin/sync", **table)
 
     def look_alikes(self) -> list[LookAlikes]:
-        """Return pairs of items that are hard to tell apart, copies first.
-
-        While a server compares many photos, the status is 503. The comparison goes on, so ask again later.
-        """
+        """Return pairs of items that are hard to tell apart: copies first, then those that cost most."""
         return self._call(list[LookAlikes], "GET", "/v1/admin/look-alikes")
 
     def answers(self) -> list[Asked]:
@@ -282,9 +283,21 @@ class RetrievalClient:
         """Return the photo of an answer to review, as it was sent."""
         return self._respond("GET", f"/v1/admin/answers/{quote(request_id, safe='')}/photo").content
 
-    def calibrate(self) -> Calibrated:
-        """Make the server measure its gallery and set the threshold anew."""
-        return self._call(Calibrated, "POST", "/v1/admin/calibrate", repeatable=False)
+    def removals(self) -> list[RemovedPhotos]:
+        """Return what was removed in the last day, the newest first."""
+        return self._call(list[RemovedPhotos], "GET", "/v1/admin/removed")
+
+    def restore(self, removal: str) -> Removed:
+        """Add the photos of a removal again."""
+        address = f"/v1/admin/removed/{quote(removal, safe='')}/restore"
+        return self._call(Removed, "POST", address, repeatable=False)
+
+    def calibrate(self, *, judged: bool = False) -> Calibrated:
+        """Make the server measure its gallery and set the threshold anew; with `judged`, nothing is set.
+
+        Then the photos of judged answers count as labelled ones.
+        """
+        return self._call(Calibrated, "POST", "/v1/admin/calibrate", params={"judged": judged}, repeatable=False)
 
     def reload(self) -> Reloaded:
         """Make the server reopen its bundle and gallery."""

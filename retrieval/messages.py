@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
@@ -56,10 +57,21 @@ class ItemPage(BaseModel):
 
 
 class Removed(BaseModel):
-    """The number of photos removed."""
+    """The number of photos removed, or restored."""
 
     photos: int
     gallery_version: int
+    removal: Annotated[str, Field(description="Name by which removed photos can be restored within a day.")] = ""
+
+
+class RemovedPhotos(BaseModel):
+    """Photos that were removed together in the last day."""
+
+    removal: str
+    time: datetime
+    until: Annotated[datetime, Field(description="The photos can be restored until then.")]
+    item_ids: list[str]
+    photo_ids: list[str]
 
 
 class Stored(BaseModel):
@@ -92,7 +104,11 @@ class LookAlikes(BaseModel):
     other_item_id: str
     photo_id: str
     other_photo_id: str
-    why: Literal["same file", "same picture", "nearly the same", "close"]
+    why: Literal["same file", "same picture", "close"]
+    cost: Annotated[
+        float | None,
+        Field(description="Share of catalogue photos that would find their item in addition if the two were one item."),
+    ] = None
 
 
 class Asked(BaseModel):
@@ -101,8 +117,16 @@ class Asked(BaseModel):
     request_id: str
     decision: Decision
     item_id: Annotated[str, Field(description="The nearest item, match or not.")]
+    photo: Annotated[str, Field(description="Identifies the photo. Send it with a verdict, to judge this photo only.")]
     verdict: Annotated[Literal["right", "wrong", "unknown", ""], Field(description="Empty if nobody judged it.")]
     right_item_id: Annotated[str, Field(description="The item that is right, if the verdict names another one.")]
+
+
+class Closest(BaseModel):
+    """An item that is among the closest to a photo, and its closest photo."""
+
+    item_id: str
+    photo_id: str
 
 
 class Calibrated(BaseModel):
@@ -110,6 +134,7 @@ class Calibrated(BaseModel):
 
     before: dict[str, Any]
     after: dict[str, Any]
+    rates: Annotated[dict[str, dict[str, float | None]], Field(description="Each with `before`, `after`, `upper`.")]
     told: list[str]
     gallery_version: int
 

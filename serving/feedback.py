@@ -16,15 +16,16 @@ from threading import Lock
 from typing import Literal
 
 from index.files import write_errors
+from retrieval.catalogue.photos import Photo
 from retrieval.errors import InvalidParameter, RetrievalError
-from retrieval.feedback import FEEDBACK, UNDONE, Verdict, append_feedback
+from retrieval.feedback import FEEDBACK, UNDONE, Verdict, append_feedback, labelled_photos, read_feedback
 from retrieval.files import explain, naming, write_file
 from retrieval.images.formats import format_of
 from retrieval.retriever import Retriever
-from retrieval.search.result import SearchResult
+from retrieval.search.result import PHOTO, SearchResult
 
 from .access.keys import Caller
-from .errors import NotFound
+from .errors import NotFound, PhotoChanged
 
 KEPT_S = 24 * 3600.0  # time in which an answer can be judged
 BUSY_S = 1.0  # time to wait for the other processes
@@ -44,6 +45,7 @@ WHERE recent.request_id = ? AND (recent.key = ? OR ?) ORDER BY recent.key = ? DE
 JUDGE = "UPDATE recent SET verdict = ?, right_item_id = ? WHERE number = ?"
 WHOLE_PHOTOS = "FROM recent WHERE photo IS NOT NULL AND json_extract(answer, '$.bbox') IS NULL"
 RECENT = f"SELECT request_id, answer, verdict, right_item_id {WHOLE_PHOTOS} ORDER BY number DESC LIMIT ?"
+DIGEST = "photo_digest"  # in an answer: identifies its photo
 PHOTO_OF = f"SELECT photo {WHOLE_PHOTOS} AND request_id = ? ORDER BY number DESC LIMIT 1"
 MOST_RECENT = 1000
 log = logging.getLogger("retrieval.serving")
@@ -86,7 +88,8 @@ class FeedbackRecorder:
     def keep(self, caller: Caller, results: Mapping[str, SearchResult], photo: bytes) -> None:
         """Keep what verdicts on the answers to a photo need, by request id, and the photo if photos are kept."""
         now, sent = time.time(), None if self._photos is None else photo
-        rows = [(now, caller.key, name, _facts(result)) for name, result in results.items() if result.nearest]
+        digest = "" if sent is None else digest_of(sent)
+        rows = [(now, caller.key, name, _facts(result, digest)) for name, result in results.items() if result.nearest]
         try:
             with self._guard, self._database:
                 self._database.execute("BEGIN IMMEDIATE")
@@ -105,13 +108,18 @@ class FeedbackRecorder:
         request_id: str,
         verdict: Verdict | Literal["undone"],
         right_item_id: str = "",
+        *,
+        seen: str = "",
     ) -> None:
         """Append the caller's verdict on one of its answers to the feedback file; an admin may judge any answer.
 
-        With UNDONE, the last verdict of the caller on the answer does not count any more.
+        With UNDONE, the last verdict of the caller on the answer does not count any more. `seen` is the digest of the
+        photo that the verdict is about, if it is known.
 
         Raises
         ------
+        PhotoChanged
+            If the answer with this request id is about another photo than the one that was seen.
         NotFound
             If the answer is not kept or has no verdict to undo, or the gallery does not have the right item.
         DiskFull
@@ -131,6 +139,8 @@ class FeedbackRecorder:
         number, asked_by, answer, photo, judged = row
         if verdict == UNDONE and not judged:
             raise NotFound("this answer has no verdict that could be undone")
+        if seen and seen != json.loads(answer).get(DIGEST):
+            raise PhotoChanged("another search has this request id now", remedy="Load the answers again")
         facts = json.loads(answer) | {"verdict": verdict, "request_id": request_id, "right_item_id": right_item_id}
         facts |= {"time": datetime.now(UTC).isoformat(timespec="seconds"), "asked_by": asked_by, "key": caller.key}
         facts["photo"] = "" if photo is None else self._write(photo)
@@ -145,7 +155,8 @@ class FeedbackRecorder:
     def recent(self) -> list[dict[str, str]]:
         """Return the recent answers to whole photos that are kept, newest first, with the last verdict on each.
 
-        Clients may choose request ids. Of several answers with one id, the newest is returned.
+        Clients may choose request ids. Of several answers with one id, the newest is returned. Of several answers to
+        one photo, one that was judged is returned, or else the newest.
         """
         with self._using():
             rows = self._database.execute(RECENT, (MOST_RECENT,)).fetchall()
@@ -153,14 +164,27 @@ class FeedbackRecorder:
         for request_id, answer, verdict, right in rows:
             facts = json.loads(answer)
             answered = {"request_id": request_id, "decision": facts["decision"], "item_id": facts.get("item_id", "")}
+            answered["photo"] = facts.get(DIGEST) or request_id
             newest.setdefault(request_id, {**answered, "verdict": verdict, "right_item_id": right})
-        return list(newest.values())
+        photos: dict[str, dict[str, str]] = {}
+        for each in newest.values():
+            if each["photo"] not in photos or (each["verdict"] and not photos[each["photo"]]["verdict"]):
+                photos[each["photo"]] = each
+        return list(photos.values())
 
-    def photo(self, request_id: str) -> bytes | None:
-        """Return the photo of the newest answer to a whole photo with a request id, None if it is not kept."""
+    def photo(self, request_id: str) -> tuple[bytes, str] | None:
+        """Return photo and digest of the newest answer to a whole photo with a request id, None if it is not kept."""
         with self._using():
             row = self._database.execute(PHOTO_OF, (request_id,)).fetchone()
-        return None if row is None else bytes(row[0])
+        return None if row is None else (bytes(row[0]), digest_of(bytes(row[0])))
+
+    def labelled(self) -> list[Photo]:
+        """Return the judged photos with the items that they show; raise NotFound or DataError if there are none."""
+        if self._photos is None or not self._path.is_file():
+            raise NotFound(
+                "no judged photos are kept", remedy="Judge answers on a server with --feedback-photos FOLDER"
+            )
+        return labelled_photos(read_feedback(self._path), self._photos)[0]
 
     @contextmanager
     def _using(self) -> Iterator[None]:
@@ -177,7 +201,7 @@ class FeedbackRecorder:
     def _write(self, photo: bytes) -> str:
         """Write a photo to the folder and return its name; "" after an error."""
         form, folder = format_of(photo), self._photos
-        name = hashlib.sha256(photo).hexdigest()[:32] + ("" if form is None else form.suffixes[0])
+        name = digest_of(photo) + ("" if form is None else form.suffixes[0])
         if folder is None or (folder / name).exists():
             return "" if folder is None else name
         try:
@@ -188,9 +212,15 @@ class FeedbackRecorder:
         return name
 
 
-def _facts(result: SearchResult) -> str:
-    """Return what a verdict on an answer needs, as JSON."""
+def digest_of(photo: bytes) -> str:
+    """Return what identifies a photo: the begin of its SHA-256."""
+    return hashlib.sha256(photo).hexdigest()[:32]
+
+
+def _facts(result: SearchResult, digest: str) -> str:
+    """Return what a verdict on an answer needs, as JSON, given what identifies its photo if that is kept."""
     facts = {name: getattr(result, name) for name in ("decision", "bundle_id", "gallery_version")}
     nearest = result.nearest
     named = {} if nearest is None else {"item_id": nearest.item_id, "distance": nearest.distance}
-    return json.dumps({**facts, **named, "bbox": result.box})
+    asked = result.box if result.look == PHOTO else None  # a second look has a box, too, but the photo is judged
+    return json.dumps({**facts, **named, "bbox": asked, **({DIGEST: digest} if digest else {})})

@@ -1,4 +1,4 @@
-"""Background measurement of the served gallery, which tightens a threshold that no longer keeps its promise."""
+"""Background upkeep of the served gallery: tightens a threshold that broke its promise, drops removed photos."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Protocol
 
 from index.location import AnyGallery, is_writable, measuring
 from retrieval.errors import GalleryLocked, RetrievalError
+from retrieval.galleries.held import drop, has_old
 from retrieval.galleries.measured import changed_share, measure_gallery
 from retrieval.galleries.points import STALE, has_point
 from retrieval.retriever import Retriever
@@ -64,6 +65,7 @@ class Measuring:
         while not self._stop.wait(CHECK_S):
             started = time.monotonic()
             try:
+                self.drop_if_due()
                 self.measure_if_due()
             except GalleryLocked:
                 pass  # another process measures or writes; the next look finds what it has done
@@ -76,6 +78,13 @@ class Measuring:
             except Exception:  # a fault of ours must not end the thread: the next measurement may work
                 LOG.exception("the threshold could not be measured")
             self._stop.wait(PAUSE * (time.monotonic() - started))
+
+    def drop_if_due(self) -> None:
+        """Drop the photos that were removed more than a day ago."""
+        gallery = self._service.retriever.gallery
+        if is_writable(gallery) and has_old(gallery):
+            with self._service.writer() as writable:
+                drop(writable, only_old=True)
 
     def measure_if_due(self) -> None:
         """Measure the gallery if 1 % of its photos changed, or any photo more than an hour ago.

@@ -21,9 +21,10 @@ from anyio import to_thread
 
 from index.groups import GROUP, group_of
 from index.location import AnyGallery, is_writable, writing
-from retrieval.catalogue.photos import UploadedPhoto
-from retrieval.errors import GalleryLocked, RetrievalError, listed
+from retrieval.catalogue.photos import Photo, UploadedPhoto
+from retrieval.errors import DataError, GalleryLocked, RetrievalError, listed
 from retrieval.feedback import Verdict
+from retrieval.galleries import held
 from retrieval.images import check_sent
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.retriever import Retriever
@@ -192,14 +193,26 @@ class Service:
     def _check_photo(self, image: bytes) -> None:
         check_sent(image, most_bytes=self.settings.photo_bytes, most_pixels=10**6 * self.settings.photo_megapixels)
 
-    def feedback(self, request_id: str, verdict: Verdict | Literal["undone"], item_id: str = "") -> None:
+    def feedback(
+        self, request_id: str, verdict: Verdict | Literal["undone"], item_id: str = "", *, photo: str = ""
+    ) -> None:
         """Append the caller's verdict on one of its answers to the feedback file, or that its last one is undone.
 
-        An admin may judge any answer. `item_id` names the right item if the verdict is that another item is right.
+        An admin may judge any answer. `item_id` names the right item if the verdict is that another item is right, and
+        `photo` is the digest of the photo that the verdict is about, if it is known.
         """
         if self.judged is None:
             raise NotFound("this server does not accept feedback", remedy="Start it with --feedback FILE")
-        self.judged.record(self.retriever, CALLER.get(), request_id, verdict, item_id)
+        self.judged.record(self.retriever, CALLER.get(), request_id, verdict, item_id, seen=photo)
+
+    def judged_photos(self) -> list[Photo]:
+        """Return the judged photos with the items that they show; raise NotFound if there are none."""
+        if self.judged is None:
+            raise NotFound("this server does not accept feedback", remedy="Start it with --feedback FILE")
+        try:
+            return self.judged.labelled()
+        except DataError as error:
+            raise NotFound(str(error)) from error
 
     # the gallery
 
@@ -269,19 +282,31 @@ class Service:
 
         return await to_thread.run_sync(write)  # no thread for searches waits for another process that writes
 
-    def remove(
-        self, *, photo_ids: Sequence[str] = (), item_ids: Sequence[str] = (), etag: str | None = None
-    ) -> tuple[int, int]:
-        """Remove photos, or all photos of items; return their number and the gallery version.
+    def remove(self, etags: Mapping[str, str | None], *, item_id: str = "") -> dict[str, Any]:
+        """Remove photos, given with the ETag that each must have, if any, or all photos of an item.
 
-        Raises PhotoChanged if a photo has another ETag than the given one.
+        They are held back for a day. Raises PhotoChanged if a photo has another ETag than the given one.
         """
         with self.writer() as gallery:
-            check_unchanged(gallery, _known(etag, *photo_ids))
-            count = gallery.remove(photo_ids=photo_ids, item_ids=item_ids, actor=CALLER.get().actor)
-            if not count:
-                raise NotFound(f"the gallery does not have {listed([*photo_ids, *item_ids])}")
-            return count, gallery.version
+            photo_ids = [photo_id for photo_id, *_ in gallery.photos(item_id)] if item_id else list(etags)
+            known = {photo_id: etag for photo_id, etag in etags.items() if etag not in (None, "", "*")}
+            check_unchanged(gallery, known)
+            missing = [photo_id for photo_id in photo_ids if gallery.photo(photo_id) is None]
+            if missing or not photo_ids:
+                raise NotFound(f"the gallery does not have {listed(missing or [item_id])}")
+            name = held.remove(gallery, photo_ids, actor=CALLER.get().actor)
+            return {"photos": len(photo_ids), "gallery_version": gallery.version, "removal": name}
+
+    def restore(self, name: str) -> dict[str, int]:
+        """Add the photos of a removal again; raise PhotoChanged if a photo with one of their ids was added since."""
+        with self.writer() as gallery:
+            removal = next((each for each in held.removals(gallery) if each.removal == name), None)
+            if removal is None:
+                raise NotFound("these photos are no longer held back", remedy="Add them again from your catalogue")
+            if there := [photo_id for photo_id in removal.photo_ids if gallery.photo(photo_id) is not None]:
+                raise PhotoChanged(f"the gallery has {listed(there)} again", remedy="Remove or rename it first")
+            held.restore(gallery, removal, actor=CALLER.get().actor)
+            return {"photos": len(removal.photo_ids), "gallery_version": gallery.version}
 
 
 def etag_of(row: tuple[str, str, dict[str, Any]] | None) -> str:

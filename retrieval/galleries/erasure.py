@@ -1,7 +1,7 @@
 """Erasure: what a gallery keeps of removed photos and items beside them, and a search of its files for what is left.
 
-A rebuild drops vectors of parts, names, fold vectors, labelled queries and draws of photos and items that the gallery
-no longer has, and the feedback and kept answers about them beside it.
+A rebuild drops what is held back of removed photos. It also drops vectors of parts, names, fold vectors, labelled
+queries and draws of photos and items that the gallery no longer has, and the feedback and kept answers beside it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from retrieval.bundle.bundle import pack_features, unpack_features
 from retrieval.errors import GalleryError, command
 from retrieval.measuring.draws import OWN
 
+from .held import contents, drop
 from .kept import Kept, read, read_draws
 
 FEEDBACK, ANSWERS = ".feedback.jsonl", ".feedback.jsonl.answers.sqlite"  # beside a gallery, by default
@@ -78,6 +79,7 @@ def erase(gallery: Gallery, item_ids: Sequence[str]) -> Erasure:
     photo_ids = [photo_id for item in item_ids for photo_id, *_ in gallery.photos(item)]
     vectors = now.vectors(now.positions(photo_ids)) if photo_ids else np.zeros((0, gallery.dim), np.float32)
     thumbnails = [gallery.thumbnail(photo_id) or b"" for photo_id in photo_ids]
+    held_back = contents(gallery, item_ids)
     files = {photo_id: digest for photo_id, _, digest in gallery.values(CONTENT) if digest}
     del now
     gallery.remove(item_ids=item_ids)
@@ -87,19 +89,20 @@ def erase(gallery: Gallery, item_ids: Sequence[str]) -> Erasure:
     copies = [others[files[photo_id]] for photo_id in photo_ids if files.get(photo_id) in others]
     own = [files.get(photo_id) not in others for photo_id in photo_ids]
     needles = [
-        [_needle(content) for content, is_own in zip(contents, own, strict=True) if is_own]
-        for contents in (thumbnails, [vector.tobytes() for vector in vectors])
+        [_needle(content) for content, is_own in zip(found, own, strict=True) if is_own] + list(map(_needle, more))
+        for found, more in zip((thumbnails, [vector.tobytes() for vector in vectors]), held_back, strict=True)
     ]
     places = [*(path for path in sorted(gallery.path.rglob("*")) if path.is_file()), *_beside(gallery.path)]
     searched = [Searched(str(file), file.stat().st_size, *(_count(file, each) for each in needles)) for file in places]
-    return Erasure(item_ids, len(photo_ids), searched, copies, held)
+    return Erasure(item_ids, len(photo_ids) + len(held_back[0]), searched, copies, held)
 
 
 def forget(gallery: Gallery) -> list[str]:
     """Drop what a gallery keeps of photos and items that it no longer has; return the processes that hold its log."""
-    contents = {name: content for name, content in _without_gone(gallery) if content != gallery.kept(name)}
-    if contents:
-        gallery.keep(contents, "erase what is kept of removed photos")
+    drop(gallery)
+    new = {name: content for name, content in _without_gone(gallery) if content != gallery.kept(name)}
+    if new:
+        gallery.keep(new, "erase what is kept of removed photos")
     known = {item for _, item, _ in gallery.photos()}
     for path in _beside(gallery.path):
         (_forget_answers if path.name.endswith(ANSWERS) else _forget_feedback)(path, known)

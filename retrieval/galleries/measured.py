@@ -148,6 +148,7 @@ def measure_gallery(
     rule: Rule,
     target_fpir: float | None = None,
     photos: Sequence[Photo] | None = None,
+    beside: str = "",
     certify: bool = False,
     cap: float = math.inf,
 ) -> GalleryMeasurement:
@@ -161,7 +162,7 @@ def measure_gallery(
     target_fpir:
         Target FPIR of a new point, by default that of the gallery's point or the bundle's.
     photos:
-        Users' photos with item ids of the gallery, or "" for others. They replace the labelled queries that it keeps.
+        Users' photos with item ids, or "" for others. They replace the labelled queries, those of `beside` if given.
     certify:
         Certify the target, or set no point if the items cannot certify it (`set_threshold`).
     cap:
@@ -174,8 +175,8 @@ def measure_gallery(
     """
     stored, made_of = gallery.kept(POINT), _made_of(gallery)
     before = stored_point(stored, bundle)
-    labelled, refused = (None, []) if photos is None else _embedded(bundle, gallery, photos)
-    known = None if rule == "set" else _kept_draws(bundle, gallery)
+    labelled, refused = (None, []) if photos is None else _embedded(bundle, gallery, photos, beside)
+    known = None if rule == "set" else kept_draws(bundle, gallery)
     once = rule != "set" and before is not None and before.basis.looks is None
     now, draws = known or draw_gallery(bundle, gallery, labelled=labelled, twice=not once)
     measured = measure(
@@ -228,7 +229,7 @@ def _carried(stored: bytes | None, bundle: Bundle, draws: AllDraws, cap: float) 
     return point if is_kept else None
 
 
-def _kept_draws(bundle: Bundle, gallery: AnyGallery) -> tuple[Photos, AllDraws] | None:
+def kept_draws(bundle: Bundle, gallery: AnyGallery) -> tuple[Photos, AllDraws] | None:
     """Return the current photos of a gallery and the draws that it keeps if they are of exactly these, else None."""
     draws = read_draws(gallery)
     if draws is None or not draws.has_rivals or draws.model != bundle.draws_id:
@@ -237,8 +238,13 @@ def _kept_draws(bundle: Bundle, gallery: AnyGallery) -> tuple[Photos, AllDraws] 
     return None if now.changes_since(draws.mark) else (now, draws)
 
 
-def _embedded(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) -> tuple[Probes, list[tuple[str, str]]]:
-    """Return labelled queries, and id and reason of each refused photo, such as one that the model was fitted on."""
+def _embedded(
+    bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo], beside: str
+) -> tuple[Probes, list[tuple[str, str]]]:
+    """Return labelled queries, with kept ones of other sources if `beside` is one, and id and reason of refused photos.
+
+    Those that the model was fitted on are refused.
+    """
     seen = {photo.photo_id for photo in photos if bundle.fitted is not None and _is_fitted(photo, bundle.fitted)}
     if len(seen) == len(photos):
         raise DataError("the model was fitted on all of the labelled photos", remedy="Label other photos")
@@ -246,8 +252,11 @@ def _embedded(bundle: Bundle, gallery: AnyGallery, photos: Sequence[Photo]) -> t
     refused += [(photo_id, "the model was fitted on this photo") for photo_id in sorted(seen)]
     gone = _gone(queries, gallery)
     near = nearest(gone, {item for _, item, _ in gallery.values(GROUP)}) if gone else {}
+    kept = read_queries(gallery, bundle.features_key) if beside else None
+    others = [] if kept is None else [row for row, name in enumerate(kept.ids) if not name.startswith(f"{beside}/")]
+    joined = queries if kept is None else Probes.joined([kept.where(others), queries])
     told = "the gallery has no item {}: use an item id of the gallery{}, or leave it empty if the item is not there"
-    return queries, refused + [
+    return joined, refused + [
         (photo_id, told.format(item, f" ({near[item]})" if item in near else ""))
         for photo_id, item in zip(queries.ids, queries.items, strict=True)
         if item in gone

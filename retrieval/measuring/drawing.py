@@ -93,7 +93,10 @@ class Drawing:
 
         With `looks`, the smaller distance of two looks counts. A photo whose second look is unknown is drawn with one.
         """
-        positions = self.photos.sample(self.most if most is None else most, excluded=excluded)
+        return self.own_at(self.photos.sample(self.most if most is None else most, excluded=excluded), looks)
+
+    def own_at(self, positions: Rows, looks: PartVectors | None = None) -> Draws:
+        """Return the own draws of the photos at some positions."""
         (first,) = self._of_photos(self.photos.vectors(positions), positions[:, None])
         if looks is None:
             return first

@@ -140,6 +140,20 @@ class Probes:
         """The key of the group of each probe's item (m,). An item without a group has a key of its own."""
         return [group_key(*pair) for pair in zip(self.items, self.groups or [""] * len(self.items), strict=True)]
 
+    @classmethod
+    def joined(cls, parts: Sequence[Probes]) -> Probes:
+        """Return the probes of several samples as one. Those without groups or second looks go on lacking them."""
+        sets, vectors = [part.groups or [""] * len(part.ids) for part in parts], [part.vectors for part in parts]
+        looks = [np.zeros_like(part.vectors) if part.looks is None else part.looks for part in parts]
+        return cls(
+            np.concatenate(vectors),
+            [photo_id for part in parts for photo_id in part.ids],
+            [item for part in parts for item in part.items],
+            [content for part in parts for content in part.features],
+            [group for groups in sets for group in groups] if any(part.groups for part in parts) else (),
+            looks=np.concatenate(looks) if any(part.looks is not None for part in parts) else None,
+        )
+
     def where(self, rows: Sequence[int]) -> Probes:
         """Return the probes at the given rows."""
 

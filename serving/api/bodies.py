@@ -24,6 +24,7 @@ from retrieval.search.boxes import MOST_BBOXES, SHAPE
 from retrieval.search.looks import MOST_IMAGES, MOST_MATCHES, MOST_WHERE
 
 MOST_ROWS = 100_000  # of a table
+MOST_REMOVED = 10_000  # photos of one request
 MOST_ERRORS = 1000  # in a body whose first error is reported
 MOST_COMMAS = 100_000  # of a body: every value costs memory, an image has no commas, and metadata is at most 64 KiB
 TABLE_COMMAS = 5 * MOST_ROWS  # of a table
@@ -143,15 +144,42 @@ class FeedbackRequest(BaseModel):
     item_id: Annotated[
         str, Field(max_length=LONGEST_ID, description="The right item, if the verdict is wrong and it is known.")
     ] = ""
+    photo: Annotated[
+        str, Field(max_length=100, description="The `photo` of the answer to review. Another photo is not judged.")
+    ] = ""
 
 
-class TableRow(Labelled):
-    """A photo of a table."""
+class SeenPhoto(BaseModel):
+    """A photo of the gallery, as it was seen."""
+
+    model_config = ConfigDict(extra="forbid")
 
     photo_id: Annotated[Id, Field(description="Id of the photo in the gallery.")]
     etag: Annotated[
         str, Field(max_length=200, description="The photo's `etag`. If it was changed since, nothing is written.")
     ] = ""
+
+
+class RemoveRequest(BaseModel):
+    """Photos to remove."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"photos": [{"photo_id": "mug-17/1.jpg"}]}})
+
+    photos: Annotated[list[SeenPhoto], Field(min_length=1, max_length=MOST_REMOVED, description="The photos.")]
+
+
+class TableRow(SeenPhoto, Labelled):
+    """A photo of a table."""
+
+
+class CalibrateQuery(BaseModel):
+    """Query parameters of a calibration."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    judged: Annotated[
+        bool, Field(description="Measure with the judged photos, too, and set nothing.", examples=[True])
+    ] = False
 
 
 class SyncRequest(BaseModel):

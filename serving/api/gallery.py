@@ -17,8 +17,9 @@ from index.checks import check_lengths
 from index.location import AnyGallery
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import DiskFull, InvalidParameter, listed
+from retrieval.galleries.held import removals
 from retrieval.indexing.plan import SyncPlan, SyncSettings, plan_table, sync_table
-from retrieval.messages import Item, ItemPage, Photo, Removed, Stored, Synced
+from retrieval.messages import Item, ItemPage, Photo, Removed, RemovedPhotos, Stored, Synced
 from serving.access.keys import CALLER
 from serving.errors import NotFound, PartlyWritten
 from serving.problems import problem
@@ -29,6 +30,7 @@ from .bodies import (
     ItemsQuery,
     PhotoOwner,
     PhotoRequest,
+    RemoveRequest,
     SyncRequest,
     check_keys,
     decoded,
@@ -93,10 +95,9 @@ def item_routes(service: Service) -> APIRouter:
         responses=errors(404, 422, 503, 507),
         dependencies=NO_QUERY,
     )
-    def remove_item(item_id: ItemId) -> dict[str, int]:
-        """Remove all photos of an item."""
-        photos, version = service.remove(item_ids=[item_id])
-        return {"photos": photos, "gallery_version": version}
+    def remove_item(item_id: ItemId) -> dict[str, Any]:
+        """Remove all photos of an item. They can be restored for a day."""
+        return service.remove({}, item_id=item_id)
 
     return router
 
@@ -151,10 +152,40 @@ def photo_routes(service: Service) -> APIRouter:
         responses=errors(404, 412, 422, 503, 507),
         dependencies=NO_QUERY,
     )
-    def remove_photo(photo_id: PhotoId, if_match: IfMatch = None) -> dict[str, int]:
-        """Remove a photo."""
-        photos, version = service.remove(photo_ids=[photo_id], etag=if_match)
-        return {"photos": photos, "gallery_version": version}
+    def remove_photo(photo_id: PhotoId, if_match: IfMatch = None) -> dict[str, Any]:
+        """Remove a photo. It can be restored for a day."""
+        return service.remove({photo_id: if_match})
+
+    return router
+
+
+def removed_routes(service: Service) -> APIRouter:
+    """Return the routes of removals of several photos, and of removed photos that can be restored."""
+    router = APIRouter(prefix="/v1/admin/removed", tags=["gallery"])
+
+    @router.get("", response_model=list[RemovedPhotos], responses=errors())
+    def removed() -> list[dict[str, Any]]:
+        """List the removals of the last day, the newest first."""
+        return [
+            {
+                "removal": each.removal,
+                "time": each.time,
+                "until": each.until,
+                "item_ids": sorted({*each.item_ids}),
+                "photo_ids": list(each.photo_ids),
+            }
+            for each in removals(service.retriever.gallery)
+        ]
+
+    @router.post("", response_model=Removed, responses=errors(*BODY, 404, 412, 503, 507))
+    def remove(given: RemoveRequest) -> dict[str, Any]:
+        """Remove several photos as one change. They can be restored for a day."""
+        return service.remove({photo.photo_id: photo.etag for photo in given.photos})
+
+    @router.post("/{removal}/restore", response_model=Removed, responses=errors(404, 412, 422, 503, 507))
+    def restore(removal: Annotated[str, PathParameter(description="The `removal`.", examples=["…"])]) -> dict[str, int]:
+        """Add the photos of a removal again, with their items, metadata and vectors."""
+        return service.restore(removal)
 
     return router
 

@@ -35,8 +35,9 @@ from serving.problems import STATUS, problem, problem_response
 from serving.service import Service
 
 from .admin import admin_routes
+from .answers import answer_routes
 from .bodies import broken_rule
-from .gallery import NO_QUERY, item_routes, photo_routes, sync_routes, thumbnail_routes
+from .gallery import NO_QUERY, item_routes, photo_routes, removed_routes, sync_routes, thumbnail_routes
 from .openapi import answers, document, errors
 from .search import feedback_routes, ranking_routes, search_routes
 
@@ -79,9 +80,11 @@ def create_api(service: Service, on_start: Callable[[], None] | None = None) -> 
         redoc_url=None,
     )
     _handle_errors(app)
-    for routes in (search_routes, ranking_routes, item_routes, photo_routes):
+    for routes in (search_routes, ranking_routes, item_routes, photo_routes, admin_routes):
         app.include_router(routes(service))
-    for routes in (feedback_routes, thumbnail_routes, sync_routes, admin_routes, state_routes, report_routes):
+    for routes in (feedback_routes, thumbnail_routes, sync_routes, removed_routes, answer_routes):
+        app.include_router(routes(service), dependencies=NO_QUERY)
+    for routes in (state_routes, report_routes):
         app.include_router(routes(service), dependencies=NO_QUERY)
     app.include_router(probe_routes(service))
     app.include_router(docs_route(app))

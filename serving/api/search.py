@@ -116,10 +116,10 @@ def feedback_routes(service: Service) -> APIRouter:
         service.feedback(request_id, UNDONE)
         return {"recorded": True}
 
-    @router.post("/feedback", response_model=Recorded, responses=errors(*BODY, 404, 507))
+    @router.post("/feedback", response_model=Recorded, responses=errors(*BODY, 404, 412, 507))
     def feedback(verdict: FeedbackRequest) -> dict[str, bool]:
         """Record a verdict on an answer to this key: right, wrong, or not in the catalogue (unknown)."""
-        service.feedback(verdict.request_id, verdict.verdict, verdict.item_id)
+        service.feedback(verdict.request_id, verdict.verdict, verdict.item_id, photo=verdict.photo)
         return {"recorded": True}
 
     return router

@@ -113,7 +113,13 @@ def test_every_route_of_the_api_has_a_method_that_reads_its_answer(app: TestClie
         rows = [{"photo_id": "new/1", "item_id": "newer"}, {"photo_id": "none", "item_id": "x"}]
         synced = client.sync(rows, dry_run=True)
         assert (synced.updated, synced.missing_photos, synced.gone) == (1, ["none"], 30)
-        assert client.remove_photo("new/1").photos == 1
+        assert client.put_photo("new/2", STRANGER, item_id="new").replaced is False
+        assert client.remove_photo("new/1", "new/2").photos == 2
+        (removed,) = [each for each in client.removals() if each.item_ids == ["new"]]
+        assert (client.restore(removed.removal).photos, client.photo("new/1").item_id) == (2, "new")
+        assert client.remove_photo("new/1").photos == client.remove_photo("new/2").photos == 1
+        with pytest.raises(ApiError, match="labels a photo"):
+            client.calibrate(judged=True)
         assert client.remove_item("item-09").photos == WORLD[9]
         info = client.info()
         assert (info.threshold, info.gallery.items) == (0.5, 9)

@@ -8,6 +8,7 @@ import sqlite3
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from retrieval.errors import InvalidParameter, RetrievalError
 from retrieval.feedback import labelled_photos, read_feedback
 from retrieval.retriever import Retriever
 from serving import feedback
-from serving.access.keys import add_key
+from serving.access.keys import Caller, add_key
 from serving.app import create_app
 from serving.settings import ServeSettings
 
@@ -252,6 +253,19 @@ def test_photos_of_judged_answers_are_kept_with_their_box(world: Path, tmp_path:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     lines = read_feedback(tmp_path / "feedback.jsonl")
     assert [(line.photo, line.bbox) for line in lines] == [(photo.name, None), (photo.name, (0, 0, 20, 20))]
+
+
+def test_an_answer_that_a_second_look_decided_is_about_the_whole_photo(world: Path, tmp_path: Path) -> None:
+    retriever = Retriever.open(world / "bundle", world / "gallery")
+    recorder = feedback.FeedbackRecorder(tmp_path / "feedback.jsonl", tmp_path / "judged")
+    found = retriever.search(MINE)
+    looked = replace(found, look="block", box=(2.0, 2.0, 30.0, 30.0))
+    recorder.keep(Caller(is_admin=True), {"again": looked}, MINE)
+    assert [answer["request_id"] for answer in recorder.recent()] == ["again"]
+    recorder.record(retriever, Caller(is_admin=True), "again", "right")
+    recorder.close()
+    (line,) = read_feedback(tmp_path / "feedback.jsonl")
+    assert line.bbox is None
 
 
 def test_without_a_folder_neither_photo_nor_metadata_is_kept(world: Path, tmp_path: Path) -> None:

@@ -68,6 +68,6 @@ def test_photos_added_over_http_are_found(tmp_path: Path) -> None:
     index_catalogue(bundle, photos, address, progress=False)
     service = Service(Retriever.open(bundle.path, address), ServeSettings())
     asyncio.run(service.put_photo("new", "new", encode(draw(60, 1)), {}))
-    service.remove(item_ids=["item-03"])
+    service.remove({}, item_id="item-03")
     assert service.retriever.search(encode(draw(60, 1))).matches[0].photo_id == "new"
     service.stop()

@@ -1,40 +1,33 @@
-"""The page /manage: who may open it, the routes that it adds, and a walk through it in a browser."""
+"""The desk /manage: who may open it, and the routes that it needs: removals, answers to judge, twins, calibration."""
 
 from __future__ import annotations
 
 import shutil
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from fastapi.testclient import TestClient
-from playwright.sync_api import Page, expect, sync_playwright
 
 from index.database import POINT
 from index.gallery import Gallery
 from retrieval.bundle.bundle import FITTED
 from retrieval.bundle.fitted import Fitted
-from retrieval.errors import CalibrationError
+from retrieval.galleries import held
 from retrieval.galleries.kept import Kept
 from retrieval.measuring.point import Point
 from retrieval.retriever import Retriever
 from serving.access.keys import add_key
-from serving.api import admin
 from serving.app import create_app
 from serving.feedback import FeedbackRecorder
 from serving.settings import ServeSettings
-from tests.serving.live_page import FLAGS
 
 from ...world import draw, encode, make_bundle
-from ..conftest import start, stop
+from ..conftest import until
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 LOCAL = "http://127.0.0.1:7860"
 
 
@@ -100,46 +93,6 @@ def test_look_alikes_are_pairs_of_items_and_copies_come_first(shop: Path) -> Non
     assert found[names.index({"item-05", "item-77"})]["why"] != "close"
 
 
-def test_a_comparison_that_takes_long_goes_on_beside_searches_and_is_fetched_later(
-    shop: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    go_on, begun, compare = threading.Event(), [0], admin.audit
-
-    def slow(*arguments: Any) -> Any:
-        begun[0] += 1
-        assert go_on.wait(60)
-        return compare(*arguments)
-
-    monkeypatch.setattr(admin, "audit", slow)
-    with server(shop, deadline_s=0.5, threads=1) as client:
-        for _ in range(2):
-            refused = client.get("/v1/admin/look-alikes")
-            assert (refused.status_code, refused.json()["title"]) == (503, "the photos are being compared")
-            assert client.post("/v1/search", content=encode(draw(3, 5))).status_code == 200
-        go_on.set()
-        answer, end = refused, time.monotonic() + 60
-        while answer.status_code == 503 and time.monotonic() < end:
-            answer = client.get("/v1/admin/look-alikes")
-        assert (answer.status_code, begun) == (200, [1])
-        assert client.get("/v1/admin/look-alikes").status_code == 200
-        assert begun == [2]  # photos may have changed since
-        go_on.clear()
-        assert client.get("/v1/admin/look-alikes").status_code == 503
-        go_on.set()
-        for thread in threading.enumerate():
-            if thread.name == "comparison":
-                thread.join(60)
-        monkeypatch.setattr(admin, "KEPT_S", 0.0)
-        assert client.get("/v1/admin/look-alikes").status_code == 200
-        assert begun == [4]  # nobody fetched the third in time
-
-        def broken(*_: object) -> None:
-            raise CalibrationError("there is no threshold")
-
-        monkeypatch.setattr(admin, "audit", broken)
-        assert [client.get("/v1/admin/look-alikes").status_code for _ in range(2)] == [409, 409]
-
-
 def test_answers_to_review_are_listed_with_verdicts_and_photos_until_they_are_added(shop: Path) -> None:
     with server(shop) as client:
         match, stranger, _ = ask(client, 3), ask(client, 77), ask(client, 5)  # the last one needs no review
@@ -161,7 +114,13 @@ def test_perhaps_is_to_be_reviewed_without_a_verdict(shop: Path, monkeypatch: py
     with server(shop) as client:
         answer = ask(client, 3)
         assert client.get("/v1/admin/answers").json() == []
-        unsure = {"request_id": answer["request_id"], "decision": "perhaps", "item_id": "item-03", "verdict": ""}
+        unsure = {
+            "request_id": answer["request_id"],
+            "decision": "perhaps",
+            "item_id": "item-03",
+            "verdict": "",
+            "photo": "p",
+        }
         kept = [{**unsure, "right_item_id": ""}]
         monkeypatch.setattr(FeedbackRecorder, "recent", lambda _: kept)
         assert client.get("/v1/admin/answers").json() == kept
@@ -194,210 +153,95 @@ def test_calibrating_too_few_items_is_a_conflict(shop: Path) -> None:
         assert "items" in refused.json()["title"]
 
 
-@pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt install chromium)")
-def test_a_shopkeeper_adds_moves_renames_merges_undoes_and_removes(shop: Path, tmp_path: Path) -> None:
-    served = start(shop, tmp_path)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page()
-        errors: list[str] = []
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("dialog", lambda dialog: dialog.accept())
-        page.goto(f"{served.address}/manage")
-        walk(page, tmp_path)
-        browser.close()
-    stop(served)
-    assert errors == []
-    with Retriever.open(shop / "bundle", shop / "gallery") as retriever:
-        counts = {item: len(retriever.gallery.photos(item)) for item in ("item-02", "item-03", "item-04", "i<b>/é")}
-        assert counts == {"item-02": 3, "item-03": 4, "item-04": 0, "i<b>/é": 0}
-        assert {about["name"] for _, _, about in retriever.gallery.photos("item-02")} == {"A <b>name</b>"}
+def test_photos_are_removed_together_if_nobody_changed_one_and_are_restored(shop: Path) -> None:
+    with server(shop) as client:
+        photos = client.get("/v1/items/item-05").json()["photos"]
+        seen = [{"photo_id": photo["photo_id"], "etag": photo["etag"]} for photo in photos[1:4]]
+        changed = [*seen[:2], {**seen[2], "etag": "another"}]
+        assert client.post("/v1/admin/removed", json={"photos": changed}).status_code == 412
+        missing = [*seen, {"photo_id": "none"}]
+        assert client.post("/v1/admin/removed", json={"photos": missing}).status_code == 404
+        assert len(client.get("/v1/items/item-05").json()["photos"]) == 5  # all or nothing
+        removed = client.post("/v1/admin/removed", json={"photos": seen}).json()
+        assert removed["photos"] == 3
+        (listed,) = client.get("/v1/admin/removed").json()
+        assert (listed["removal"], listed["item_ids"]) == (removed["removal"], ["item-05"])
+        assert listed["photo_ids"] == [photo["photo_id"] for photo in seen]
+        address = f"/v1/admin/removed/{removed['removal']}/restore"
+        assert client.post(address).json()["photos"] == 3
+        assert client.post(address).status_code == 404
+        assert {photo["etag"] for photo in client.get("/v1/items/item-05").json()["photos"]} == {
+            photo["etag"] for photo in photos
+        }
 
 
-def walk(page: Page, folder: Path) -> None:
-    """Manage the catalogue as a shopkeeper would."""
-    facts, done = page.locator("#facts"), page.locator("#done")
-    expect(facts).to_contain_text("10 items, 30 photos")
-    page.get_by_label("Name, id").fill("M-03")
-    page.get_by_role("button", name="Search").click()
-    expect(page.locator(".cards li")).to_have_count(1)
-
-    (folder / "new.jpg").write_bytes(encode(draw(50, 1)))
-    page.get_by_label("Id of the item").fill("i<b>/é")
-    page.get_by_label("Photos").set_input_files(folder / "new.jpg")
-    page.get_by_role("button", name="Add", exact=True).click()
-    expect(done).to_contain_text("Added 1 photo to i<b>/é")
-    expect(facts).to_contain_text("11 items, 31 photos")
-
-    page.get_by_role("link", name="item-03").click()
-    expect(page.locator(".cards li")).to_have_count(3)
-    page.locator(".cards input").first.fill("i<b>/é")
-    page.get_by_role("button", name="Move").first.click()
-    expect(page.locator(".cards li")).to_have_count(2)
-    page.get_by_role("button", name="Undo").click()
-    expect(page.locator(".cards li")).to_have_count(3)
-
-    page.goto(page.url.split("#")[0] + "#item=item-04")  # merged into another
-    expect(page.locator("h2")).to_have_text("item-04")
-    page.get_by_label("New id").fill("item-03")
-    page.get_by_role("button", name="Change the id").click()
-    expect(page.locator("h2")).to_have_text("item-03")
-    expect(page.locator(".cards li")).to_have_count(4)
-
-    page.goto(page.url.split("#")[0] + "#item=item-02")
-    expect(page.locator("h2")).to_have_text("item-02")
-    page.get_by_label("Name", exact=True).fill("A <b>name</b>")
-    page.get_by_role("button", name="Change the name").click()
-    expect(page.locator("h2")).to_have_text("A <b>name</b>")
-
-    page.goto(page.url.split("#")[0] + "#item=i%3Cb%3E%2F%C3%A9")
-    expect(page.locator("h2")).to_have_text("i<b>/é")
-    page.get_by_role("button", name="Remove the item").click()
-    expect(facts).to_contain_text("9 items, 30 photos")
-    page.evaluate("localStorage.setItem('retrieval-kept-apart', '7]')")  # as no version of the page would
-    for section in ("Items", "Look-alikes", "Answers", "Threshold and rates"):
-        page.get_by_role("link", name=section).click()
-        expect(page.get_by_role("link", name=section)).to_have_attribute("aria-current", "page")
-        expect(page.locator("#main > *").first).to_be_visible()
-        violations = Axe().run(page).response["violations"]
-        assert [each["id"] for each in violations if each["impact"] in ("serious", "critical")] == [], section
-    expect(page.get_by_role("row", name="Catalogue photos that find their item")).to_contain_text("not measured")
-    expect(page.locator("#wrong")).to_be_hidden()
+def test_a_removal_is_not_restored_over_a_photo_that_was_added_since(shop: Path) -> None:
+    with server(shop) as client:
+        removed = client.delete("/v1/items/item-04").json()
+        (listed,) = client.get("/v1/admin/removed").json()
+        again = listed["photo_ids"][0]
+        address = f"/v1/photos/{again.replace('/', '%2F')}?item_id=x"
+        assert client.put(address, content=encode(draw(60, 0))).status_code == 200
+        assert client.post(f"/v1/admin/removed/{removed['removal']}/restore").status_code == 412
 
 
-@pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt install chromium)")
-def test_the_photo_of_an_answer_that_is_added_is_the_one_that_was_shown(shop: Path, tmp_path: Path) -> None:
-    """Clients choose request ids: a later search with the same one must not bring another photo into the catalogue."""
-    served = start(shop, tmp_path, "--feedback", tmp_path / "feedback.jsonl", "--feedback-photos", tmp_path / "judged")
-    named = {"X-Request-ID": "chosen"}
-    with httpx.Client(base_url=served.address) as client, sync_playwright() as playwright:
-        client.post("/v1/search", content=encode(draw(3, 5)), headers=named).raise_for_status()
-        client.post("/v1/feedback", json={"request_id": "chosen", "verdict": "right"}).raise_for_status()
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page()
-        page.goto(f"{served.address}/manage")
-        page.get_by_role("link", name="Answers").click()
-        expect(page.locator(".cards img")).to_have_js_property("naturalWidth", draw(3, 5).width)
-        client.post("/v1/search", content=encode(draw(77, 0)), headers=named).raise_for_status()
-        page.get_by_label("Choose this photo").check()
-        page.get_by_role("button", name="Add the chosen photos").click()
-        expect(page.locator("#done")).to_contain_text("Added 1 photo.")
-        browser.close()
-    stop(served)
-    with Retriever.open(shop / "bundle", shop / "gallery") as retriever:
-        found = retriever.search(encode(draw(3, 5)))
-        assert found.nearest is not None
-        assert (found.nearest.photo_id, found.nearest.item_id) == ("answer-chosen", "item-03")
+def test_a_running_server_drops_what_was_held_back_for_a_day(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def held_back() -> list[str]:
+        with Gallery.open(shop / "gallery", read_only=True) as gallery:
+            return held.names(gallery)
+
+    with server(shop) as client:
+        assert client.delete("/v1/items/item-04").status_code == 200
+        assert len(held_back()) == 1
+        monkeypatch.setattr(held, "HELD_FOR", timedelta(0))
+        until(lambda: not held_back(), 60)
+        assert client.get("/v1/admin/removed").json() == []
 
 
-@pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt install chromium)")
-def test_what_somebody_else_changed_is_neither_overwritten_nor_undone(shop: Path, tmp_path: Path) -> None:
-    served = start(shop, tmp_path)
-    with httpx.Client(base_url=served.address) as client, sync_playwright() as playwright:
-
-        def rename(name: str) -> None:
-            """Name all photos of item-03, as another program would."""
-            photos = client.get("/v1/items/item-03").json()["photos"]
-            body = {"photos": [{**photo, "metadata": {**photo["metadata"], "name": name}} for photo in photos]}
-            client.post("/v1/admin/sync", json=body).raise_for_status()
-
-        def names() -> set[str]:
-            return {photo["metadata"]["name"] for photo in client.get("/v1/items/item-03").json()["photos"]}
-
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page()
-        page.goto(f"{served.address}/manage#item=item-03")
-        expect(page.locator(".cards li")).to_have_count(3)
-        rename("Theirs")
-        page.get_by_label("New id").fill("mine")
-        page.get_by_role("button", name="Change the id").click()
-        expect(page.locator("#wrong")).to_contain_text("somebody else has changed")
-        assert names() == {"Theirs"}
-        page.reload()
-        page.get_by_label("Name", exact=True).fill("Mine")
-        page.get_by_role("button", name="Change the name").click()
-        expect(page.locator("h2")).to_have_text("Mine")
-        rename("Theirs again")
-        page.get_by_role("button", name="Undo").click()
-        expect(page.locator("#wrong")).to_contain_text("somebody else has changed")
-        assert names() == {"Theirs again"}
-        browser.close()
-    stop(served)
+def test_a_photo_is_asked_about_once_and_a_judged_answer_stands_for_it(shop: Path) -> None:
+    with server(shop) as client:
+        first, second, other = ask(client, 3), ask(client, 3), ask(client, 5)
+        for answer in (first, other):
+            client.post("/v1/feedback", json={"request_id": answer["request_id"], "verdict": "right"})
+        found = client.get("/v1/admin/answers").json()
+        assert [one["request_id"] for one in found] == [other["request_id"], first["request_id"]]
+        assert second["request_id"] not in [one["request_id"] for one in found]
 
 
-@pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt install chromium)")
-def test_whole_numbers_keep_all_of_their_digits_in_a_browser(shop: Path, tmp_path: Path) -> None:
-    exact = 2**60 + 1
-    with Gallery.open(shop / "gallery") as gallery:
-        ids, items, abouts = zip(*gallery.photos("item-03"), strict=True)
-        gallery.update(ids, items, [{**about, "shop": exact} for about in abouts])
-    served = start(shop, tmp_path)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page()
-        page.goto(f"{served.address}/manage#item=item-03")
-        expect(page.locator("dl")).to_contain_text(str(exact))
-        page.get_by_label("Name", exact=True).fill("Renamed")
-        page.get_by_role("button", name="Change the name").click()
-        expect(page.locator("h2")).to_have_text("Renamed")
-        browser.close()
-    stop(served)
-    with Gallery.open(shop / "gallery", read_only=True) as gallery:
-        assert {about["shop"] for *_, about in gallery.photos("item-03")} == {exact}
+def test_a_verdict_on_another_photo_than_the_one_that_was_seen_is_refused(shop: Path) -> None:
+    with server(shop) as client:
+        client.post("/v1/search", content=encode(draw(3, 5)), headers={"x-request-id": "chosen"})
+        photo = client.get("/v1/admin/answers/chosen/photo").headers["etag"].strip('"')
+        client.post("/v1/search", content=encode(draw(5, 5)), headers={"x-request-id": "chosen"})
+        verdict = {"request_id": "chosen", "verdict": "right"}
+        assert client.post("/v1/feedback", json={**verdict, "photo": photo}).status_code == 412
+        assert client.post("/v1/feedback", json=verdict).status_code == 200
 
 
-@pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt install chromium)")
-def test_what_a_busy_server_did_not_undo_can_be_undone_later(shop: Path, tmp_path: Path) -> None:
-    served = start(shop, tmp_path)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page()
-        page.goto(f"{served.address}/manage#item=item-03")
-        for name in ("First", "Second"):
-            page.get_by_label("Name", exact=True).fill(name)
-            page.get_by_role("button", name="Change the name").click()
-            expect(page.locator("h2")).to_have_text(name)
-        busy = {"title": "another process writes"}
-        page.route("**/v1/admin/sync", lambda route: route.fulfill(status=503, json=busy))
-        page.get_by_role("button", name="Undo").click()
-        expect(page.locator("#wrong")).to_contain_text("another process writes")
-        page.unroute("**/v1/admin/sync")
-        expect(page.locator("h2")).to_have_text("Second")
-        page.get_by_role("button", name="Undo").click()
-        expect(page.locator("h2")).to_have_text("First")
-        browser.close()
-    stop(served)
+def test_the_closest_items_of_an_answer_are_those_of_the_gallery_now(filled_copy: Path) -> None:
+    with server(filled_copy) as client:
+        answer = ask(client, 33)
+        address = f"/v1/admin/answers/{answer['request_id']}/closest"
+        found = client.get(address).json()
+        assert found[0]["item_id"] == "33"
+        assert len({each["item_id"] for each in found}) == len(found) > 1
+        client.delete("/v1/items/33")
+        assert "33" not in {each["item_id"] for each in client.get(address).json()}
+        assert client.get("/v1/admin/answers/nobody/closest").status_code == 404
 
 
-@pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt install chromium)")
-def test_undoing_an_addition_keeps_the_photo_that_somebody_else_put_in_its_place(shop: Path, tmp_path: Path) -> None:
-    served = start(shop, tmp_path)
-    (tmp_path / "new.jpg").write_bytes(encode(draw(50, 1)))
-    address = "/v1/photos/item-03%2Fnew.jpg"
-    with httpx.Client(base_url=served.address) as client, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page()
-        page.goto(f"{served.address}/manage#item=item-03")
-        page.get_by_label("Photos").set_input_files(tmp_path / "new.jpg")
-        page.get_by_role("button", name="Add photos").click()
-        expect(page.locator("#done")).to_contain_text("Added 1 photo")
-        client.put(f"{address}?item_id=item-03", content=encode(draw(77, 1))).raise_for_status()
-        page.get_by_role("button", name="Undo").click()
-        expect(page.locator("#wrong")).to_contain_text("somebody else has changed")
-        assert client.get(address).status_code == 200
-        (tmp_path / "another.jpg").write_bytes(encode(draw(51, 1)))
-        page.get_by_label("Photos").set_input_files([tmp_path / "another.jpg", tmp_path / "new.jpg"])
-        page.get_by_role("button", name="Add photos").click()
-        expect(page.locator("#wrong")).to_contain_text("already")
-        expect(page.locator("#done")).to_contain_text("Added 1 photo to item-03")  # the one before the failure
-        page.get_by_role("button", name="Undo").click()
-        expect(page.locator("#done")).to_contain_text("Undone")
-        assert client.get("/v1/photos/item-03%2Fanother.jpg").status_code == 404
-        browser.close()
-    stop(served)
+def test_rates_with_judged_photos_stand_beside_those_that_serve_and_nothing_is_set(filled_copy: Path) -> None:
+    with server(filled_copy) as client:
+        assert client.post("/v1/admin/calibrate?judged=true").status_code == 404  # nothing was judged
+        for item in (*range(20), *range(70, 76)):
+            answer = ask(client, item)
+            right = answer["nearest"]["item_id"] == str(item)
+            said = {"verdict": "unknown"} if item >= 70 else {"verdict": "right"} if right else {"verdict": "wrong"}
+            client.post("/v1/feedback", json={"request_id": answer["request_id"], **said})
+        before = client.get("/v1/info").json()
+        told = client.post("/v1/admin/calibrate?judged=true").json()
+        assert set(told["rates"]["unknown"]) == {"before", "after", "upper"}
+        assert 0 <= told["rates"]["tpir"]["before"] <= 1
+        after = client.get("/v1/info").json()
+    assert (before["threshold"], before["gallery"]) == (after["threshold"], after["gallery"])
+    assert told["before"]["threshold"] == before["threshold"]
