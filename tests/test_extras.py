@@ -25,7 +25,7 @@ PINS = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().
 LOCAL = {"index", "retrieval", "serving", "training"}
 ALWAYS = {"PIL", "click", "jinja2", "numpy", "pyarrow", "pydantic", "pydantic_core", "threadpoolctl", "tqdm"}
 OF_OTHERS = {"aiohttp", "mlflow", "wandb"}  # their own check says what to install
-NEEDED_IN_TURN = {"anyio", "huggingface_hub", "sqlalchemy", "starlette"}
+NEEDED_IN_TURN = {"anyio", "grpc", "huggingface_hub", "sqlalchemy", "starlette"}
 
 # what each command needs, and the words that make it go as far as that
 VERBS = {

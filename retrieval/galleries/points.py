@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from index.database import POINT
 from index.errors import GalleryCorrupt
@@ -18,12 +18,14 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.errors import command
 from retrieval.measuring.draws import AllDraws
 from retrieval.measuring.fpir import LEAST_ITEMS
-from retrieval.measuring.measure import Measurement, measure
 from retrieval.measuring.point import CERTIFIED, ESTIMATED, Point
 from retrieval.measuring.rates import VersionRates
 from retrieval.measuring.sentences import warning_of
 
 from .kept import read_draws
+
+if TYPE_CHECKING:
+    from retrieval.measuring.measure import Measurement
 
 STALE = 0.01  # share of photos that may have changed since the draws were made
 SEEN = 4  # times the minimum number of items: the number of items whose groups are counted
@@ -175,6 +177,8 @@ class GalleryPoint:
 
         There is nothing without draws, or if the gallery has changed too much since they were made.
         """
+        from retrieval.measuring.measure import measure  # which searches do not need
+
         version = self.gallery.version
         if self._at_targets[0] != version:
             draws = recent_draws(self.gallery, self.bundle.draws_id) if self.point.is_anchored else None

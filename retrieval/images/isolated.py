@@ -36,7 +36,7 @@ from .formats import FORMATS, Format
 from .guards import ORIENTATION
 from .pixels import FULL_SIZE, check_shape, decoded, fitted, full_size, turned
 
-CPU_S = 1.8  # per photo
+CPU_S = 1.7  # per photo
 MEMORY = 900 * 2**20  # bytes above those that the child has when it starts
 ROWS = 256  # of pixels sent at once
 REFUSALS = {kind.__name__: kind for kind in (ImageUnreadable, ImageTooLarge, ImageUnsupported)}

@@ -113,15 +113,15 @@ def test_the_endpoint_reviews_as_the_gallery_asks_unless_its_setting_is_a_number
                     assert all(match["distance"] <= WITHIN for match in box["review"])
 
 
-def test_the_page_asks_as_the_gallery_does_and_lists_near_items_at_any_p_value_unless_none_are_wanted(
+def test_a_search_asks_as_the_gallery_does_and_lists_items_up_to_a_p_value_within_that_of_the_server(
     retriever: Retriever,
 ) -> None:
     photos, usual = [encode(draw(item, 0), "PNG") for item in range(100, 130)], unknown(retriever)[:30]
 
     async def searched(service: Service) -> list[SearchResult]:
-        return [await service.search(photo, any_review=True) for photo in photos]
+        return [await service.search(photo, review=1.0) for photo in photos]
 
-    for setting, expected in ((None, 1.0), (0.3, 1.0), (0.0, 0.0)):
+    for setting, expected in ((None, 1.0), (0.3, 0.3), (0.0, 0.0)):
         service = Service(retriever, ServeSettings(review=setting))
         for result, default, photo in zip(asyncio.run(searched(service)), usual, photos, strict=True):
             assert result.decision == default.decision

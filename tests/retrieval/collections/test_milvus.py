@@ -109,7 +109,7 @@ def test_place_that_is_missing_is_refused_and_not_created(lite: Path, tmp_path: 
 def test_token_of_a_server_comes_from_the_environment_and_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
 
-    def client(server: str, token: str) -> None:
+    def client(server: str, token: str, **_: object) -> None:
         given.update(server=server, token=token)
         raise pymilvus.MilvusException(message=f"no access with {token}")
 

@@ -201,10 +201,9 @@ def test_photos_that_are_removed_while_a_report_is_made_are_left_out(bundle: Bun
     assert " and i3" not in page
 
 
-def test_the_command_writes_the_page(bundle: Bundle, tmp_path: Path) -> None:
+def test_the_command_writes_the_page_also_into_a_new_folder(bundle: Bundle, tmp_path: Path) -> None:
     places = [str(bundle.path), str(bundle.path.with_name("gallery"))]
-    done = CliRunner().invoke(group, ["gallery", "report", *places, "-o", str(tmp_path / "report.html")])
-    assert done.exit_code == 0, done.output
-    assert "How often this search is wrong" in (tmp_path / "report.html").read_text()
-    missing = ["gallery", "report", *places, "-o", str(tmp_path / "no" / "report.html")]
-    assert CliRunner().invoke(group, missing).exit_code != 0
+    for file in (tmp_path / "report.html", tmp_path / "new" / "report.html"):
+        done = CliRunner().invoke(group, ["gallery", "report", *places, "-o", str(file)])
+        assert done.exit_code == 0, done.output
+        assert "How often this search is wrong" in file.read_text()
