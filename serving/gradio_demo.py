@@ -66,7 +66,7 @@ def build(client: RetrievalClient, examples: Sequence[Path] = ()) -> gr.Blocks:
             gr.Examples(
                 [[str(path)] for path in examples], photo, label="Or try one of these photos", cache_examples=False
             )
-        with gr.Accordion("The answer of the API", open=False):
+        with gr.Accordion("The answer as JSON", open=False):
             raw = gr.JSON(show_label=False)
         shown = [answer, ours, closest, raw, judged, *buttons.values()]
         gr.on([photo.change, target.change], demo.search, [photo, target], shown, api_name="search")
