@@ -28,7 +28,7 @@ from retrieval.search.result import MATCH, NO_MATCH, PERHAPS, RANKED, Decision, 
 TITLE = "Which catalogue item is this?"
 ABOUT = "Send a photo. The answer names the item, asks whether it is a certain one, or says that we do not have this."
 ASK = "Of photos of things that we do not have, how many may be called something?"
-WAITING = '<div class="answer"><h2>Send a photo</h2><p>Drop, paste or take one, or choose an example.</p></div>'
+WAITING = '<div class="answer"><h2>Send a photo</h2><p>You can drop, paste or take one.</p></div>'
 SAYS = {
     MATCH: "Sure.",
     PERHAPS: "Not sure: please compare the two pictures.",
