@@ -28,7 +28,7 @@ from retrieval.search.result import MATCH, NO_MATCH, PERHAPS, RANKED, Decision, 
 TITLE = "Which catalogue item is this?"
 ABOUT = "Send a photo. The answer names the item, asks whether it is a certain one, or says that we do not have this."
 ASK = "Of photos of things that we do not have, how many may be called something?"
-WAITING = '<div class="answer"><h2>Send a photo</h2><p>Drop, paste or take one, or choose an example.</p></div>'
+WAITING = '<div class="answer"><h2>Send a photo</h2><p>You can drop, paste or take one.</p></div>'
 SAYS = {
     MATCH: "Sure.",
     PERHAPS: "Not sure: please compare the two pictures.",
@@ -66,7 +66,7 @@ def build(client: RetrievalClient, examples: Sequence[Path] = ()) -> gr.Blocks:
             gr.Examples(
                 [[str(path)] for path in examples], photo, label="Or try one of these photos", cache_examples=False
             )
-        with gr.Accordion("The answer of the API", open=False):
+        with gr.Accordion("The answer as JSON", open=False):
             raw = gr.JSON(show_label=False)
         shown = [answer, ours, closest, raw, judged, *buttons.values()]
         gr.on([photo.change, target.change], demo.search, [photo, target], shown, api_name="search")

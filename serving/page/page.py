@@ -145,7 +145,9 @@ def header_of(retriever: Retriever, *, drift: bool = False) -> dict[str, Any]:
         "That is more than intended, because the catalogue has grown.": retriever.gallery_point.outgrown,
         "Recent photos look different from those that this was measured with.": drift,
     }
-    bound = f"With 95 % confidence, it is at most {of_photos(most, at_most=True)}." if sides and most else ""
+    bound = (
+        f"At worst, {of_photos(most, at_most=True)} is called something (95 % confidence)." if sides and most else ""
+    )
     return {
         "rates": rates,
         "bound": bound,

@@ -74,7 +74,7 @@ def test_answers_info_metrics_and_page_tell_of_the_gallerys_threshold(retriever:
     assert "retrieval_threshold_broken 0.0" in metrics
     header = header_of(retriever)
     assert header["rates"] == f"{in_words(sides)}."
-    assert header["bound"].startswith("With 95 % confidence, it is at most 1 of ")
+    assert header["bound"].startswith("At worst, ")
 
 
 def test_answers_list_candidates_for_review(retriever: Retriever) -> None:

@@ -206,6 +206,7 @@ def test_a_phone_takes_photos_with_its_camera(browser: Browser, served: Served) 
     expect(page.get_by_text("Take a photo", exact=True)).to_be_visible()
     camera = page.locator("#camera input")
     assert camera.get_attribute("capture") == "environment"
+    assert not page.locator("#drop").get_by_text("drop it anywhere").is_visible()  # a phone drops nothing
     for item in (3, 5):
         camera.set_input_files({"name": "i.jpg", "mimeType": "image/jpeg", "buffer": encode(draw(item, 5))})
         expect(page.locator("#title")).to_have_text(f"This is item-0{item}")

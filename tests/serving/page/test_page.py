@@ -81,7 +81,7 @@ def test_the_sides_of_a_promise_and_its_bound_are_in_the_header(
     header = header_of(retriever)
     assert header["rates"].startswith("Says for sure in 6 of 10, asks in 1 of 10")
     assert "of things we do not have, 1 of 25 is called something, 1 of 20 is asked about." in header["rates"]
-    assert header["bound"] == "With 95 % confidence, it is at most 1 of 9."
+    assert header["bound"] == "At worst, 1 of 9 is called something (95 % confidence)."
 
 
 def test_an_outgrown_promise_is_a_warning_on_the_page(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
