@@ -54,7 +54,8 @@ def test_ray_makes_the_records_of_the_local_engine(shop: Path) -> None:
 def test_ray_completes_the_gallery_after_one_of_two_workers_is_killed(tmp_path: Path) -> None:
     ray = pytest.importorskip("ray", reason="ray is not installed")
     make_bundle(tmp_path)
-    bundle, photos = Bundle.open(tmp_path / "bundle"), read_catalogue(write_folder(tmp_path / "photos", items=range(90)))
+    bundle = Bundle.open(tmp_path / "bundle")
+    photos = read_catalogue(write_folder(tmp_path / "photos", items=range(90)))
     index_catalogue(bundle, photos, tmp_path / "local", progress=False)
     ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR")  # one CPU reads
     killed = list[int]()
@@ -114,6 +115,9 @@ def test_milvus_answers_as_the_local_gallery(shop: Path) -> None:
     told = CliRunner().invoke(group, words)
     assert told.exit_code == 0, told.output
     assert "15 photos added" in told.output
+    told = CliRunner().invoke(group, ["gallery", "remove", address, "--photo", "item-00/0.png"])
+    assert told.output == "1 photo removed.\n", "Milvus galleries have no `rebuild` to send anybody to"
+    assert CliRunner().invoke(group, words).exit_code == 0
     local = Retriever.open(shop / "bundle", shop / "local")
     there = Retriever.open(shop / "bundle", address)
     for item in range(8):  # three of them unknown
