@@ -77,6 +77,7 @@ class Gallery(Searched):
     Any number of threads may use it.
     """
 
+    at_hand = True  # this process holds the photos: it may look at each
     feature_format: FeatureFormat | None = None  # checks the features of added photos, if it is set
 
     @classmethod

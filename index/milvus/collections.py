@@ -63,17 +63,13 @@ class Collections:
         for some in _parts([{"key": key, "value": value, "unused": [0.0, 1.0]} for key, value in texts.items()], PARTS):
             self.client.ask("upsert", self.texts, some)
 
-    def delete_texts(self, keys: Sequence[str]) -> None:
-        """Delete the texts with some keys."""
-        self.client.ask("delete", self.texts, ids=list(keys))
-
     def write(self, collection: str, rows: Sequence[dict[str, Any]]) -> None:
         """Write photos or items."""
         for some in _parts(rows, BATCH):
             self.client.ask("upsert", collection, some)
 
     def delete(self, collection: str, ids: Sequence[str]) -> None:
-        """Delete photos or items by id."""
+        """Delete photos, items or texts by id."""
         for some in _parts(ids, BATCH):
             self.client.ask("delete", collection, ids=some)
 

@@ -80,6 +80,7 @@ class MilvusGallery(Searched):
     """A gallery on a Milvus cluster, or in a file of Milvus Lite."""
 
     read_only = False
+    at_hand = False  # this process does not hold the photos: to look at each takes requests
     features_key = ""  # Milvus keeps no features
     feature_format: FeatureFormat | None = None
 
@@ -261,10 +262,8 @@ class MilvusGallery(Searched):
                     kept[name] = [uuid.uuid4().hex, len(parts), zlib.crc32(content)]
                     texts = zip(_parts(kept[name]), (base64.b64encode(part).decode() for part in parts), strict=True)
                     self._store.write_texts(dict(texts))
-            self._finish({"kept": kept}, action, 0, actor)
             gone = [key for entry in old for key in _parts(entry)]
-            if gone:
-                self._store.delete_texts(gone)
+            self._finish({"kept": kept}, action, 0, actor, texts=gone)
 
     def declare(self, columns: Mapping[str, str | None]) -> None:
         """Declare metadata keys for filters, each text, number or boolean; None removes a key.
@@ -296,8 +295,7 @@ class MilvusGallery(Searched):
         new = {**now, **facts, "version": version, "changed_by": actor}
         self._store.write_texts({CHANGE.format(version): change, FACTS: json.dumps(new)})
         self._know(new, time.monotonic())
-        if texts:
-            self._store.delete_texts(texts)
+        self._store.delete(self._store.texts, texts)
 
     def _change(
         self,
@@ -615,7 +613,7 @@ def measuring(gallery: MilvusGallery) -> Iterator[None]:
     try:
         yield
     finally:
-        store.delete_texts([MEASURING])
+        store.delete(store.texts, [MEASURING])
 
 
 def exists(address: str) -> bool:

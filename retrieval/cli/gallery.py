@@ -149,11 +149,10 @@ def remove(path: Path | str, photos: tuple[str, ...], items: tuple[str, ...]) ->
         unknown = [photo for photo in photos if opened.photo(photo) is None]
         unknown += [item for item in items if not opened.photos(item)]
         removed = opened.remove(photo_ids=photos, item_ids=items)
+        rebuilds = command("gallery", "rebuild", path) if opened.at_hand else ""  # Milvus deletes vectors by itself
     click.echo(f"{counted(removed, 'photo')} removed.")
-    if removed:
-        click.echo(
-            f"Their vectors, and what is kept of them, go with the next rebuild: {command('gallery', 'rebuild', path)}"
-        )
+    if removed and rebuilds:
+        click.echo(f"Their vectors, and what is kept of them, go with the next rebuild: {rebuilds}")
     if unknown:
         raise GalleryError(f"{path} has no photo or item {', '.join(unknown)}", remedy="Check the ids")
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -176,7 +177,7 @@ def read_folds(gallery: AnyGallery, key: str) -> FoldVectors | None:
 def _folds_020(gallery: AnyGallery) -> dict[str, NDArray[Any]] | None:
     """Return the arrays of the file of version 0.2.0, None if there is none; raise ValueError if it was changed."""
     digest = gallery.kept(FOLDS_HASH)
-    return read_folds_file(gallery.path, digest) if digest is not None and isinstance(gallery, Gallery) else None
+    return None if digest is None else read_folds_file(Path(gallery.path), digest)
 
 
 def pack_queries(queries: Probes, features_key: str) -> bytes:

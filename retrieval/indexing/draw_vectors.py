@@ -49,7 +49,7 @@ def likely_draws(bundle: Bundle, photos: Sequence[Photo]) -> set[str]:
 
 def keep_looks(
     bundle: Bundle,
-    gallery: Gallery,
+    gallery: AnyGallery,
     photos: Sequence[Photo],
     made: Mapping[str, NDArray[np.float32]],
     *,

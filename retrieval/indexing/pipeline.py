@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from index.database import POINT
-from index.gallery import Gallery, Rebuilt
+from index.gallery import Rebuilt
 from index.location import AnyGallery, exists, is_address, open_gallery, open_or_create
 from index.search.filters import TEXT
 from retrieval.bundle.bundle import Bundle, require_match
@@ -232,7 +232,7 @@ def _keep_vectors(
     progress: bool,
 ) -> None:
     """Keep the vectors that draws are made with beside the photos."""
-    if bundle.looks_twice and isinstance(gallery, Gallery):
+    if bundle.looks_twice and gallery.at_hand:
         keep_looks(bundle, gallery, photos, looks, progress=progress)
     named = read_names(gallery, bundle.text_key)
     if column := sync.names or (named.column if named is not None else ""):

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from index.checks import check_ids, check_lengths, check_values, encode_metadata
-from index.gallery import Gallery
 from index.location import AnyGallery
 from index.photos import CONTENT, NONE
 from retrieval.catalogue.ids import as_spelled
@@ -140,7 +139,7 @@ def sync_plan(
     A gallery on Milvus is asked for these photos alone, and for the others only to `prune` them.
     """
     with no_collection():
-        stored, known = _stored_of(photos, gallery, every=prune or isinstance(gallery, Gallery))
+        stored, known = _stored_of(photos, gallery, every=prune or gallery is None or gallery.at_hand)
         plan = SyncPlan()
         for photo in as_spelled(photos, known):
             facts = stored.pop(photo.photo_id, None)

@@ -89,7 +89,7 @@ def test_contents_are_kept_replaced_and_removed_as_one_change(address: str) -> N
     written = gallery._store._query("shop" + TEXTS, "", ["key"], STRONG, 100)
     keys = {row["key"] for row in written} - {"facts"}
     assert {key.partition("/")[0] for key in keys} == {"change", *names}  # replaced contents are deleted
-    gallery._store.delete_texts(sorted(keys))
+    gallery._store.delete(gallery._store.texts, sorted(keys))
     with pytest.raises(GalleryCorrupt, match="operating point of the gallery cannot be read"):
         MilvusGallery.open(address).kept(POINT)
     gallery.close()

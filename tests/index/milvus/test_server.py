@@ -152,7 +152,7 @@ def test_galleries_of_another_format_are_refused_with_what_to_do(gallery: Milvus
         store.write_texts({FACTS: json.dumps({**facts, "format": number})})
         with pytest.raises(GalleryError, match=told):
             MilvusGallery.open(gallery.path)
-    store.delete_texts([FACTS])
+    store.delete(store.texts, [FACTS])
     with pytest.raises(GalleryCorrupt, match="facts"):
         MilvusGallery.open(gallery.path)
     store.write_texts({FACTS: json.dumps(facts)})
