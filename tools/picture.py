@@ -3,7 +3,7 @@
     python -m tools.picture demo docs/answers.jpg
 
 The photos are the first of their kind among the demo's queries: a match with the right item, a perhaps with the right
-item, and an unknown item without a match.
+item if there is one, and an unknown item without a match.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def page(demo: Path) -> str:
                 found[decision] = _section(decision, photo, match, thumbnail)
             if len(found) == len(ANSWERS):
                 break
-    return f"<!doctype html><style>{STYLE}</style>{''.join(found[decision] for decision in ANSWERS)}"
+    return f"<!doctype html><style>{STYLE}</style>{''.join(found[kind] for kind in ANSWERS if kind in found)}"
 
 
 def answers(retriever: Retriever, photos: list[Photo]) -> Iterator[tuple[str, Photo, Match | None]]:
