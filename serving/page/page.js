@@ -202,12 +202,23 @@ function showAnswer(result) {
   scrollToAnswer();
 }
 
+// parts that overlap no nearer one: without a threshold, a part of a thing is as good as its neighbours
+function apart(parts) {
+  const kept = [], nearest = (each) => (each.matches[0] ?? each.review[0] ?? each.nearest).distance;
+  for (const each of parts.sort((one, other) => nearest(one) - nearest(other))) {
+    const [left, upper, right, lower] = each.box;
+    if (!kept.some(({ box }) => left < box[2] && box[0] < right && upper < box[3] && box[1] < lower)) kept.push(each);
+  }
+  return kept;
+}
+
 function showParts({ answers }) {
   const results = answers.filter((each) => each.nearest), first = (each) => each.matches[0] ?? each.review[0] ?? each.nearest;
   const named = new Map();
   for (const kind of ["match", "perhaps", "ranked"]) for (const each of results) if (each.decision === kind && !named.has(first(each).item_id)) named.set(first(each).item_id, each);
-  const chosen = [...named.values()].slice(0, REVIEWED), sure = chosen.filter((each) => each.decision === "match");
-  const ranked = chosen.some((each) => each.decision === "ranked"), list = (some) => some.map((each) => titleOf(first(each))).join(" and ");
+  const ranked = [...named.values()].some((each) => each.decision === "ranked"), found = ranked ? apart([...named.values()]) : [...named.values()];
+  const chosen = found.slice(0, REVIEWED), sure = chosen.filter((each) => each.decision === "match");
+  const list = (some) => some.map((each) => titleOf(first(each))).join(" and ");
   const hint = "Choose a box on the photo to search with it alone.";
   if (sure.length) say("match", `This shows ${list(sure)}`, `${chosen.length > sure.length ? "We are not sure about the others. " : "We are sure. "}${hint}`);
   else if (chosen.length) say(ranked ? "none" : "perhaps", ranked ? "The closest items" : `Is it ${list(chosen)}?`, ranked ? `The closest items to parts of the photo, right or not. ${hint}` : `We are not sure. ${hint}`);

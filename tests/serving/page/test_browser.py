@@ -269,6 +269,21 @@ def test_all_items_of_a_photo_are_told_with_what_is_sure_and_each_takes_a_verdic
     ]
 
 
+def test_closest_items_of_parts_that_overlap_a_nearer_one_are_not_drawn_without_a_threshold(page: Page) -> None:
+    parts = (("far", [20, 0, 60, 40], 0.9), ("near", [0, 0, 40, 40], 0.4), ("beside", [40, 0, 80, 40], 0.6))
+    answers = []
+    for item, box, distance in parts:
+        answer = answer_of(item, "ranked", box=box)
+        answers.append({**answer, "nearest": {**answer["nearest"], "distance": distance}})
+    page.route("**/v1/search/boxes?*", lambda route: route.fulfill(json={"answers": answers, "request_id": "r"}))
+    send(page, encode(pair_of(4, 6), "PNG"), "pair.png")
+    page.get_by_role("button", name="Find all items in the photo").click()
+    expect(page.locator("#title")).to_have_text("The closest items")
+    expect(page.locator(".found")).to_have_count(2)
+    expect(page.locator("#ours .card").nth(0)).to_contain_text("No. near")
+    expect(page.locator("#ours .card").nth(1)).to_contain_text("No. beside")
+
+
 def test_a_search_for_all_items_tells_how_many_parts_it_looks_at(page: Page) -> None:
     send(page, encode(pair_of(4, 6), "PNG"), "pair.png")
     expect(page.locator("#title")).not_to_have_text("Looking…")
