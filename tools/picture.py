@@ -1,4 +1,4 @@
-"""Draw the README's picture: three photos that a finished demo was searched with, and its answers.
+"""Draw the README's picture: photos that a finished demo was searched with, and its answers.
 
     python -m tools.picture demo docs/answers.jpg
 
@@ -23,7 +23,7 @@ from retrieval.retriever import Retriever
 from retrieval.search.result import MATCH, PERHAPS, Match
 from training.data.synthetic.catalogue import KNOWN, UNKNOWN
 
-WIDTH, QUALITY = 1180, 86  # pixels, and JPEG quality
+WIDTH, QUALITY = 393, 86  # pixels of a photo, and JPEG quality
 ANSWERS = {
     "match": ("#0f766e", "#ccfbf1", "✓", "This is {}"),
     "perhaps": ("#92400e", "#fef3c7", "?", "Is it {}?"),
@@ -80,7 +80,7 @@ def photograph(html: str) -> Image.Image:
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        shown = browser.new_page(viewport={"width": WIDTH, "height": 100})
+        shown = browser.new_page(viewport={"width": WIDTH * html.count("<section"), "height": 100})
         shown.set_content(html)
         picture = shown.screenshot(full_page=True)
         browser.close()
