@@ -35,8 +35,9 @@ SCAN, END, FILL = 0xDA, 0xD9, 0xFF
 TABLES = frozenset((0xC4, 0xDB, 0xDD))  # Huffman, quantization, restart interval
 BARE = frozenset((0, 1, *range(0xD0, 0xD9)))  # no segments: stuffing, TEM, restarts, and the start of an image
 HEADERS = frozenset((*range(0xC0, 0xD0), *range(0xDA, 0xFF), FILL))  # markers before the first scan
-BETWEEN = frozenset((*TABLES, SCAN, 0xFE, FILL))  # markers between scans
-MARKER = re.compile(rb"\xff[^\0\xd0-\xd7]")  # in the data of a scan
+BETWEEN = frozenset((*TABLES, *range(0xD0, 0xD8), SCAN, 0xFE, FILL))  # markers between scans
+MARKER = re.compile(rb"\xff(?:[^\0\xd0-\xd7]|[\xd0-\xd7]\xff\xd9)")  # behind the data of a scan, or a last restart
+LOST = bytes(512)  # a lost sector: no encoder writes so many zeros for details, whose codes for nothing are short
 RESTART = re.compile(rb"\xff([\xd0-\xd7])")
 EXIF, XMP = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
 PNG_EXIF, PNG_XMP = b"Raw profile type exif", b"XML:com.adobe.xmp"
@@ -159,6 +160,7 @@ class _Scans:
         for name in names if not bits & 15 else b"":  # all bits of these coefficients
             self._missing.get(name, set()).difference_update(range(first, last + 1))
         self.begun = True
+        self.damaged |= first > 0 and LOST in data
         if self.interval and not self.several:
             count = -(-self._units // self.interval) - 1
             self.damaged |= RESTART.findall(data) != [bytes((0xD0 + number % 8,)) for number in range(count)]

@@ -226,6 +226,23 @@ def test_a_progressive_jpeg_that_lacks_scans_is_damaged() -> None:
     assert DAMAGED in open_image(whole[: whole.rindex(b"\xff\xda")] + b"\xff\xd9").info
 
 
+def test_a_progressive_jpeg_with_a_lost_block_is_damaged_and_a_flat_one_is_whole() -> None:
+    whole = saved(gradient(640, 480).effect_spread(20), "JPEG", progressive=True)
+    at = len(whole) * 2 // 5
+    assert DAMAGED in open_image(whole[:at] + bytes(4096) + whole[at + 4096 :]).info
+    flat = saved(Image.new("RGB", (2400, 1600), "white"), "JPEG", progressive=True)
+    assert bytes(512) in flat
+    assert DAMAGED not in open_image(flat).info
+
+
+@pytest.mark.parametrize("options", [{}, {"restart_marker_rows": 1}, {"progressive": True}])
+def test_a_restart_marker_before_the_end_of_a_jpeg_is_no_damage(options: dict[str, int]) -> None:
+    whole = saved(gradient(301, 203), "JPEG", **options)
+    opened = open_image(whole[:-2] + b"\xff\xd4" + whole[-2:])
+    assert DAMAGED not in opened.info
+    assert np.array_equal(np.asarray(opened), np.asarray(open_image(whole)))
+
+
 def test_a_progressive_jpeg_that_keeps_too_much_in_memory_is_refused_with_the_remedy() -> None:
     large = saved(gradient(), "JPEG", progressive=True)
     at = large.index(b"\xff\xc2") + 5
