@@ -223,5 +223,6 @@ def _ambiguous(place: str, folder: str, folders: dict[str, list[str]]) -> DataEr
     return DataError(
         f"{place}{'/' if folder else ''}{folder} holds photos ({len(folders[folder])}, such as {first}) beside folders "
         f"of photos ({', '.join(names[:SHOWN])}{more}): what is an item is unclear",
-        remedy="Move these photos into a folder of their own, or list all photos in a CSV with `path` and `item_id`",
+        remedy="Move these photos into a folder of their own, leave folders out with --ignore NAME, or list all photos "
+        "in a CSV with `path` and `item_id`",
     )

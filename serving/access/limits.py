@@ -88,7 +88,7 @@ class BodyLimit:
             await problem(400, "the header Content-Length is not a number of bytes")(scope, receive, send)
             return
         if int(declared) > limit:
-            await problem_response(_too_large(limit))(scope, receive, send)
+            await problem_response(_too_large(limit, f"{int(declared):,}, the limit is"))(scope, receive, send)
             return
         client, taken = scope["state"]["client"], int(declared)
         if not self._has_room(client, taken):
@@ -134,5 +134,5 @@ class BodyLimit:
         return self._taken[client] + size <= CLIENT_BYTES and self._taken.total() + size <= ALL_BYTES
 
 
-def _too_large(limit: int) -> ImageTooLarge:
-    return ImageTooLarge(f"the request has more than {limit:,} bytes", remedy="Send a smaller image, or less at once")
+def _too_large(limit: int, size: str = "more than") -> ImageTooLarge:
+    return ImageTooLarge(f"the request has {size} {limit:,} bytes", remedy="Send a smaller image, or less at once")

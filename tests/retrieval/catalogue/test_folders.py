@@ -61,7 +61,7 @@ def test_each_photo_is_an_item_in_a_folder_without_sub_folders(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("names", "told"),
     [
-        (["veg/1.png", "veg/kiwi/1.png"], ["veg holds photos (1, such as 1.png)", "veg/kiwi", "a CSV"]),
+        (["veg/1.png", "veg/kiwi/1.png"], ["veg holds photos (1, such as 1.png)", "veg/kiwi", "--ignore", "a CSV"]),
         (["cover.png", "kiwi/1.png", "lime/1.png"], ["such as cover.png", "kiwi, lime", "is unclear"]),
     ],
 )

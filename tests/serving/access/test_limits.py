@@ -134,6 +134,22 @@ def test_a_body_of_the_most_bytes_is_read_and_a_longer_one_is_refused(
     asyncio.run(scenario())
 
 
+def test_the_refusal_of_a_body_whose_length_is_declared_says_its_length_and_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(limits, "OVERHEAD", 0)
+
+    async def scenario() -> None:
+        client = Client(BodyLimit(reads_all, max_bytes=MB), "shop", declared=1234)
+        async with arriving([client]):
+            await client.send(None)
+            assert client.status == 413
+            assert b"1,234, the limit is 1,000 bytes" in client.sent[1]["body"]
+
+    asyncio.run(scenario())
+
+
 def test_bounds_leave_room_for_the_largest_batch() -> None:
     assert CLIENT_BYTES >= BATCH_BYTES
     assert ALL_BYTES >= 2 * CLIENT_BYTES
