@@ -471,7 +471,7 @@ async function showTwins() {
   const finish = (text, undo) => { pair.done = true; tell(text, async () => { await undo(); pair.done = false; pairAt = nameOf(pair); }); };
   const side = (item, photo) => make("figure", {}, make("img", { src: path("thumbnails", photo), alt: `A photo of ${titleOf(item)}` }), make("figcaption", {}, itemLink(item.item_id, titleOf(item)), ` ${counted(item.photos.length, "photo")}`));
   const told = pair.why !== "close" ? `They share a photo (${pair.why}).` : typeof pair.cost === "number" ? `If they were one item, ${(100 * pair.cost).toFixed(1)} more of 100 photos of the catalogue would find their item (TPIR).` : "A photo of one comes close to the other.";
-  return [make("div", { className: "panes opened" }, make("section", { className: "left", ariaLabel: "Pairs" }, soft(`${counted(pairs.length, "pair")}, the most costly first`), make("ul", { className: "list" }, ...rows)),
+  return [make("div", { className: "panes opened" }, make("section", { className: "left", ariaLabel: "Pairs" }, soft(`${counted(pairs.length, "pair")}, the ${pairs.some((each) => typeof each.cost === "number") ? "most costly" : "closest"} first`), make("ul", { className: "list" }, ...rows)),
     make("section", { className: "right case", ariaLabel: "Pair" }, make("h2", { textContent: "Are these one thing?" }), soft(told), make("div", { className: "two" }, side(one, pair.photo_id), side(other, pair.other_photo_id)),
       row(button("Merge…", async () => {
         if (!(await merge(one, other))) return false;
