@@ -1,4 +1,4 @@
-"""The README's picture: it is there, and has the three answers of a demo."""
+"""The README's picture: it is there, and shows answers of a demo: a match, no match, and a question if there is one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from .conftest import ROOT
 def test_the_readme_shows_the_picture() -> None:
     assert "(docs/answers.jpg)" in (ROOT / "README.md").read_text()
     with Image.open(ROOT / "docs" / "answers.jpg") as image:
-        assert (image.format, image.width) == ("JPEG", picture.WIDTH)
+        assert image.format == "JPEG"
+        assert image.width in (2 * picture.WIDTH, 3 * picture.WIDTH)
 
 
 class Answering:
