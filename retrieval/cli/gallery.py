@@ -211,7 +211,7 @@ def rebuild(
 @gallery.command()
 @click.argument("path", type=LOCAL_GALLERY)
 @click.option("--item", "items", multiple=True, required=True, help="item_id of an item to erase. Can be repeated.")
-@click.option("--report", type=NEW_FILE, help="JSON file to write the files that were searched to, and what is left.")
+@click.option("--report", type=NEW_FILE, help="JSON file for the files that were searched, and what is left.")
 def erase(path: Path, items: tuple[str, ...], report: Path | None) -> None:
     """Erase items: remove their photos, rebuild the gallery, and search its files for what is left of them.
 

@@ -89,7 +89,7 @@ OPTIONS = (
     click.option(
         "--report",
         type=NEW_FILE,
-        help="Search with each photo, and write an HTML page of the photos with their answers, the first 500.",
+        help="HTML file for the photos and their answers; it shows the first 500.",
     ),
     click.option(
         "--truth",

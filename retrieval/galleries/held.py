@@ -20,7 +20,7 @@ from index.gallery import Gallery
 from index.location import AnyGallery
 from retrieval.bundle.bundle import pack_features, unpack_features
 
-HELD = "removed "  # begin of the names of these contents, and name of their list
+HELD = "removed "  # beginning of the names of these contents, and the name of their list
 HELD_FOR = timedelta(days=1)
 TIME = "%Y%m%dT%H%M%SZ"  # in names
 

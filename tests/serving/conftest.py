@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -20,6 +21,11 @@ from fastapi.testclient import TestClient
 from retrieval.retriever import Retriever
 from serving.access.guard import PROBES
 from serving.app import create_app
+
+from .live_page import CHROMIUM, FLAGS
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 ENCRYPTION = ssl.create_default_context()  # unused, and slow to make for every client
 # the command itself, in a process of its own, with every address it looks up or connects to in its log
@@ -44,6 +50,17 @@ sys.addaudithook(look)
 """
     + PROGRAM
 )
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Return Chromium, without its window."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="session")

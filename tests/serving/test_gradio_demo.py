@@ -14,7 +14,7 @@ import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from click.testing import CliRunner
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from index.database import POINT
 from index.gallery import Gallery
@@ -28,7 +28,7 @@ from retrieval.measuring.point import Perhaps
 from retrieval.retriever import Retriever
 from serving.access.keys import add_key
 from serving.cli import serve
-from tests.serving.live_page import FLAGS
+from tests.serving.live_page import CHROMIUM
 
 from ..world import SIDE, between, draw, encode
 from .conftest import Served, start, stop, until
@@ -36,7 +36,6 @@ from .conftest import Served, start, stop, until
 gradio = pytest.importorskip("gradio")
 expect.set_options(timeout=30_000)  # ms
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 skip = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt install chromium)")
 CLEAR = "button[aria-label='Clear'], button[aria-label='Remove Image']"
 PHONE = {"width": 390, "height": 844}
@@ -93,14 +92,6 @@ def answers(address: str) -> bool:
     except httpx.TransportError:
         return False
     return True
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
-from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect
 
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import Photo, read_catalogue
@@ -24,7 +24,7 @@ from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.plan import SyncSettings
 from retrieval.search.boxes import windows
 from serving.access.keys import add_key
-from tests.serving.live_page import FLAGS, under_path
+from tests.serving.live_page import CHROMIUM, under_path
 
 from ...words import looks, word_bundle, write_shop
 from ...world import draw, encode
@@ -32,20 +32,11 @@ from ..conftest import Served, bearer, start, stop, until
 
 expect.set_options(timeout=15_000)  # ms; a busy machine needs seconds for its first search
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt install chromium)"),
 ]
 PHONE = {"width": 390, "height": 844}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

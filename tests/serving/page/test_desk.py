@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from index.gallery import Gallery
 from retrieval.feedback import read_feedback
@@ -23,25 +22,16 @@ from retrieval.retriever import Retriever
 from serving.access.keys import add_key
 from serving.app import create_app
 from serving.settings import ServeSettings
-from tests.serving.live_page import FLAGS, serving, under_path
+from tests.serving.live_page import CHROMIUM, serving, under_path
 
 from ...world import draw, encode
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt install chromium)"),
 ]
 PHONE = {"width": 390, "height": 844}
 expect.set_options(timeout=15_000)  # ms; a busy machine needs seconds
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
