@@ -51,9 +51,9 @@ def copy_examples(answers: Answers, examples: Sequence[Example], folder: Path) -
 
 def _fitting(answers: Answers) -> dict[str, NDArray[np.bool_]]:
     """Return which queries (n,) each kind of example fits."""
-    kinds, matched, right = answers.kinds, answers.matched, answers.right
+    kinds, matched, right = answers.kinds, answers.matched, answers.served.items == answers.items
     return {
-        MATCH: (kinds == KNOWN) & right,
+        MATCH: (kinds == KNOWN) & matched & right,
         NEW: (kinds == UNKNOWN) & ~matched,
         THIRD: (kinds == VARIANT) & ~matched,
         EMPTY: (kinds == PLACE) & ~matched,

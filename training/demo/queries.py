@@ -5,7 +5,7 @@ Symbols: n = queries.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from retrieval.search.result import Match
 from training.data.synthetic.catalogue import KNOWN, UNKNOWN
 from training.export.variants import embed_with_onnx
 
-RESAMPLES = 2000
+RESAMPLES, ENDS = 2000, (0.025, 0.975)  # of a bootstrap, and the quantiles of its 95 % intervals
 
 Floats = NDArray[np.float64]
 
@@ -31,15 +31,14 @@ class Rates:
 
     threshold: float
     fpir: float
-    interval: tuple[float, float]  # 95 % interval of the FPIR, by bootstrap
+    interval: Floats  # 95 % interval of the FPIR (2,), by bootstrap
     tpir: float
     misidentification: float
 
     @property
     def precision(self) -> float:
         """Share of answers whose first item is right, where half of the queries are for unknown items; 0 if none."""
-        answered = self.tpir + self.misidentification + self.fpir
-        return self.tpir / answered if answered else 0.0
+        return self.tpir / max(1e-12, self.tpir + self.misidentification + self.fpir)
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,6 @@ class Answers:
     """Queries in their order, with the nearest item by the bundle's distance and by the plain distance."""
 
     photos: Sequence[Photo]
-    trained: frozenset[str]  # items that the model was trained on
     served: Nearest
     plain: Nearest
     threshold: float  # that serves
@@ -64,11 +62,6 @@ class Answers:
     def matched(self) -> NDArray[np.bool_]:
         """Return whether each query has a match at the serving threshold (n,)."""
         return accepts(self.served.distances, self.threshold)
-
-    @property
-    def right(self) -> NDArray[np.bool_]:
-        """Return whether each query matches the right item first (n,)."""
-        return np.asarray(self.matched & (self.served.items == self.items))
 
     @property
     def kinds(self) -> NDArray[np.str_]:
@@ -94,20 +87,18 @@ class Answers:
         )
 
 
-def bootstrap_interval(hits: NDArray[np.bool_], *, seed: int = 0) -> tuple[float, float]:
-    """Return the 95 % interval of the share of hits (n,), by bootstrap."""
-    generator = np.random.default_rng(seed)
-    means = hits[generator.integers(0, len(hits), (RESAMPLES, len(hits)))].mean(axis=1)
-    low, high = np.quantile(means, (0.025, 0.975)).tolist()
-    return low, high
+def bootstrap_interval(hits: NDArray[np.bool_]) -> Floats:
+    """Return the 95 % interval (2,) of the share of hits (n,), by bootstrap."""
+    drawn = np.random.default_rng(0).integers(0, len(hits), (RESAMPLES, len(hits)))
+    return np.quantile(hits[drawn].mean(axis=1), ENDS)
 
 
-def ask(retriever: Retriever, photos: Sequence[Photo], trained: Collection[str]) -> Answers:
+def ask(retriever: Retriever, photos: Sequence[Photo]) -> Answers:
     """Search the gallery with every query."""
     vectors = embed_with_onnx(retriever.embedder, photos)[0].vectors
     plain = [items[0] for items in retriever.gallery.search(vectors, 1, item_distance=NEAREST_PHOTO)]
     served = [result.nearest for photo in photos if (result := retriever.search(photo.read())).nearest is not None]
-    return Answers(photos, frozenset(trained), _nearest(served), _nearest(plain), retriever.point.threshold)
+    return Answers(photos, _nearest(served), _nearest(plain), retriever.point.threshold)
 
 
 def _nearest(items: Sequence[Match] | Sequence[Neighbour]) -> Nearest:

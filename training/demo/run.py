@@ -1,10 +1,11 @@
-"""Run the demo: draw a catalogue, train with and without TCM, export, index, and search with new photos."""
+"""Run the demo: draw a catalogue, train three heads, export and index one, and search with new photos."""
 
 from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from retrieval.catalogue.read import read_catalogue
 from retrieval.indexing.pipeline import index_catalogue
@@ -20,20 +21,24 @@ from training.loop.train import train
 
 from .examples import RULE, Example, choose_examples, copy_examples
 from .queries import Answers, Rates, ask
-from .thresholds import EXPLANATION, best_f1_threshold, compare_thresholds, conclude, kind_table, threshold_table
-from .trainings import WITH_TCM, WITHOUT_TCM, Features, Training, measure_training, training_table
+from .thresholds import EXPLANATION, best_f1_threshold, compare_thresholds, conclude, threshold_table
+from .trainings import BASE, EL_NIVMF, WITH_TCM, Features, Found, measure_trainings, training_table
 
 TARGET_FPIR = 0.05
 SEED = 0
 PHOTO_SIZE = 192  # side of a photo
-RUNS = {WITH_TCM: "run", WITHOUT_TCM: "run-without-tcm"}  # directories; the first is exported
+RUNS = {BASE: "run-without-tcm", WITH_TCM: "run", EL_NIVMF: "run-el-nivmf"}  # directories; that with TCM is exported
+OTHERS: dict[str, dict[str, Any]] = {  # settings of trainings on the same features
+    BASE: {"regularizer": ""},
+    EL_NIVMF: {"loss": "vmf_nca", "loss_arguments": {"anchor_weight": 0.3}, "regularizer": ""},
+}
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What two trainings find, answers to new photos, their rates under three thresholds, and the page's examples."""
+    """What three trainings find, answers to new photos, their rates under three thresholds, and the page's examples."""
 
-    trainings: dict[str, Training]  # by name
+    trainings: dict[tuple[str, str], Found]  # by training and part of the items
     answers: Answers
     rates: dict[str, Rates]  # of each threshold, by name
     expectation: list[str]  # what indexing said to expect
@@ -43,9 +48,8 @@ class DemoResult:
         """Return the tables with a few sentences about them."""
         parts = (
             self.expectation,
-            training_table(self.trainings, TARGET_FPIR),
+            training_table(self.trainings),
             [*threshold_table(self.rates, TARGET_FPIR), "", *EXPLANATION],
-            kind_table(self.answers),
             conclude(self.answers, self.rates, TARGET_FPIR),
             [RULE],
         )
@@ -70,10 +74,12 @@ def run_demo(output: Path, *, seed: int = SEED) -> DemoResult:
     """Draw a catalogue, train, export and index it under `output`, and search with new photos."""
     catalogue = make_catalogue(output / "photos", size=PHOTO_SIZE, seed=seed)
     settings = demo_settings(catalogue, seed=seed)
-    run, other = train(settings, output / RUNS[WITH_TCM]), output / RUNS[WITHOUT_TCM]
-    other.mkdir()
-    shutil.copy(run.path / FEATURES, other)  # both heads are trained on the same features
-    train(replace(settings, regularizer=""), other)
+    run = train(settings, output / RUNS[WITH_TCM])
+    for name, changes in OTHERS.items():
+        other = output / RUNS[name]
+        other.mkdir()
+        shutil.copy(run.path / FEATURES, other)  # all heads are trained on the same features
+        train(replace(settings, **changes), other)
     bundle = export(run, output / "bundle", target_fpir=TARGET_FPIR)
     index_catalogue(bundle, read_catalogue(catalogue), output / "gallery")
     result = measure_demo(output)
@@ -86,11 +92,12 @@ def measure_demo(output: Path) -> DemoResult:
     photos, queries = (read_catalogue(output / "photos" / name) for name in (CATALOGUE, QUERIES))
     runs = {name: Run.open(output / folder) for name, folder in RUNS.items()}
     features = Features.of(runs[WITH_TCM], photos, queries)
-    trainings = {name: measure_training(features, run, TARGET_FPIR) for name, run in runs.items()}
-    by_hand = best_f1_threshold(*features.trained(runs[WITH_TCM]))
+    trainings = measure_trainings(features, runs, TARGET_FPIR)
+    rows = features.is_fitted
+    by_hand = best_f1_threshold(features.vectors(runs[WITH_TCM])[rows], features.items[rows])
     with Retriever.open(output / "bundle", output / "gallery", threads=cores()) as retriever:
         point, bundled = retriever.point, retriever.bundle.threshold
-        answers = ask(retriever, queries, {photo.item_id for photo in photos if photo.partition == "train"})
+        answers = ask(retriever, queries)
         expectation = describe(point) if retriever.gallery_point.measured()[1] is not None else []
     rates = compare_thresholds(answers, by_hand=by_hand, bundle=bundled, gallery=point.threshold)
     return DemoResult(trainings, answers, rates, expectation, choose_examples(answers))

@@ -8,26 +8,17 @@ import numpy as np
 
 from retrieval.metrics.consistency import distances_between
 from retrieval.text import text_table
-from training.data.synthetic.catalogue import KNOWN, PLACE, UNKNOWN, VARIANT
+from training.data.synthetic.catalogue import PLACE, VARIANT
 
 from .queries import Answers, Rates
 
 BY_HAND, BUNDLE, GALLERY = "chosen by hand (best F1)", "the bundle's", "the gallery's"
 HEAD = ("threshold", "distance", "promised FPIR", "realised FPIR", "95 % interval", "TPIR", "precision")
-KIND_HEAD = ("query", "queries", "return a match", "right item first")
 EXPLANATION = (
     "FPIR: share of searches for unknown items that return a match. TPIR: share of searches for catalogue items with",
     "their item first. Precision: share of matches that are right, where half of the searches are for unknown items.",
     "The unknown items are new ones of the catalogue's population. All thresholds answer the same new photos.",
 )
-KIND_NAMES = {
-    UNKNOWN: "unknown item",
-    VARIANT: "unknown variant of a catalogue item",
-    PLACE: "place without an item",
-}
-
-# By kind of query: the number of queries, and the shares that return a match and, if known, the right item first.
-KindRates = dict[str, tuple[int, float, float | None]]
 
 
 def best_f1_threshold(vectors: np.ndarray, items: np.ndarray) -> float:
@@ -54,47 +45,29 @@ def compare_thresholds(answers: Answers, *, by_hand: float, bundle: float, galle
 
 def threshold_table(rates: Mapping[str, Rates], target_fpir: float) -> list[str]:
     """Return the lines of a table with the rates of each threshold."""
-    rows = []
-    for name, found in rates.items():
-        promised = "none" if name == BY_HAND else f"{target_fpir:.1%}"
-        low, high = found.interval
-        measured = (f"{found.fpir:.1%}", f"{low:.1%} to {high:.1%}", f"{found.tpir:.1%}", f"{found.precision:.1%}")
-        rows.append((name, f"{found.threshold:.4f}", promised, *measured))
-    return text_table(HEAD, rows)
-
-
-def kind_rates(answers: Answers) -> KindRates:
-    """Return the rates of the threshold that serves, by kind of query."""
-    kinds, matched, right = answers.kinds, answers.matched, answers.right
-    trained = np.isin(answers.items, list(answers.trained))
-    rates: KindRates = {}
-    for name, chosen in (
-        ("catalogue item, trained on", (kinds == KNOWN) & trained),
-        ("catalogue item, not trained on", (kinds == KNOWN) & ~trained),
-    ):
-        rates[name] = int(chosen.sum()), float(matched[chosen].mean()), float(right[chosen].mean())
-    for kind, name in KIND_NAMES.items():
-        rates[name] = int((kinds == kind).sum()), float(matched[kinds == kind].mean()), None
-    return rates
-
-
-def kind_table(answers: Answers) -> list[str]:
-    """Return the lines of a table with the rates of each kind of query."""
     rows = [
-        (name, f"{count}", f"{match:.1%}", "–" if right is None else f"{right:.1%}")
-        for name, (count, match, right) in kind_rates(answers).items()
+        (
+            name,
+            f"{found.threshold:.4f}",
+            "none" if name == BY_HAND else f"{target_fpir:.1%}",
+            f"{found.fpir:.1%}",
+            "{:.1%} to {:.1%}".format(*found.interval),
+            f"{found.tpir:.1%}",
+            f"{found.precision:.1%}",
+        )
+        for name, found in rates.items()
     ]
-    return text_table(KIND_HEAD, rows)
+    return text_table(HEAD, rows)
 
 
 def conclude(answers: Answers, rates: Mapping[str, Rates], target_fpir: float) -> list[str]:
     """Return sentences that state what the tables show."""
-    variants = kind_rates(answers)[KIND_NAMES[VARIANT]][1]
+    variants, places = (answers.matched[answers.kinds == kind].mean() for kind in (VARIANT, PLACE))
     return [
         f"With the threshold chosen by hand on the training photos, {rates[BY_HAND].fpir:.1%} of the searches for "
         "unknown items return a match.",
         f"With the gallery's, {rates[GALLERY].fpir:.1%} do: it promises {target_fpir:.1%} on average, and one "
         "catalogue may have more. The bundle's was set in a smaller gallery.",
         "The promise is for unknown items like those of the catalogue. Of the searches for unknown variants of "
-        f"catalogue items, {variants:.1%} return a match.",
+        f"catalogue items, {variants:.1%} return a match, and of those for empty places {places:.1%}.",
     ]

@@ -32,7 +32,10 @@ def initial_model(settings: Settings) -> tuple[EmbeddingModel, dict[str, Any] | 
 
 
 def build_loss(settings: Settings, *, classes: int) -> nn.Module:
-    """Return the loss of the settings: the base loss, plus the regularizer if there is one."""
+    """Return the loss of the settings: the base loss, plus the regularizer if there is one.
+
+    The joint objective of vmf_nca has one set of proxies; beside a loss with proxies of its own, it is refused.
+    """
     dim = settings.projector or settings.embedding_size
     base = make_loss(settings.loss, classes=classes, dim=dim, arguments=dict(settings.loss_arguments))
     if not settings.regularizer:
@@ -40,6 +43,14 @@ def build_loss(settings: Settings, *, classes: int) -> nn.Module:
     arguments = dict(settings.regularizer_arguments)
     weight = float(arguments.pop("weight", 1.0))
     extra = make_loss(settings.regularizer, classes=classes, dim=dim, arguments=arguments)
+    both_learn = LOSSES[settings.loss].has_proxies and LOSSES[settings.regularizer].has_proxies
+    if both_learn and "vmf_nca" in (settings.loss, settings.regularizer):
+        raise InvalidParameter(
+            "regularizer",
+            f"learn no proxies beside {settings.loss}: vmf_nca shares its own with ProxyAnchor (2207.03784, Eq. 7)",
+            settings.regularizer,
+            remedy="Use --loss vmf_nca --loss.anchor_weight 0.3",
+        )
     return Regularized(base, extra, weight)
 
 
