@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from index.search.item_distance import NEAREST_PHOTO, ItemDistance
 from retrieval.catalogue.read import Photo
-from retrieval.metrics.consistency import search_opis
+from retrieval.metrics.consistency import consistency
 from retrieval.metrics.identification import SearchScores, identification_rates, search_scores, threshold_at_fpir
 from retrieval.text import text_table
 from training.data.reader import PhotoReader, evaluation_batches
@@ -99,8 +99,8 @@ def measure_training(features: Features, run: Run, target_fpir: float) -> Traini
     return Training(
         recall=known.recall,
         tpir=identification_rates(known, threshold).tpir,
-        opis=search_opis(every, target_fpir).value,
-        plain_opis=search_opis(search(is_known, NEAREST_PHOTO), target_fpir).value,
+        opis=consistency(every, threshold).opis,
+        plain_opis=consistency(search(is_known, NEAREST_PHOTO), threshold).opis,
         scores=every,
     )
 
