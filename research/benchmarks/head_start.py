@@ -29,7 +29,7 @@ from torch import nn
 from index.search.item_distance import ItemDistance
 from research.claims.symbols import draw_symbols
 from retrieval.catalogue.read import Photo, read_catalogue
-from retrieval.metrics.consistency import search_opis
+from retrieval.metrics.consistency import consistency
 from retrieval.metrics.identification import search_scores, threshold_at_fpir
 from training.backbones import backbone_preprocessing, load_backbone
 from training.config import LITE0, Settings
@@ -207,7 +207,7 @@ def measure(vectors: np.ndarray, features: Features, division: Division) -> dict
     )
     threshold = threshold_at_fpir(scores.where(division.parts == "unknown"), 0.05)
     values = {"threshold": threshold, "distance": float(scores.own[division.parts == FITTED].mean())}
-    values["OPIS"] = search_opis(scores, 0.05).value
+    values["OPIS"] = consistency(scores.where(division.parts != "unknown"), threshold).opis
     for part in PARTS:
         rows = division.parts != "unknown" if part == BOTH else division.parts == part
         values[f"R@1 {part}"] = float(np.isfinite(scores.correct[rows]).mean())

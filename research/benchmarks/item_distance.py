@@ -22,7 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from index.search.item_distance import CANDIDATES, NEAREST_PHOTO, RIVALS, ItemDistance
-from retrieval.metrics.consistency import GRID, f_score
+from retrieval.metrics.consistency import GRID, at_equal_tpir, threshold_at_tpir
+from retrieval.metrics.identification import SearchScores
 
 from .item_distance_data import ALL, TEST, TRAIN, Evidence, PhotoSet, Sets
 from .tables import NONE, Recorder, parser_of
@@ -133,18 +134,12 @@ def rates(form: ItemDistance, each: PhotoSet, known: np.ndarray, unknown: np.nda
     return Rates(float(right.mean()), at_exact, at_served, share_within(unmated.distance, strange.item, served))
 
 
-def opis(form: ItemDistance, asked: Evidence, items: int) -> float:
-    """Return OPIS of searches of the whole gallery, from a tenth of the target FPIR up to the target."""
+def scores_of(form: ItemDistance, asked: Evidence, items: int) -> SearchScores:
+    """Return the searches of the whole gallery by a form."""
     everything = np.arange(items)
     found, unmated = search(form, asked, everything), search(form, asked, everything, leave_out=True)
-    correct = np.where(found.item == asked.item, found.distance, np.inf)
-    low, high = (quantile(unmated.distance, asked.item, share) for share in (TARGET / 10, TARGET))
-    utility = []
-    for item in np.unique(asked.item):
-        mine = asked.item == item
-        returned, right = (each[mine, None] <= np.linspace(low, high, GRID) for each in (unmated.distance, correct))
-        utility.append(f_score(1 - returned.mean(axis=0), right.mean(axis=0)))
-    return float(np.var(utility, axis=0).mean())
+    wrong = np.where(found.item == asked.item, np.inf, found.distance)
+    return SearchScores(asked.item, found.distance, unmated.distance, items, wrong)
 
 
 def mean_over_families(values: Mapping[str, Sequence[np.ndarray]]) -> np.ndarray:
@@ -262,15 +257,27 @@ def found(record: Recorder, sets: Sequence[PhotoSet], count: int) -> None:
     """Add the table of what both distances find."""
     columns = ("data", "R@1 by nearest photo", "R@1", "TPIR at exactly 0.05 by nearest photo", "TPIR at exactly 0.05")
     more = ("ratio", "95 % of halves", "TPIR served by nearest photo", "TPIR served", "FPIR realised by nearest photo")
-    record.table("found", (*columns, *more, "FPIR realised", "OPIS by nearest photo", "OPIS"))
+    record.table("found", (*columns, *more, "FPIR realised"))
     for each in sets:
         runs = [[rates(form, each, *half) for form in FORMS.values()] for half in halves(each, count)]
         table = np.array(runs)  # (halves, forms, rates)
         cells = [f"{value:.3f}" for rate in (0, 1) for value in table[:, :, rate].mean(axis=0)]
         served = [f"{value:.3f}" for value in table[:, :, 2].mean(axis=0)]
         realised = [f"{values.mean():.3f} ± {values.std():.3f}" for values in table[:, :, 3].T]
-        scores = [f"{opis(form, each.searches, each.items):.3f}" for form in FORMS.values()]
-        record.add(each.name, *cells, *ratio(table[:, 0, 1], table[:, 1, 1]), *served, *realised, *scores)
+        record.add(each.name, *cells, *ratio(table[:, 0, 1], table[:, 1, 1]), *served, *realised)
+
+
+def consistency_of(record: Recorder, sets: Sequence[PhotoSet]) -> None:
+    """Add the table of how alike items fare by both distances, where both find equally many of the photos."""
+    columns = ("data", "distance", "TPIR", "FPIR", "OPIS", "OPIS by chance", "TPIR of the worse half", "never found")
+    record.table("consistency", columns)
+    for each in sets:
+        searched = [scores_of(form, each.searches, each.items) for form in FORMS.values()]
+        thresholds = [quantile(scores.impostor, each.searches.item) for scores in searched]
+        for name, scores, alike in zip(FORMS, searched, at_equal_tpir(searched, thresholds), strict=True):
+            fpir = share_within(scores.impostor, each.searches.item, threshold_at_tpir(scores, alike.tpir))
+            values = (alike.tpir, fpir, alike.opis, alike.opis_by_chance, alike.worse_half, alike.never_found)
+            record.add(each.name, name, *(f"{value:.3f}" for value in values))
 
 
 def curves(record: Recorder, sets: Sequence[PhotoSet], count: int) -> None:
@@ -395,6 +402,7 @@ def main() -> None:
         tested = [each for each in sets.of(TEST) if each.family != "grocery"]
         tested += [*sets.stores(ALL), *sets.few_photos(), *sets.fitted(), *sets.own_models()]
         found(record, tested, arguments.repetitions)
+        consistency_of(record, tested)
         whole = [each for each in tested if each.name in SHOWN]
         curves(record, whole, arguments.repetitions)
         rules(record, trained, whole, arguments.repetitions)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from index.search.item_distance import ItemDistance
 from research.losses import OpenSet
 from research.losses.open_set import draw_folds, label_vectors
-from retrieval.metrics.consistency import search_opis
 from retrieval.metrics.identification import search_scores
 from training.data.samplers import ItemSampler
 from training.loop.head_start import start_head
@@ -41,7 +40,7 @@ from .tables import NONE, Recorder, parser_of
 
 SETS, STEPS, FPIR = ("birds", "cars", "grocery"), 100, 0.05
 BASE, START = "smooth_ap", "start of the heads"
-METRICS = ("R@1", "TPIR", "OPIS")
+METRICS = ("R@1", "TPIR")
 
 
 def open_set_variant(embeddings: Tensor, labels: Tensor, *, largest: bool, cosine: bool) -> Tensor:
@@ -156,7 +155,7 @@ def fitted_head(
 
 
 def judged(features: Features, division: Division, head: nn.Linear | None) -> list[float]:
-    """Return R@1, TPIR at an FPIR of exactly 5 %, and OPIS on the items that were not fitted."""
+    """Return R@1 and TPIR at an FPIR of exactly 5 % on the items that were not fitted."""
     with torch.no_grad():
         vectors = features.published if head is None else head(torch.from_numpy(features.views[0])).numpy()
     vectors, items = unit(vectors), features.items
@@ -167,16 +166,16 @@ def judged(features: Features, division: Division, head: nn.Linear | None) -> li
         items[division.shown],
         item_distance=ItemDistance(),
     )
-    return [scores.recall, open_set_metrics(scores, FPIR)["TPIR"], search_opis(scores, FPIR).value]
+    return [scores.recall, open_set_metrics(scores, FPIR)["TPIR"]]
 
 
-def cells(values: np.ndarray, base: np.ndarray, digits: Sequence[int] = (3, 3, 4)) -> list[str]:
+def cells(values: np.ndarray, base: np.ndarray) -> list[str]:
     """Return the mean and the change of each metric, for values (divisions, metrics)."""
     change = values - base
     error = change.std(axis=0, ddof=1) / np.sqrt(len(change)) if len(change) > 1 else np.zeros(change.shape[1])
     return [
-        f"{mean:.{n}f}" + (f" ({each:+.{n}f} ± {wide:.{n}f})" if change.any() else "")
-        for mean, each, wide, n in zip(values.mean(axis=0), change.mean(axis=0), error, digits, strict=True)
+        f"{mean:.3f}" + (f" ({each:+.3f} ± {wide:.3f})" if change.any() else "")
+        for mean, each, wide in zip(values.mean(axis=0), change.mean(axis=0), error, strict=True)
     ]
 
 

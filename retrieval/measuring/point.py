@@ -71,8 +71,7 @@ class Rates:
     precision: Mapping[str, float | None] | None = None  # share of right matches, by share of unknown items
     queries: int | None = None
     items: int | None = None
-    opis: Mapping[str, float] | None = None  # by the item distance and by the nearest photo
-    search_opis: float | None = None
+    consistency: Mapping[str, float] | None = None  # see `retrieval.metrics.consistency.Consistency`
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Shapes: n draws.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from index.search.distance import accepts
 from retrieval.errors import counted
 from retrieval.metrics.bounds import CONFIDENCE, items_needed
-from retrieval.metrics.consistency import search_opis
+from retrieval.metrics.consistency import consistency
 from retrieval.metrics.identification import SearchScores, identification_rates
 
 from .draws import LABELLED, NAMES, OWN, PROBE, REFERENCE, SETTING, TWICE, UNKNOWN, AllDraws, Draws
@@ -61,7 +61,7 @@ def rated(point: Point, draws: AllDraws, drawn: DrawnDistances, mated: Mated | N
         ),
     )
     if mated is not None:
-        rates = mated.rates(rates, threshold, drawn, target_fpir)
+        rates = mated.rates(rates, threshold, drawn)
     if point.origin == BUNDLE:
         basis = replace(
             basis,
@@ -102,12 +102,11 @@ class Mated:
         kind = LABELLED_QUERIES if labelled else CATALOGUE_PHOTOS if own == OWN else CALIBRATION_PHOTOS
         return cls(kind, draws, scores, right)
 
-    def rates(self, drawn_rates: Rates, threshold: float, drawn: DrawnDistances, target_fpir: float) -> Rates:
+    def rates(self, drawn_rates: Rates, threshold: float, drawn: DrawnDistances) -> Rates:
         """Return rates with those of mated queries. The TPIR is None if only fold models searched and found nothing."""
         unknown = drawn.cross_fitted > 0 and not (self.right <= threshold).any()
         fpir = drawn.expected(threshold)
         rates = identification_rates(self.scores, threshold)
-        plain = replace(self.scores, own=self.draws.own_plain, impostor=self.draws.plain, wrong=None)
         return replace(
             drawn_rates,
             tpir=None if unknown else rates.tpir,
@@ -121,10 +120,7 @@ class Mated:
             },
             queries=rates.queries,
             items=len(np.unique(self.draws.items)),
-            opis={
-                "item_distance": search_opis(self.scores, target_fpir).value,
-                "nearest_photo": search_opis(plain, target_fpir).value,
-            },
+            consistency=None if unknown else asdict(consistency(self.scores, threshold)),
         )
 
 

@@ -1,4 +1,4 @@
-"""Threshold consistency across classes: utility curves, OPIS and epsilon-OPIS for pairs and searches.
+"""Threshold consistency across classes: utility curves, OPIS and epsilon-OPIS of pairs, consistency of searches.
 
 Definitions follow arXiv 2307.04047 (Algorithm 1, Eq. 1 to 4), with two corrections of the printed form: Eq. 2 is a mean
 over classes and grid, and Eq. 3 keeps the factor 2 of Eq. 1. For *pairs*, the two accuracies of a class are the share
@@ -20,13 +20,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from retrieval.errors import InvalidParameter
 
-from .identification import SearchScores, threshold_at_fpir
+from .identification import SearchScores
 
 FAR_RANGE = (1e-2, 1e-1)
 GRID = 100
 EXACT = 2048  # embeddings up to which all pairs are compared
 NEGATIVES, LEAST_NEGATIVES = 10, 2000  # sampled negative pairs per positive pair, and at least, of a class
 MOST_POSITIVES = 20_000  # positive pairs of a class, sampled beyond
+SIMULATED = 200_000  # items drawn for OPIS by chance
 
 Floats = NDArray[np.float64]
 
@@ -127,13 +128,71 @@ def search_curves(scores: SearchScores, thresholds: ArrayLike, *, c: float = 1.0
     return UtilityCurves(points, classes[mated], quiet, found, f_score(quiet, found, c))
 
 
-def search_opis(scores: SearchScores, target_fpir: float, *, grid: int = GRID, epsilon: float = 0.1) -> Opis:
-    """Return OPIS of searches, from a tenth of the target FPIR (at least five errors) up to the target."""
-    _check(grid, epsilon)
-    lowest = min(target_fpir, max(target_fpir / 10, 5 / len(scores.labels)))
-    low, high = (threshold_at_fpir(scores, fpir) for fpir in (lowest, target_fpir))
-    curves = search_curves(scores, np.linspace(low, high, grid))
-    return _opis_of(curves, epsilon, 1.0, low, high)
+@dataclass(frozen=True)
+class Consistency:
+    """How alike the items fare in searches at one threshold. Items count equally."""
+
+    tpir: float
+    opis: float  # variance of the utility across items
+    opis_by_chance: float  # OPIS to expect if all items were alike, because each has few searches
+    worse_half: float  # TPIR of the half of the items that is found worse
+    never_found: float  # share of the items that no search finds
+
+
+def consistency(scores: SearchScores, threshold: float) -> Consistency:
+    """Return the consistency of the items with mated searches; raise InvalidParameter if there are none.
+
+    OPIS is 0 for items that are never found, so it compares only systems that find equally much (`at_equal_tpir`).
+    """
+    if not scores.mated.any():
+        raise InvalidParameter("scores", "have a mated search", len(scores.labels))
+    curves = search_curves(scores, [threshold])
+    values = weighted_consistency(curves, np.ones((1, len(curves.classes))))
+    by_chance = _by_chance(scores, curves)
+    return Consistency(**{name: float(value[0]) for name, value in values.items()}, opis_by_chance=by_chance)
+
+
+def weighted_consistency(curves: UtilityCurves, weights: Floats) -> dict[str, Floats]:
+    """Return the fields of Consistency but chance (B,) of curves at one threshold, by weights of the items (B, T)."""
+    utility, found = curves.utility[:, 0], curves.sensitivity[:, 0]
+    shares = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-12)
+    worst = np.argsort(found, kind="stable")
+    half = np.diff(np.minimum(np.cumsum(shares[:, worst], axis=1), 0.5), prepend=0)  # shares of the worse half
+    return {
+        "tpir": shares @ found,
+        "opis": shares @ utility**2 - (shares @ utility) ** 2,
+        "worse_half": half @ found[worst] / 0.5,
+        "never_found": shares @ (found == 0),
+    }
+
+
+def at_equal_tpir(systems: Sequence[SearchScores], thresholds: Sequence[float]) -> list[Consistency]:
+    """Return the consistency of systems where each finds what the one that finds least finds at its threshold."""
+    least = min(consistency(*each).tpir for each in zip(systems, thresholds, strict=True))
+    return [consistency(scores, threshold_at_tpir(scores, least)) for scores in systems]
+
+
+def threshold_at_tpir(scores: SearchScores, tpir: float) -> float:
+    """Return the smallest threshold with at least this TPIR, as a mean over items, or the largest distance."""
+    rows = np.flatnonzero(scores.mated)
+    _, codes, counts = np.unique(scores.labels[rows], return_inverse=True, return_counts=True)
+    order = np.argsort(scores.correct[rows], kind="stable")
+    reached = np.cumsum(1 / counts[codes[order]]) / len(counts)
+    ordered = scores.correct[rows][order]
+    last = max(0, int(np.isfinite(ordered).sum()) - 1)
+    return float(ordered[min(last, int(np.searchsorted(reached, tpir - 1e-9)))])
+
+
+def _by_chance(scores: SearchScores, curves: UtilityCurves) -> float:
+    """Return the mean OPIS of simulated items that all have the mean rates, with as many searches as the items have."""
+    in_mated = np.isin(scores.labels, curves.classes)
+    generator, size = np.random.default_rng(0), (max(1, SIMULATED // len(curves.classes)), len(curves.classes))
+    quiet, found = (
+        generator.binomial(count, min(1.0, float(rates.mean())), size) / count
+        for among, rates in ((in_mated, curves.specificity), (scores.mated, curves.sensitivity))
+        for count in [np.unique(scores.labels[among], return_counts=True)[1]]
+    )
+    return float(f_score(quiet, found).var(axis=1).mean())
 
 
 def f_score(specificity: Floats, sensitivity: Floats, c: float = 1.0) -> Floats:

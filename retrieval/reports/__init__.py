@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -39,4 +40,6 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 def number(value: object) -> str:
     """Return a value as text, floats with four digits."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name.replace('_', ' ')} {number(each)}" for name, each in value.items())
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -10,7 +10,7 @@ import numpy as np
 
 from retrieval.measuring.point import Point
 from retrieval.measuring.sentences import caveats
-from retrieval.metrics.consistency import Opis, UtilityCurves, search_curves, search_opis
+from retrieval.metrics.consistency import Opis, UtilityCurves, search_curves
 from retrieval.metrics.identification import SearchScores, det_curve
 from retrieval.reports import number, render
 
@@ -19,6 +19,7 @@ from .charts import Chart, Line, histogram
 if TYPE_CHECKING:
     from retrieval.bundle.bundle import Bundle
 
+VARIANT = ("variant", "OPIS of pairs", "OPIS of searches", "FPIR", "TPIR")
 WORST = 6  # number of items shown with photos
 MOST_CURVES, POINTS = 100, 100  # curves of items in a chart, and thresholds of each
 
@@ -57,6 +58,7 @@ def render_report(data: ReportData) -> str:
             for (low, high), found in sorted(data.pair_opis.items())
         ],
         worst=list(_worst(data)),
+        variant=VARIANT,
         beside=[{"cells": cells, "chosen": place == len(beside) - 1} for place, cells in enumerate(beside)],
         facts=[(name.replace("_", " "), number(value)) for name, value in data.point.evidence.items()],
     )
@@ -75,12 +77,11 @@ def _charts(data: ReportData) -> Sequence[tuple[Chart, str]]:
     finite = np.concatenate([scores.own[np.isfinite(scores.own)], scores.impostor[np.isfinite(scores.impostor)]])
     last = float(finite.max(initial=1))
     curves = search_curves(scores, np.linspace(0, last, POINTS))
-    searched = search_opis(scores, point.target_fpir)
     charts = [
         (
             _utility("Each item's utility against the threshold", curves, {"threshold": point.threshold}),
             "The harmonic mean of 1 − FPIR and TPIR, one line per item; the closer the lines, the more one threshold "
-            f"means the same for all. OPIS of searches: {_opis_words(searched)}.",
+            "means the same for all.",
         ),
         (
             _trade(scores, point),
@@ -97,7 +98,7 @@ def _charts(data: ReportData) -> Sequence[tuple[Chart, str]]:
         marks = {"calibration range": found.d_min, "": found.d_max}
         caption = (
             "Specificity and sensitivity over pairs of photos, as papers measure it, with the calibration range, FAR "
-            f"1 % to 10 %. OPIS of pairs: {_opis_words(found)}."
+            f"1 % to 10 %. OPIS of pairs: {found.value:.2e}, epsilon-OPIS {found.epsilon_value:.3f}."
         )
         charts.append((_utility("The same of pairs, by the plain distance", data.pair_curves, marks), caption))
     return charts
@@ -150,7 +151,3 @@ def _worst(data: ReportData) -> Sequence[Mapping[str, Any]]:
         }
         for place in order
     ]
-
-
-def _opis_words(value: Opis) -> str:
-    return f"{value.value:.2e}, epsilon-OPIS {value.epsilon_value:.3f}"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from index.search.item_distance import ItemDistance
 from retrieval.catalogue.read import Photo
 from retrieval.catalogue.splits import MOST_ITEMS, EvaluationProtocol, photos_by_hash, require_mates, side
-from retrieval.metrics.consistency import search_curves
+from retrieval.metrics.consistency import consistency, search_curves, threshold_at_tpir, weighted_consistency
 from retrieval.metrics.identification import SearchScores
 
 from .evaluate import EvaluationSplit, item_groups, item_labels, score_split
@@ -31,7 +31,7 @@ MOST_QUERIES = 1600  # of a part; more only where items have fewer than MOST_PHO
 RESAMPLES, INTERVAL = 1000, (2.5, 97.5)  # bootstrap over items, and the ends of its interval in percent
 LEAST_JUDGED = 5  # unfitted items, below which nothing is called worse
 RANGE, POINTS = (5, 4), 9  # the mean TPIR is over FPIR from target / 5 to 4 · target, at 9 points
-GRID, LEAST_ERRORS = 100, 5  # thresholds of OPIS, and errors at the lowest of them
+GREATEST_OPIS = 0.25  # the greatest variance of a utility
 
 Floats = NDArray[np.float64]
 Measures = dict[str, dict[str, Floats]]  # values (B,) by part and metric
@@ -94,24 +94,39 @@ class MixedGallery:
         labels, groups = item_labels(self.photos), item_groups(self.photos)
         return score_split(self.split, vectors, labels, groups=groups, item_distance=ItemDistance.default())
 
-    def metrics(self, scores: SearchScores, target_fpir: float) -> dict[str, float]:
+    def metrics(self, scores: SearchScores, target_fpir: float, before: SearchScores | None = None) -> dict[str, float]:
         """Return R@1, TPIR and others by name: of both parts, and of each with its name in front.
 
         "mean TPIR" is over FPIR around the target, evenly spaced on a logarithmic scale. It varies less between samples
-        than the TPIR at a point.
+        than the TPIR at a point. OPIS and the rest of the consistency are those of unfitted items where the model finds
+        as many of their photos as the model `before` does at its threshold. If it never does, OPIS is the greatest.
         """
         even = np.ones((1, len(np.unique(scores.labels))))
-        values: dict[str, float] = {}
-        for part, measures in self._measures(scores, target_fpir, even).items():
-            values |= {name if part == BOTH else f"{part} {name}": float(value[0]) for name, value in measures.items()}
+        measured = self._measures(scores, target_fpir, even)
+        start = measured if before is None else self._measures(before, target_fpir, even)
+        equal = float(start[UNFITTED]["TPIR"][0])
+        measured[UNFITTED] |= self._consistency(scores, equal, even)
+        values = {
+            name if part == BOTH else f"{part} {name}": float(value[0])
+            for part, measures in measured.items()
+            for name, value in measures.items()
+        }
+        if values["unfitted equal TPIR"] < equal - 1e-9:
+            values["unfitted OPIS"] = GREATEST_OPIS
         points = np.geomspace(target_fpir / RANGE[0], min(0.999, target_fpir * RANGE[1]), POINTS).tolist()
         found = [self._found(scores, self._thresholds(scores, point, even), even)[BOTH] for point in points]
         return values | {"mean TPIR": float(np.mean(found))}
 
     def compare(self, before: SearchScores, after: SearchScores, target_fpir: float) -> Comparison:
-        """Return the metrics of two models, and the 95 % interval of their difference over resampled items."""
-        weights = self._resamples(before)
-        first, second = (self._measures(scores, target_fpir, weights) for scores in (before, after))
+        """Return the metrics of two models, and the 95 % interval of their difference over resampled items.
+
+        Consistency (`Consistency`) is that of unfitted items where both models find equally many of their photos.
+        """
+        weights, both = self._resamples(before), (before, after)
+        first, second = (self._measures(scores, target_fpir, weights) for scores in both)
+        equal = min(float(measures[UNFITTED]["TPIR"][0]) for measures in (first, second))
+        for measures, scores in zip((first, second), both, strict=True):
+            measures[UNFITTED] |= self._consistency(scores, equal, weights)
         return {
             part: {
                 "items": len(np.unique(before.labels[self._queries_of(part)])),
@@ -136,7 +151,6 @@ class MixedGallery:
         measures: Measures = {part: {"R@1": first[part], "TPIR": found[part]} for part in found}
         returned = scores.impostor <= thresholds[:, None]
         measures[UNFITTED]["FPIR"] = _share(returned, self.parts == UNFITTED, scores.labels, weights)
-        measures[UNFITTED]["OPIS"] = self._opis(scores, target_fpir, weights)
         return measures
 
     def _found(self, scores: SearchScores, thresholds: Floats, weights: Floats) -> dict[str, Floats]:
@@ -157,15 +171,15 @@ class MixedGallery:
         allowed = (rates <= fpir + 1e-9).sum(axis=1)  # never all of them: the last rate is 1
         return np.asarray(np.nextafter(scores.impostor[rows][allowed], -np.inf))
 
-    def _opis(self, scores: SearchScores, target_fpir: float, weights: Floats) -> Floats:
-        """Return OPIS of the searches of unfitted items (`search_opis`), for each row of weights (B,)."""
-        lowest = min(target_fpir, max(target_fpir / 10, LEAST_ERRORS / int(self._unknown.sum())))
-        even = np.ones((1, weights.shape[1]))
-        low, high = (float(self._thresholds(scores, fpir, even)[0]) for fpir in (lowest, target_fpir))
-        curves = search_curves(scores.where(self.parts == UNFITTED), np.linspace(low, high, GRID))
-        own = weights[:, np.searchsorted(np.unique(scores.labels), curves.classes)]
-        own = own / np.maximum(own.sum(axis=1, keepdims=True), 1e-12)
-        return np.asarray((own @ curves.utility**2 - (own @ curves.utility) ** 2).mean(axis=1))
+    def _consistency(self, scores: SearchScores, tpir: float, weights: Floats) -> dict[str, Floats]:
+        """Return the consistency of unfitted items at the threshold with this TPIR, for each row of weights (B,)."""
+        unfitted = scores.where(self.parts == UNFITTED)
+        threshold = threshold_at_tpir(unfitted, tpir)
+        curves = search_curves(unfitted, [threshold])
+        found = weighted_consistency(curves, weights[:, np.searchsorted(np.unique(scores.labels), curves.classes)])
+        chance = np.full(len(weights), consistency(unfitted, threshold).opis_by_chance)
+        named = {"OPIS": found["opis"], "OPIS by chance": chance, "TPIR of the worse half": found["worse_half"]}
+        return {"equal TPIR": found["tpir"], **named, "never found": found["never_found"]}
 
     def _resamples(self, scores: SearchScores) -> Floats:
         """Return how often each resample has each item (1 + B, T). The first row is the sample itself."""

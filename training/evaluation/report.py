@@ -13,9 +13,10 @@ from training.loop.warm_start import model_before
 
 from .embedding import embed_catalogue
 from .evaluate import consistency_metrics, item_labels, make_evaluation_split, rank_metrics
-from .mixed import Comparison, MixedGallery
+from .mixed import UNFITTED, Comparison, MixedGallery
 
-MIXED = ("R@1", "TPIR", "FPIR", "OPIS")
+MIXED = ("R@1", "TPIR", "FPIR")
+CONSISTENCY = ("OPIS", "OPIS by chance", "TPIR of the worse half", "never found")
 
 
 def evaluate_run(run: Run, *, target_fpir: float | None = None) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def evaluate_run(run: Run, *, target_fpir: float | None = None) -> dict[str, Any
 
 def render(report: dict[str, Any]) -> str:
     """Return the comparison in the mixed gallery as a text table, and the metrics of the test items alone."""
-    unseen = report.get("unseen")
+    unseen, alike = report.get("unseen"), report["mixed"][UNFITTED]
     model = "this run" if unseen else "a model fitted on four fifths of the items"
     unknown = "calibration items, each" if unseen else "unfitted items, each"
     lines = [
@@ -67,7 +68,11 @@ def render(report: dict[str, Any]) -> str:
         f"{model} [95 % interval of the change].",
         *_mixed_table(report["mixed"]),
         f"The threshold has FPIR {report['target_fpir']:g} on the {unknown} of which is left out and searched for. "
-        "FPIR and OPIS are those of unfitted items. Items count equally; both is the mean of the two.",
+        "FPIR is that of unfitted items. Items count equally; both is the mean of the two.",
+        "",
+        f"How alike unfitted items fare, where both models find {alike['equal TPIR']['before']:.3f} of their photos:",
+        *text_table(CONSISTENCY, [[_change(alike[name]) for name in CONSISTENCY]]),
+        "OPIS is the variance of the items' utility; by chance it would be that of items that are all alike.",
     ]
     if unseen:
         lines += [

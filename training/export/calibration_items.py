@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from index.photos.arrays import ArrayPhotos
-from index.search.item_distance import NEAREST_PHOTO, ItemDistance
+from index.search.item_distance import ItemDistance
 from retrieval.bundle.bundle import CalibrationSet, pack_features
 from retrieval.catalogue.read import Photo
 from retrieval.catalogue.splits import photos_in_protocol
@@ -22,9 +22,9 @@ from retrieval.measuring.draws import PROBE, AllDraws, Draws, Probes
 from retrieval.measuring.fpir import LEAST_ITEMS, DrawnDistances
 from retrieval.measuring.point import BUNDLE, Point
 from retrieval.measuring.rule import set_threshold
-from retrieval.metrics.consistency import FAR_RANGE, opis, opis_of_ranges, search_opis, utility_curves
+from retrieval.metrics.consistency import FAR_RANGE, at_equal_tpir, opis, opis_of_ranges, utility_curves
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
-from retrieval.reports.bundle_report import ReportData, render_report, variant_cells
+from retrieval.reports.bundle_report import VARIANT, ReportData, render_report, variant_cells
 from retrieval.text import text_table
 from retrieval.verification.verifier import GeometricVerifier
 from training.evaluation.evaluate import (
@@ -125,7 +125,6 @@ class CalibrationItems:
         point = set_threshold(draws, target_fpir, items=items, certify=certify, origin=BUNDLE)
         return replace(
             point,
-            rates=replace(point.rates, opis=self.opis(target_fpir)),
             basis=replace(point.basis, least_items=min(LEAST_SERVED, items)),
         )
 
@@ -155,15 +154,6 @@ class CalibrationItems:
             verifier=self.verifier,
             features=self.features,
         )
-
-    def opis(self, target_fpir: float) -> dict[str, float]:
-        """Return OPIS of the searches by the item distance and, beside it, by the nearest photo."""
-        labels, groups = item_labels(self.photos), item_groups(self.photos)
-        plain = score_split(self.split, self.vectors, labels, groups=groups, item_distance=NEAREST_PHOTO)
-        return {
-            "item_distance": search_opis(self.searches, target_fpir).value,
-            "nearest_photo": search_opis(plain, target_fpir).value,
-        }
 
     def pack(self) -> bytes:
         """Return the searches as the bundle's calibration file."""
@@ -222,24 +212,25 @@ def _second_looks(model: ExportedModel, photos: Sequence[Photo]) -> np.ndarray:
 def compare_with_fp32(items: CalibrationItems, target_fpir: float) -> list[dict[str, Any]]:
     """Return the metrics of fp32 on the CPU and of the model that embedded the items.
 
-    The rates are those of the largest threshold that keeps the target.
+    The rates are those of the largest threshold that keeps the target, OPIS of searches is that at equal TPIR.
     """
-    labels, rows = item_labels(items.photos), []
-    for variant, vectors in ((REFERENCE, items.raw), (items.model.variant, items.vectors)):
-        scores = items.scores(vectors)
-        rates = identification_rates(scores, threshold_at_fpir(scores, target_fpir))
-        rows.append(
-            {
-                "form": variant.describe(),
-                "opis": opis(vectors, labels).value,
-                "search_opis": search_opis(scores, target_fpir).value,
-                "fpir": rates.fpir,
-                "tpir": rates.tpir,
-            }
-        )
-    return rows
+    labels = item_labels(items.photos)
+    forms = ((REFERENCE, items.raw), (items.model.variant, items.vectors))
+    searched = [items.scores(vectors) for _, vectors in forms]
+    rates = [identification_rates(scores, threshold_at_fpir(scores, target_fpir)) for scores in searched]
+    alike = at_equal_tpir(searched, [each.threshold for each in rates])
+    return [
+        {
+            "form": variant.describe(),
+            "opis": opis(vectors, labels).value,
+            "search_opis": same.opis,
+            "fpir": found.fpir,
+            "tpir": found.tpir,
+        }
+        for (variant, vectors), found, same in zip(forms, rates, alike, strict=True)
+    ]
 
 
 def render_comparison(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a text table of the metrics of both models."""
-    return "\n".join(text_table(("variant", "OPIS", "OPIS of searches", "FPIR", "TPIR"), [*map(variant_cells, rows)]))
+    return "\n".join(text_table(VARIANT, [*map(variant_cells, rows)]))

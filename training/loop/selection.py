@@ -70,5 +70,6 @@ def describe(metrics: Metrics, target_fpir: float) -> str:
     each = " and ".join(f"{metrics[f'{part} TPIR']:.3f} of {part} items" for part in parts)
     return (
         f"R@1 {metrics['R@1']:.3f}, TPIR {metrics['TPIR']:.3f} at FPIR {target_fpir:g} ({each}), "
-        f"OPIS {metrics['unfitted OPIS']:.4f}"
+        f"OPIS {metrics['unfitted OPIS']:.4f} at TPIR {metrics['unfitted equal TPIR']:.3f} "
+        f"({metrics['unfitted OPIS by chance']:.4f} by chance)"
     )

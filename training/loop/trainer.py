@@ -182,7 +182,7 @@ class Trainer:
             raise TrainingDiverged("embeddings of validation photos are not finite")
         scores = self.mixed.search(vectors)
         comparison = {} if before is None else self.mixed.compare(before, scores, target)
-        return self.process_group.broadcast((self.mixed.metrics(scores, target), comparison))
+        return self.process_group.broadcast((self.mixed.metrics(scores, target, before), comparison))
 
     def _start_head(self, model: EmbeddingModel, loss: nn.Module, pixels: PixelSource) -> None:
         """Set the embedding layer to its start. The main process computes it and shares the weights."""

@@ -14,7 +14,7 @@ from retrieval.measuring.point import BUNDLE, Point
 from retrieval.measuring.rates import Mated
 from retrieval.measuring.rule import best_threshold, choose_threshold
 from retrieval.metrics.bounds import binomial_bound
-from retrieval.metrics.consistency import UtilityCurves, search_curves, search_opis
+from retrieval.metrics.consistency import UtilityCurves, consistency, search_curves
 from retrieval.metrics.identification import SearchScores, identification_rates
 
 from .samples import draws, set_point
@@ -238,7 +238,6 @@ def test_the_rates_are_what_the_searches_show() -> None:
     assert rates.tpir_of == "calibration photos"
     assert rates.fnir_any_rank == pytest.approx((scores.own > point.threshold).mean())
     assert rates.misidentification == (within & (scores.impostor <= scores.own)).mean()
-    assert rates.opis is not None
-    assert rates.opis["item_distance"] == search_opis(scores, 0.1).value
+    assert rates.consistency == vars(consistency(scores, point.threshold))
     assert (rates.queries, rates.items) == (480, 120)
     assert (basis.clusters, basis.items_needed, basis.gallery_items, basis.confidence) == (120, 29, 120, 0.95)

@@ -1,3 +1,5 @@
+import math
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +9,8 @@ from hypothesis import strategies as st
 
 from retrieval.errors import InvalidParameter
 from retrieval.metrics import consistency
-from retrieval.metrics.consistency import GRID, opis, opis_of_ranges, search_curves, search_opis, utility_curves
-from retrieval.metrics.identification import SearchScores, threshold_at_fpir
+from retrieval.metrics.consistency import f_score, opis, opis_of_ranges, search_curves, utility_curves
+from retrieval.metrics.identification import SearchScores
 
 SMALL = ("small", "small_N10", "small_N1000", "small_c2", "small_explicit_range")
 CASES = ("hand", "medium_explicit_range", *SMALL, "with_singleton_class")
@@ -102,23 +104,87 @@ def test_search_curves_by_hand() -> None:
     assert curves.utility[0] == pytest.approx([0, 2 * 1 * 0.5 / 1.5, 0.5, 2 * 0.5 * 1 / 1.5])
 
 
-@pytest.mark.parametrize(
-    ("searches", "target", "lowest"),
-    [(1000, 0.1, 0.01), (200, 0.1, 0.025), (40, 0.1, 0.1), (1000, 0.02, 0.005), (10, 0.1, 0.1)],
-    ids=["a tenth of the target", "five errors", "the target", "five errors below it", "never above the target"],
-)
-def test_search_opis_begins_at_a_tenth_of_the_target_and_at_five_errors_at_least(
-    searches: int, target: float, lowest: float
-) -> None:
-    generator = np.random.default_rng(searches)
-    own, impostor = generator.uniform(0, 1, searches), generator.permutation(np.arange(1, searches + 1)) / searches
-    scores = SearchScores(generator.permutation(np.arange(searches) // 3), own, impostor, searches)
-    found = search_opis(scores, target)
-    assert (found.d_min, found.d_max) == tuple(threshold_at_fpir(scores, rate) for rate in (lowest, target))
-    accepted = [int((impostor <= distance).sum()) for distance in (found.d_min, found.d_max)]
-    assert accepted[0] == max(1, round(lowest * searches))
-    curves = search_curves(scores, np.linspace(found.d_min, found.d_max, GRID))
-    assert found.value == pytest.approx(np.var(curves.utility, axis=0).mean())
+def uneven_searches(seed: int, items: int, *, spread: float = 0.3) -> SearchScores:
+    """Return searches for items with 1 to 9 photos each, shuffled, some of which are found farther away than others."""
+    generator = np.random.default_rng(seed)
+    labels = generator.permutation(np.repeat(np.arange(items) * 3 % items, np.arange(items) % 9 + 1))
+    hard = generator.uniform(0, spread, items)
+    own = 0.4 + hard[labels] + generator.uniform(0, 0.5, len(labels))
+    return SearchScores(labels, own, generator.uniform(0.5, 1.5, len(labels)), items)
+
+
+def test_consistency_is_that_of_loops_over_items() -> None:
+    scores = uneven_searches(5, 31)
+    found = consistency.consistency(scores, 0.7)
+    shares, utility = [], []
+    for item in np.unique(scores.labels):
+        own = scores.labels == item
+        right = (scores.own[own] <= 0.7) & (scores.own[own] < scores.impostor[own])
+        quiet = (scores.impostor[own] > 0.7).mean()
+        shares.append(right.mean())
+        utility.append(0 if quiet + right.mean() == 0 else 2 * quiet * right.mean() / (quiet + right.mean()))
+    assert found.tpir == pytest.approx(np.mean(shares))
+    assert found.opis == pytest.approx(np.var(utility))
+    assert found.never_found == np.mean(np.array(shares) == 0) > 0
+    worst = np.sort(shares)
+    assert found.worse_half == pytest.approx((worst[:15].sum() + worst[15] / 2) / 15.5)
+    assert found.worse_half < found.tpir
+
+
+def test_opis_by_chance_is_the_mean_over_all_outcomes_of_equal_items() -> None:
+    scores = SearchScores(np.array([7, 7, 3]), np.array([0.1, 0.9, 0.2]), np.array([0.5, 1.0, 1.0]), 2)
+    rates = consistency.consistency(scores, 0.5)
+    tpir, quiet = 0.75, 0.75  # means over the items: (0.5 + 1) / 2 and (0.5 + 1) / 2
+    expected = 0.0
+    outcomes = list(product(range(3), range(3), range(2), range(2)))  # found and quiet of the one and the other item
+    for first, calm, second, other in outcomes:
+        chance = np.prod([
+            binomial(first, 2, tpir), binomial(calm, 2, quiet), binomial(second, 1, tpir), binomial(other, 1, quiet),
+        ])  # fmt: skip
+        pair = f_score(np.array([calm / 2, other]), np.array([first / 2, second]))
+        expected += float(chance) * float(np.var(pair))
+    assert rates.tpir == tpir
+    assert rates.opis_by_chance == pytest.approx(expected, rel=0.02)
+
+
+def binomial(hits: int, count: int, share: float) -> float:
+    return math.comb(count, hits) * share**hits * (1 - share) ** (count - hits)
+
+
+def test_of_items_that_are_alike_opis_is_that_of_chance_and_more_of_others() -> None:
+    alike = [consistency.consistency(uneven_searches(seed, 300, spread=0.0), 0.65) for seed in range(5)]
+    assert np.mean([each.opis / each.opis_by_chance for each in alike]) == pytest.approx(1, abs=0.06)
+    uneven = consistency.consistency(uneven_searches(0, 300, spread=0.6), 0.9)
+    assert uneven.opis > 1.3 * uneven.opis_by_chance
+
+
+def test_systems_are_compared_where_both_find_what_the_weaker_one_finds() -> None:
+    """A system that finds nothing has no lower OPIS than one that finds something."""
+    strong = uneven_searches(1, 60)
+    weak = SearchScores(strong.labels, strong.own + 0.2, strong.impostor + 0.2, strong.gallery_items)
+    first, second = consistency.at_equal_tpir([strong, weak], [0.7, 0.7])
+    assert first.tpir == pytest.approx(consistency.consistency(weak, 0.7).tpir)
+    assert first.tpir == pytest.approx(second.tpir)
+    assert 0 < first.tpir < consistency.consistency(strong, 0.7).tpir
+    assert first.opis == pytest.approx(second.opis)  # it is the same system with another scale
+    assert consistency.consistency(weak, 0.1).opis == 0 < consistency.consistency(strong, 0.7).opis
+
+
+@given(seed=st.integers(0, 2**32 - 1), tpir=st.floats(0, 1))
+def test_the_threshold_of_a_tpir_is_the_least_that_reaches_it(seed: int, tpir: float) -> None:
+    scores = uneven_searches(seed, 7)
+    threshold = consistency.threshold_at_tpir(scores, tpir)
+    reached = consistency.consistency(scores, threshold).tpir
+    most = consistency.consistency(scores, 9.0).tpir
+    assert reached >= min(tpir, most) - 1e-9
+    if tpir > 0:
+        assert consistency.consistency(scores, np.nextafter(threshold, -1)).tpir < reached <= most
+
+
+def test_without_a_mated_search_there_is_no_consistency() -> None:
+    scores = SearchScores(np.array([1, 2]), np.full(2, np.inf), np.array([0.3, 0.4]), 2)
+    with pytest.raises(InvalidParameter, match="have a mated search"):
+        consistency.consistency(scores, 0.5)
 
 
 @given(seed=st.integers(0, 2**32 - 1), items=st.integers(1, 9))

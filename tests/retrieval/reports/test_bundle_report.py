@@ -56,6 +56,13 @@ def test_the_page_is_whole_and_loads_nothing(scores: SearchScores) -> None:
     assert "<script" not in page
     assert "<b>item" not in page  # names are escaped
     assert "epsilon-OPIS" in parser.text
+    alike = point_of(scores).rates.consistency
+    assert alike is not None
+    told = (
+        f"OPIS, the variance of the items' utility, is {alike['opis']:.4f}; it would be {alike['opis_by_chance']:.4f}"
+    )
+    assert told in parser.text
+    assert f"{alike['worse_half']:.1%}, and {alike['never_found']:.1%} of the items are never found" in parser.text
     assert page.count("data:image/jpeg") == 6
 
 

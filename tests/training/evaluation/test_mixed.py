@@ -13,7 +13,7 @@ from index.search.item_distance import ItemDistance
 from retrieval.catalogue.read import Photo
 from retrieval.catalogue.splits import EvaluationProtocol, photos_by_hash, photos_in_protocol, photos_to_hold_out
 from retrieval.errors import DataError
-from retrieval.metrics.consistency import search_opis
+from retrieval.metrics.consistency import consistency, threshold_at_tpir
 from retrieval.metrics.identification import SearchScores, threshold_at_fpir
 from training.evaluation.evaluate import item_labels
 from training.evaluation.mixed import (
@@ -166,9 +166,34 @@ def test_with_items_of_one_size_threshold_and_opis_are_those_of_the_searches() -
     scores = mixed.search(vectors_of(list(mixed.photos), noise=0.9))
     unknown = scores.where(mixed.parts == UNFITTED)
     metrics = mixed.metrics(scores, TARGET)
-    assert metrics["unfitted OPIS"] == pytest.approx(search_opis(unknown, TARGET).value)
+    alike = consistency(unknown, threshold_at_tpir(unknown, metrics["unfitted TPIR"]))
+    assert metrics["unfitted OPIS"] == pytest.approx(alike.opis)
+    assert metrics["unfitted equal TPIR"] == pytest.approx(metrics["unfitted TPIR"])
     within = unknown.correct <= threshold_at_fpir(unknown, TARGET)
     assert metrics["unfitted TPIR"] == pytest.approx(within.mean())
+
+
+def test_opis_is_that_where_both_models_find_equally_many(photos: list[Photo]) -> None:
+    """A model that finds less does not gain by it."""
+    mixed = mixed_of(photos)
+    good, poor = (mixed.search(vectors_of(list(mixed.photos), noise=noise)) for noise in (0.7, 1.5))
+    compared = mixed.compare(good, poor, TARGET)[UNFITTED]
+    assert compared["TPIR"]["after"] < compared["TPIR"]["before"] - 0.1
+    assert compared["equal TPIR"]["before"] == pytest.approx(compared["equal TPIR"]["after"], abs=0.05)
+    unfitted = good.where(mixed.parts == UNFITTED)
+    alike = consistency(unfitted, threshold_at_tpir(unfitted, compared["TPIR"]["after"]))
+    assert compared["OPIS"]["before"] == pytest.approx(alike.opis)
+    assert compared["OPIS by chance"]["before"] == alike.opis_by_chance
+    assert compared["TPIR of the worse half"]["before"] == pytest.approx(alike.worse_half)
+    assert compared["never found"]["before"] == pytest.approx(alike.never_found)
+    assert compared["OPIS"]["low"] < compared["OPIS"]["high"]
+
+
+def test_a_model_that_never_finds_as_much_as_before_has_the_greatest_opis(photos: list[Photo]) -> None:
+    mixed = mixed_of(photos)
+    good, poor = (mixed.search(vectors_of(list(mixed.photos), noise=noise)) for noise in (0.7, 9.0))
+    assert mixed.metrics(poor, TARGET)["unfitted OPIS"] < 0.1
+    assert mixed.metrics(poor, TARGET, good)["unfitted OPIS"] == 0.25
 
 
 def test_searches_are_by_the_item_distance(photos: list[Photo], monkeypatch: pytest.MonkeyPatch) -> None:

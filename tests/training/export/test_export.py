@@ -95,15 +95,10 @@ def test_a_bundle_decides_by_the_item_distance_unless_it_is_told_otherwise(
     calibrated: Run, deciding: Bundle, tmp_path: Path
 ) -> None:
     assert deciding.item_distance == ItemDistance()
-    opis = deciding.operating_point.rates.opis
-    assert opis is not None
-    assert opis.keys() == {"item_distance", "nearest_photo"}
     plain = export(calibrated, tmp_path / "plain", target_fpir=0.2, item_distance=NEAREST_PHOTO)
     assert plain.item_distance == NEAREST_PHOTO
     assert plain.threshold < deciding.threshold
-    found = plain.operating_point.rates.opis
-    assert found is not None
-    assert found["item_distance"] == found["nearest_photo"] == opis["nearest_photo"]
+    assert plain.operating_point.rates.consistency != deciding.operating_point.rates.consistency
 
 
 def test_a_vocabulary_is_fitted_to_photos_of_training_items_alone(
