@@ -10,6 +10,7 @@ rotations        one threshold for unseen items, in four rotations of the famili
 pretrained       ranking and thresholds of pretrained models without training
 pair             two pretrained models as one, beside each alone
 head_start       a trained head in galleries of items that it was fitted to and of others, beside the pretrained model
+el_nivmf         EL-nivMF alone, and with ProxyAnchor on the same proxies and on others, beside ProxyAnchor
 library_heads    heads trained by pytorch-metric-learning from the same start; `heads`
 open_set         the open-set loss beside TCM and Smooth-AP, on items that the heads were not fitted to
 cross_fitting    thresholds of models that were trained on the catalogue itself, from the draws of fold models

@@ -21,7 +21,7 @@ from retrieval.metrics.consistency import search_curves
 from retrieval.metrics.identification import SearchScores, threshold_at_fpir
 from training.demo.queries import Rates
 from training.demo.run import RUNS, TARGET_FPIR, measure_demo, run_demo
-from training.demo.thresholds import BY_HAND, KindRates, kind_rates
+from training.demo.thresholds import BY_HAND
 from training.demo.trainings import HEAD
 
 from .tables import NONE, Recorder, parser_of
@@ -90,7 +90,7 @@ def _cells(rates: Rates, *, promised: bool) -> tuple[str, ...]:
     return f"{TARGET_FPIR:.3f}" if promised else NONE, *measured
 
 
-def _asked(name: str, rates: KindRates) -> str:
+def _asked(name: str, rates: dict) -> str:
     return f"{name} returns a match" if rates[name][2] is None else f"{name}, comes first"
 
 

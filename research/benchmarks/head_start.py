@@ -30,7 +30,7 @@ from index.search.item_distance import ItemDistance
 from research.claims.symbols import draw_symbols
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.metrics.consistency import consistency
-from retrieval.metrics.identification import search_scores, threshold_at_fpir
+from retrieval.metrics.identification import SearchScores, search_scores, threshold_at_fpir
 from training.backbones import backbone_preprocessing, load_backbone
 from training.config import LITE0, Settings
 from training.data.samplers import ItemSampler
@@ -42,7 +42,6 @@ from training.loop.head_start import start_head
 from training.loop.learner import Learner
 from training.loop.optimizer import schedule
 from training.loop.recipe import build_loss
-from training.losses import ProxyAnchor, Regularized, VonMisesFisherNCA
 from training.losses.base import Loss
 from training.model import EmbeddingModel
 
@@ -57,7 +56,6 @@ CASES = (  # set, fitted items, photos of each
     *itertools.product(("together",), ((100, 4), (300, 4))),
 )
 LOSS_CASES = (("birds", (36, 8)), ("cars", (36, 8)), ("grocery", (36, 8)), ("symbols", (100, 4)))
-UNTIED = "vmf_nca + anchor, untied"
 LOSSES: dict[str, dict[str, Any]] = {
     "smooth_ap": {"loss": "smooth_ap"},
     "smooth_ap + tcm": {"loss": "smooth_ap", "regularizer": "tcm"},
@@ -65,10 +63,7 @@ LOSSES: dict[str, dict[str, Any]] = {
     "recall_at_k + tcm": {"loss": "recall_at_k", "regularizer": "tcm"},
     "recall_at_k + 0.2 tcm": {"loss": "recall_at_k", "regularizer": "tcm", "regularizer_arguments": {"weight": 0.2}},
     "proxy_anchor": {"loss": "proxy_anchor"},
-    "vmf_nca": {"loss": "vmf_nca"},
-    "vmf_nca + anchor": {"loss": "vmf_nca", "loss_arguments": {"anchor_weight": 1.0}},
     "vmf_nca + 0.3 anchor": {"loss": "vmf_nca", "loss_arguments": {"anchor_weight": 0.3}},
-    UNTIED: {"loss": "vmf_nca"},
 }
 PRETRAINED, OLD, OLD_TRAINED, START, TRAINED = (
     *("pretrained", "start before", "trained from it"),
@@ -77,8 +72,8 @@ PRETRAINED, OLD, OLD_TRAINED, START, TRAINED = (
 PARTS = FITTED, UNFITTED, BOTH = "fitted", "unfitted", "both"
 
 
-RATES = [*(f"{metric} {part}" for metric in ("R@1", "TPIR") for part in PARTS), "OPIS"]
-COLUMNS = ("items, photos, model", *RATES, "distance of fitted items", "threshold")
+RATES = [f"{metric} {part}" for metric in ("R@1", "TPIR") for part in PARTS]
+COLUMNS = ("items, photos, model", *RATES, "OPIS", "distance of fitted items", "threshold")
 
 
 @dataclass(frozen=True)
@@ -195,16 +190,25 @@ class Division:
         return cls(np.array(shown[FITTED]), np.array(shown[UNFITTED]), np.array(searched), np.array(parts))
 
 
-def measure(vectors: np.ndarray, features: Features, division: Division) -> dict[str, float]:
-    """Return R@1 and TPIR of both parts, OPIS, and the mean item distance of fitted items from their new photos."""
+def search(vectors: np.ndarray, features: Features, division: Division) -> SearchScores:
+    """Search the gallery with the new photos."""
     gallery = np.concatenate([division.fitted, division.unfitted])
-    scores = search_scores(
+    return search_scores(
         vectors[division.searched].astype(np.float32),
         features.items[division.searched],
         vectors[gallery].astype(np.float32),
         features.items[gallery],
         item_distance=ItemDistance(),
     )
+
+
+def measure(vectors: np.ndarray, features: Features, division: Division) -> dict[str, float]:
+    """Return R@1 and TPIR of both parts, OPIS, and the mean item distance of fitted items from their new photos."""
+    return measured(search(vectors, features, division), division)
+
+
+def measured(scores: SearchScores, division: Division) -> dict[str, float]:
+    """Return what `measure` does, of searches."""
     threshold = threshold_at_fpir(scores.where(division.parts == "unknown"), 0.05)
     values = {"threshold": threshold, "distance": float(scores.own[division.parts == FITTED].mean())}
     values["OPIS"] = consistency(scores.where(division.parts != "unknown"), threshold).opis
@@ -213,12 +217,6 @@ def measure(vectors: np.ndarray, features: Features, division: Division) -> dict
         values[f"R@1 {part}"] = float(np.isfinite(scores.correct[rows]).mean())
         values[f"TPIR {part}"] = float((scores.correct[rows] <= threshold).mean())
     return values
-
-
-def untied(settings: Settings, *, classes: int) -> nn.Module:
-    """Return EL-nivMF plus ProxyAnchor with proxies of its own, which the paper's Eq. 7 shares."""
-    dim = settings.embedding_size
-    return Regularized(VonMisesFisherNCA(classes, dim), ProxyAnchor(classes, dim), 1.0)
 
 
 def trained(
@@ -277,8 +275,7 @@ def by_loss(features: Features, division: Division, *, seed: int) -> Iterator[tu
     for name, recipe in LOSSES.items():
         head = nn.Linear(views.shape[2], views.shape[2])
         start_head(head, views, items)
-        make = untied if name == UNTIED else build_loss
-        head = trained(head, views, items, seed=seed, recipe=recipe, make=make)
+        head = trained(head, views, items, seed=seed, recipe=recipe)
         with torch.no_grad():
             yield name, head(torch.from_numpy(features.views[0])).numpy()
 
@@ -314,8 +311,8 @@ def main() -> None:
 
 
 def cells(values: list[dict[str, float]], before: list[dict[str, float]]) -> list[str]:
-    """Return a row: the rates and OPIS with their change, the distance of fitted items and the threshold."""
-    means = [f"{np.mean([value[key] for value in values]):.3f}" for key in ("distance", "threshold")]
+    """Return a row of the table: the rates with their change, OPIS, the distance of fitted items and the threshold."""
+    means = [f"{np.mean([value[key] for value in values]):.3f}" for key in ("OPIS", "distance", "threshold")]
     return [*(told(rate, values, before, plain=values is before) for rate in RATES), *means]
 
 

@@ -68,6 +68,7 @@ BENCHMARKS = (
     Benchmark("first_hour", "", "--photos 4"),
     Benchmark("verification"),
     Benchmark("head_start", fast="--output OUTPUT --repetitions 1 --only cars"),
+    Benchmark("el_nivmf", "--output FEATURES", "--output FEATURES --repetitions 1 --only cars"),
     Benchmark("library_heads", "--output FEATURES", "--output FEATURES --repetitions 1 --only cars"),
     Benchmark("open_set", "--output FEATURES", "--output FEATURES --seeds 1 --only cars"),
     Benchmark("cross_fitting", fast="--output OUTPUT --divisions 1"),

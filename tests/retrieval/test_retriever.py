@@ -47,7 +47,7 @@ def test_another_photo_of_an_item_matches_and_a_stranger_does_not(retriever: Ret
     assert not {"embedding_norm", "certainty"} & stranger.to_dict().keys()
 
 
-@pytest.mark.parametrize("settings", [{"loss": "vmf_nca"}, {"loss": "proxy_anchor", "regularizer": "vmf_nca"}])
+@pytest.mark.parametrize("settings", [{"loss": "vmf_nca"}, {"loss": "smooth_ap", "regularizer": "vmf_nca"}])
 def test_answers_of_a_model_trained_with_vmf_nca_have_its_norm(
     world: Path, tmp_path: Path, settings: dict[str, str]
 ) -> None:

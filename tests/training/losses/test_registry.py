@@ -4,6 +4,7 @@ import doctest
 import inspect
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from click.testing import CliRunner
 import training.losses as package
 from retrieval.cli.main import group
 from retrieval.errors import InvalidParameter, MissingDependency
-from training.loop.optimizer import make_optimizer
+from training.evaluation.report import evaluate_run
+from training.export.export import export
+from training.loop.optimizer import learned_by, make_optimizer
 from training.loop.recipe import build_loss
 from training.loop.run import Run
 from training.loop.train import train
@@ -22,6 +25,7 @@ from training.loop.trainer import Trainer
 from training.losses import LOSSES, Regularized, make_loss
 from training.losses.base import Loss
 from training.losses.registry import COMPARED, has_comparison_losses, load_comparison_losses, loss_arguments
+from training.tune.study import make_plan
 
 from ..conftest import tiny_settings
 from .golden import small_batch, some_fast
@@ -72,7 +76,7 @@ def test_any_loss_regularizes_another_with_its_weight(regularizer: str) -> None:
     vectors, labels = small_batch()
     torch.manual_seed(0)
     arguments = {"distance": "el_vmf"} if regularizer == "vmf_nca" else {}
-    base = make_loss("proxy_anchor", classes=4, dim=6, arguments={}).double()
+    base = make_loss("multi_similarity", classes=4, dim=6, arguments={}).double()
     extra = make_loss(regularizer, classes=4, dim=6, arguments=arguments).double()
     torch.manual_seed(1)  # for a loss that draws what it compares
     total = Regularized(base, extra, 0.5)(vectors, labels)
@@ -164,14 +168,63 @@ def test_every_loss_trains(catalogue: Path, tmp_path: Path, loss: str) -> None:
     assert math.isfinite(run.progress["best_trained"]["metrics"]["loss"])
 
 
+TWO_SETS_OF_PROXIES = [("proxy_anchor", "vmf_nca"), ("vmf_nca", "mean_field_contrastive"), ("vmf_nca", "vmf_nca")]
+
+
+@pytest.mark.parametrize(("loss", "regularizer"), TWO_SETS_OF_PROXIES)
+def test_vmf_nca_beside_other_proxies_is_refused_before_anything_is_written(
+    catalogue: Path, tmp_path: Path, loss: str, regularizer: str
+) -> None:
+    (tmp_path / "shop.toml").write_text(f'loss = "{loss}"\nregularizer = "{regularizer}"\n')
+    small = ("--backbone", "small", "--size", "32", "--epochs", "1", "-o", str(tmp_path / "run"))
+    words = ("--loss", loss, "--regularizer", regularizer)
+    refusals = [
+        CliRunner().invoke(group, ["train", str(catalogue), *small, *given]).exception
+        for given in (words, ("--config", str(tmp_path / "shop.toml")))
+    ]
+    settings = tiny_settings(catalogue, loss=loss, regularizer=regularizer)
+    for begin in (lambda: train(settings, tmp_path / "run"), lambda: make_plan(settings, {"dim": [8, 16]})):
+        with pytest.raises(InvalidParameter) as refused:
+            begin()
+        refusals.append(refused.value)
+    for refusal in refusals:
+        assert isinstance(refusal, InvalidParameter)
+        assert re.search(f"regularizer must learn no proxies beside {loss}.*got '{regularizer}'", str(refusal))
+        assert "--loss vmf_nca --loss.anchor_weight 0.3" in str(refusal)
+    assert [path.name for path in tmp_path.iterdir()] == ["shop.toml"]
+
+
+def test_vmf_nca_regularizes_a_loss_without_proxies(catalogue: Path) -> None:
+    settings = tiny_settings(catalogue, loss="smooth_ap", regularizer="vmf_nca")
+    assert isinstance(build_loss(settings, classes=5), Regularized)
+
+
+def test_a_run_with_two_sets_of_proxies_is_evaluated_and_exported_but_not_resumed(
+    catalogue: Path, tmp_path: Path, onnx_written_once: None
+) -> None:
+    run = train(tiny_settings(catalogue, epochs=1, loss="proxy_anchor"), tmp_path / "run")
+    settings = json.loads((run.path / "settings.json").read_text()) | {"regularizer": "vmf_nca", "epochs": 2}
+    (run.path / "settings.json").write_text(json.dumps(settings))
+    old = Run.open(run.path)
+    assert evaluate_run(old)["target_fpir"] == 0.05
+    bundle = export(old, tmp_path / "bundle", target_fpir=0.2)
+    assert bundle.tells_norms
+    with pytest.raises(InvalidParameter, match="regularizer must learn no proxies"):
+        train(old.settings, old.path, resume=True)
+    assert Run.open(run.path).progress["epoch"] == 1
+
+
 def test_what_a_loss_learns_has_its_own_rates(catalogue: Path, tmp_path: Path) -> None:
     arguments = {"concentration_rate": 20.0, "temperature_rate": 0.1}
-    settings = tiny_settings(catalogue, loss="vmf_nca", loss_arguments=arguments, regularizer="proxy_anchor",
-                             proxy_learning_rate=0.01)  # fmt: skip
+    settings = tiny_settings(
+        catalogue, loss="proxy_anchor", regularizer="mean_field_contrastive", proxy_learning_rate=0.01
+    )
+    assert [len(learned) for learned in learned_by(build_loss(settings, classes=5)).values()] == [2]
+    settings = tiny_settings(catalogue, loss="vmf_nca", loss_arguments=arguments, proxy_learning_rate=0.01)
     trainer = Trainer(train(tiny_settings(catalogue, epochs=1), tmp_path / "run"))
     groups = make_optimizer(trainer.model, build_loss(settings, classes=5), settings).param_groups
     shapes = {round(group["lr"], 6): sorted(tuple(p.shape) for p in group["params"]) for group in groups[-3:]}
-    assert shapes == {0.001: [()], 0.01: [(5, 16), (5, 16)], 0.2: [(5, 16)]}
+    assert shapes == {0.001: [()], 0.01: [(5, 16)], 0.2: [(5, 16)]}
     assert all(group["weight_decay"] == 0 for group in groups[-3:])
 
 
