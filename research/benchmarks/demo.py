@@ -1,10 +1,10 @@
-"""Run the demo with several seeds: two trainings, rates of new photos under three thresholds, and the time it takes.
+"""Run the demo with several seeds: three trainings, rates of new photos under three thresholds, and the time it takes.
 
     python -m research.benchmarks.demo --output runs/demo
 
-Each seed draws its own catalogue and trains its own model; finished seeds in the output folder are not run again. The
-rates are those of the table that `retrieval demo` ends with. An interval is the 95 % interval of the realised FPIR, by
-bootstrap over the unknown items.
+Each seed draws its own catalogue and trains its own heads; finished seeds in the output folder are not run again. The
+figures are those of the tables that `retrieval demo` ends with. Intervals of a seed are of 95 %, by bootstrap over its
+items; those of a mean are t intervals over the seeds, of the change to the base loss.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from scipy import stats
 
-from retrieval.metrics.consistency import search_curves
-from retrieval.metrics.identification import SearchScores, threshold_at_fpir
+from training.data.synthetic.catalogue import PLACE, UNKNOWN, VARIANT
 from training.demo.queries import Rates
 from training.demo.run import RUNS, TARGET_FPIR, measure_demo, run_demo
 from training.demo.thresholds import BY_HAND
-from training.demo.trainings import HEAD
+from training.demo.trainings import BASE, HEAD, Found, cells
+from training.loop.run import Run
 
 from .tables import NONE, Recorder, parser_of
 
-CURVE = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3)  # FPIR
-ITEMS = (0.1, 0.5, 0.9)  # quantiles: items that are found worst, in the middle, and best
 RATES = ("seed, threshold", "promised FPIR", "realised FPIR", "interval", "TPIR", "precision at 50 % unknown")
-TRAININGS = ("seed, training", *HEAD[1:])
+MEANS = ("training, items", "R@1", "TPIR", "change of TPIR", "OPIS", "change of OPIS", *HEAD[6:])
+KINDS = {UNKNOWN: "unknown item", VARIANT: "unknown variant of a catalogue item", PLACE: "place without an item"}
 TIMES = ("seed", "wall clock", "processor")
 
 
@@ -42,34 +43,46 @@ def main() -> None:
     times = {seed: _run(folder, seed) for seed, folder in demos.items()}
     results = {seed: measure_demo(folder) for seed, folder in demos.items()}
     with Recorder("demo", arguments) as record:
-        record.table("trainings", TRAININGS)
+        record.table("trainings", ("seed, training, items", *HEAD[1:], "best epoch"))
         for seed, result in results.items():
-            for name, found in result.trainings.items():
-                measured = (found.recall, found.tpir, found.opis, found.plain_opis)
-                record.add(f"{seed}, {name}", *(f"{value:.3f}" for value in measured))
-        record.table("utility", ("training", "of the items", *(f"FPIR {share:g}" for share in CURVE)))
-        for name in RUNS:
-            scores = [result.trainings[name].scores for result in results.values()]
-            for share, values in zip(ITEMS, np.mean([utilities(each) for each in scores], axis=0), strict=True):
-                record.add(name, f"{share:.0%}", *(f"{value:.3f}" for value in values))
+            for (name, part), found in result.trainings.items():
+                epoch = Run.open(demos[seed] / RUNS[name]).progress["best"]["epoch"]
+                record.add(f"{seed}, {name}, {part}", *cells(found), f"{epoch}")
+        record.table("means", MEANS)
+        trainings = [result.trainings for result in results.values()]
+        for name, part in trainings[0]:
+            record.add(f"{name}, {part}", *_means(trainings, name, part))
         record.table("thresholds", RATES)
         for seed, result in results.items():
             for name, rates in result.rates.items():
                 record.add(f"{seed}, {name}", *_cells(rates, promised=name != BY_HAND))
-        kinds = [kind_rates(result.answers) for result in results.values()]
         record.table("kinds", ("query", "queries", *(f"seed {seed}" for seed in results)))
-        for name, (count, *_) in kinds[0].items():
-            shares = (match if right is None else right for _, match, right in (rates[name] for rates in kinds))
-            record.add(_asked(name, kinds[0]), f"{count}", *(f"{share:.3f}" for share in shares))
+        for kind, name in KINDS.items():
+            answers = [result.answers.matched[result.answers.kinds == kind] for result in results.values()]
+            shares = (f"{matched.mean():.3f}" for matched in answers)
+            record.add(f"{name} returns a match", f"{len(answers[0])}", *shares)
         record.table("times", TIMES)
         for seed, (wall, processor) in times.items():
             record.add(f"{seed}", f"{wall:.0f} s", f"{processor:.0f} s")
 
 
-def utilities(scores: SearchScores) -> np.ndarray:
-    """Return quantiles (3, N) over items of the utility that OPIS compares, at the thresholds of several FPIR."""
-    thresholds = [threshold_at_fpir(scores, share) for share in CURVE]
-    return np.quantile(search_curves(scores, thresholds).utility, ITEMS, axis=0)
+def _means(trainings: Sequence[Mapping[tuple[str, str], Found]], name: str, part: str) -> list[str]:
+    """Return the means over the seeds of what a training finds of a part, and their change to the base loss."""
+    own, base = (np.array([_rates(found[each, part]) for found in trainings]) for each in (name, BASE))
+    recall, tpir, opis, *others = (f"{mean:.3f}" for mean in own.mean(axis=0))
+    of_tpir, of_opis = (NONE if name == BASE else _change(change) for change in (own - base)[:, 1:3].T)
+    return [recall, tpir, of_tpir, opis, of_opis, *others]
+
+
+def _rates(found: Found) -> list[float]:
+    alike = found.alike
+    return [found.recall, found.tpir, alike.opis, alike.opis_by_chance, alike.worse_half, alike.never_found]
+
+
+def _change(values: np.ndarray) -> str:
+    """Return the mean of a change by seed (s,) with its 95 % interval."""
+    half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
+    return f"{values.mean():+.3f} [{values.mean() - half:+.3f}, {values.mean() + half:+.3f}]"
 
 
 def _run(folder: Path, seed: int) -> tuple[float, float]:
@@ -88,10 +101,6 @@ def _cells(rates: Rates, *, promised: bool) -> tuple[str, ...]:
     low, high = rates.interval
     measured = (f"{rates.fpir:.3f}", f"{low:.3f} to {high:.3f}", f"{rates.tpir:.3f}", f"{rates.precision:.3f}")
     return f"{TARGET_FPIR:.3f}" if promised else NONE, *measured
-
-
-def _asked(name: str, rates: dict) -> str:
-    return f"{name} returns a match" if rates[name][2] is None else f"{name}, comes first"
 
 
 if __name__ == "__main__":

@@ -8,16 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import RunError
+from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever
-from training.data.synthetic.catalogue import KINDS, KNOWN, PLACE, UNKNOWN, VARIANT
+from training.data.synthetic.catalogue import KNOWN, PLACE, UNKNOWN, VARIANT
 from training.demo import demo
 from training.demo.examples import EMPTY, FIRST, MATCH, NEW, choose_examples
 from training.demo.queries import Answers, Nearest, bootstrap_interval
-from training.demo.run import TARGET_FPIR
+from training.demo.run import RUNS, TARGET_FPIR
 from training.demo.thresholds import (
     BUNDLE,
     BY_HAND,
@@ -25,9 +27,8 @@ from training.demo.thresholds import (
     best_f1_threshold,
     compare_thresholds,
     conclude,
-    kind_rates,
 )
-from training.demo.trainings import WITH_TCM, WITHOUT_TCM
+from training.demo.trainings import BASE, EL_NIVMF, WITH_TCM, Features, cells, measure_trainings, tpir_interval
 from training.loop.run import Run
 
 UNKNOWN_LABELS = {UNKNOWN: "unknown-item", VARIANT: "unknown-variant", PLACE: "empty-place"}
@@ -40,7 +41,7 @@ def answers(*rows: tuple[str, str, str, float]) -> Answers:
         for n, (kind, item, _, _) in enumerate(rows)
     ]
     nearest = Nearest(np.array([row[2] for row in rows]), np.array([row[3] for row in rows]))
-    return Answers(photos, frozenset({"a"}), nearest, Nearest(nearest.items, nearest.distances / 2), 1.0)
+    return Answers(photos, nearest, Nearest(nearest.items, nearest.distances / 2), 1.0)
 
 
 FOUR = answers(
@@ -63,7 +64,7 @@ def test_rates_are_shares_of_the_queries() -> None:
     assert rates.precision == pytest.approx(0.5 / (0.5 + 0.25 + 2 / 3))
     assert FOUR.rates(FOUR.served, -1.0).precision == 0
     assert rates.interval[0] <= rates.fpir <= rates.interval[1]
-    assert bootstrap_interval(np.full(5, True)) == pytest.approx((1, 1))
+    assert bootstrap_interval(np.full(5, True)).tolist() == [1, 1]
 
 
 def test_each_threshold_is_compared_with_its_own_distances() -> None:
@@ -72,13 +73,62 @@ def test_each_threshold_is_compared_with_its_own_distances() -> None:
     assert [rates[name].fpir for name in (BY_HAND, BUNDLE, GALLERY)] == pytest.approx([2 / 3, 1 / 3, 2 / 3])
 
 
-def test_every_kind_of_query_has_its_rate() -> None:
-    everything = answers(*((kind, kind, "a", 0.5) for kind in KINDS), (KNOWN, "a", "a", 0.5), (PLACE, "p", "a", 2))
-    rates = kind_rates(everything)
-    assert rates["catalogue item, trained on"] == (1, 1.0, 1.0)
-    assert rates["catalogue item, not trained on"] == (1, 1.0, 0.0)
-    assert rates["unknown variant of a catalogue item"] == (1, 1.0, None)
-    assert rates["place without an item"] == (2, 0.5, None)
+class Turned:
+    """A run whose head turns vectors (n, 2) by an angle that grows with their own."""
+
+    def __init__(self, shear: float) -> None:
+        self.head = torch.nn.Linear(2, 2, bias=False)
+        self.head.weight.data = torch.tensor([[1.0, shear], [0.0, 1.0]])
+
+    def best_model(self) -> Turned:
+        return self
+
+
+def three_fitted_and_five_others() -> Features:
+    """Return features of 8 items with two photos and a new one, and of 6 unknown ones with a new one.
+
+    The new photos of the three fitted items show them; each of the others looks like the next item.
+    """
+    photos, angles, new = [], [], []
+    for item in range(14):
+        for number in (0, 1, 2) if item < 8 else (2,):
+            partition = "train" if item < 3 and number < 2 else None
+            photos.append(Photo(f"{item}-{number}", Path("x.jpg"), f"{100 - item}", partition=partition))
+            angles.append(0.2 * (item + (number == 2 and 3 <= item < 7)) - (number == 2 and item == 7) + 0.01 * number)
+            new.append(number == 2)
+    items, fitted = (
+        np.array(each) for each in zip(*((p.item_id, p.partition == "train") for p in photos), strict=True)
+    )
+    values = torch.tensor(np.stack([np.cos(angles), np.sin(angles)], axis=1), dtype=torch.float32)
+    return Features(photos, items, np.array(new), fitted, values)
+
+
+def test_each_part_of_the_items_is_measured_by_itself_where_every_head_finds_as_much_of_it() -> None:
+    runs = {BASE: Turned(0.0), WITH_TCM: Turned(4.0), EL_NIVMF: Turned(0.0)}
+    found = measure_trainings(three_fitted_and_five_others(), runs, 0.2)
+    assert list(found) == [(name, part) for part in ("all", "fitted", "others") for name in runs]
+    assert [found[BASE, part].recall for part in ("all", "fitted", "others")] == [3 / 8, 1.0, 0.0]
+    for part in ("all", "fitted", "others"):
+        base, turned, same = (found[name, part] for name in runs)
+        assert cells(base) == cells(same)
+        assert base.interval[0] <= base.tpir <= base.interval[1]
+        assert base.opis[0] - 1e-9 <= base.alike.opis <= base.opis[1] + 1e-9
+        assert min(base.alike.tpir, turned.alike.tpir) >= 0.5 * max(base.alike.tpir, turned.alike.tpir)
+    assert found[BASE, "all"].tpir == pytest.approx(3 / 8 * found[BASE, "fitted"].tpir)
+    assert found[WITH_TCM, "all"].alike != found[BASE, "all"].alike
+
+
+def test_the_interval_of_tpir_resamples_known_and_unknown_items() -> None:
+    def asked(unknown: list[float]) -> SearchScores:
+        own = np.array([0.1, 0.2, 0.3, 0.4] * 25 + [np.inf] * len(unknown))
+        return SearchScores(np.arange(len(own)), own, np.array([9.0] * 100 + unknown), 100)
+
+    all_alike = tpir_interval(asked([0.25] * 100), 0.05)
+    assert 0.35 < all_alike[0] < 0.5 < all_alike[1] < 0.65  # as a share of 100 has it
+    among_two = tpir_interval(
+        asked([0.05] * 5 + [0.35] * 95), 0.05
+    )  # a resample has more than 5 of the near ones, or not
+    assert (among_two[0], among_two[1] > 0.7) == (0.0, True)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +148,7 @@ def test_the_conclusion_follows_from_the_numbers() -> None:
     everything = answers(*unknown, *variants, (PLACE, "p", "a", 2.0), (KNOWN, "a", "a", 0.5), (KNOWN, "b", "b", 0.5))
     rates = compare_thresholds(everything, by_hand=0.8, bundle=1.0, gallery=1.0)
     text = " ".join(conclude(everything, rates, TARGET_FPIR))
-    assert re.findall(r"[\d.]+%", text) == ["15.0%", "5.0%", "5.0%", "40.0%"]
+    assert re.findall(r"[\d.]+%", text) == ["15.0%", "5.0%", "5.0%", "40.0%", "0.0%"]
 
 
 def test_examples_are_the_first_of_their_kind() -> None:
@@ -154,19 +204,20 @@ def test_the_table_is_what_the_retriever_answers(finished: Path) -> None:
 
 
 @pytest.mark.end_to_end
-def test_the_table_compares_trainings_that_differ_in_tcm_alone(finished: Path) -> None:
-    settings = {name: Run.open(finished / name).settings.to_dict() for name in ("run", "run-without-tcm")}
-    assert settings["run"] | {"regularizer": ""} == settings["run-without-tcm"]
-    assert settings["run"]["regularizer"] == "tcm"
+def test_the_table_compares_trainings_that_differ_in_their_losses_alone(finished: Path) -> None:
+    base, with_tcm, el_nivmf = (Run.open(finished / folder).settings.to_dict() for folder in RUNS.values())
+    assert with_tcm["regularizer"] == "tcm"
+    assert with_tcm | {"regularizer": ""} == base
+    assert el_nivmf | {"loss": base["loss"], "loss_arguments": {}} == base
+    assert (el_nivmf["loss"], el_nivmf["loss_arguments"]) == ("vmf_nca", {"anchor_weight": 0.3})
     table = (finished / "table.txt").read_text()
-    found = {
-        name: re.search(rf"^{name} +([\d.]+)% +([\d.]+)%", table, re.MULTILINE) for name in (WITH_TCM, WITHOUT_TCM)
-    }
-    recalls = {name: float(match[1]) for name, match in found.items() if match}
-    assert recalls[WITH_TCM] != recalls[WITHOUT_TCM]
-    for name, match in found.items():
-        assert match, name
-        assert 20 < float(match[2]) < float(match[1])  # TPIR, R@1
+    for name in RUNS:
+        for part in ("all", "fitted", "others"):
+            found = re.search(rf"^{name}, {part} +([\d.]+) +([\d.]+) +([\d.]+) to ([\d.]+) ", table, re.MULTILINE)
+            assert found, (name, part)
+            recall, tpir, low, high = map(float, found.groups())
+            assert 0.2 < tpir < recall
+            assert low <= tpir <= high
 
 
 def realised_fpir(table: str, name: str) -> float:

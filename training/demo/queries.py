@@ -90,7 +90,7 @@ class Answers:
 def bootstrap_interval(hits: NDArray[np.bool_]) -> Floats:
     """Return the 95 % interval (2,) of the share of hits (n,), by bootstrap."""
     drawn = np.random.default_rng(0).integers(0, len(hits), (RESAMPLES, len(hits)))
-    return np.quantile(hits[drawn].mean(axis=1), ENDS)
+    return np.asarray(np.quantile(hits[drawn].mean(axis=1), ENDS))
 
 
 def ask(retriever: Retriever, photos: Sequence[Photo]) -> Answers:

@@ -33,7 +33,6 @@ from training.loop.run import Run
 from .queries import ENDS, RESAMPLES, Floats
 
 BASE, WITH_TCM, EL_NIVMF = "base", "with TCM", "EL-nivMF"
-EVERY, FITTED, OTHERS = "all", "fitted", "others"  # items of the catalogue; those of training are fitted
 EXPLANATION = (
     "Three heads on the same features: by the base loss, by it with the threshold-consistent margin (TCM), and by",
     "EL-nivMF with ProxyAnchor on the same proxies. R@1 and TPIR are of new photos of all items of the catalogue, of",
@@ -80,15 +79,14 @@ class Features:
         blocks = evaluation_batches(PhotoReader(photos, sight, cache_bytes=0), range(len(photos)))
         keep_freed_memory()
         values = pooled_features(run.best_model(), blocks, lambda pixels: to_device(pixels, sight, device))
-        items, fitted = np.array([(photo.item_id, photo.partition == "train") for photo in photos], object).T
-        is_new = np.arange(len(photos)) >= len(catalogue)
-        return cls(photos, items.astype(str), is_new, fitted.astype(bool), torch.from_numpy(values))
+        items, is_new = np.array([photo.item_id for photo in photos]), np.arange(len(photos)) >= len(catalogue)
+        is_fitted = np.array([photo.partition == "train" for photo in photos])
+        return cls(photos, items, is_new, is_fitted, torch.from_numpy(values))
 
     @torch.inference_mode()
     def vectors(self, run: Run) -> np.ndarray:
         """Return unit vectors (n, d) by the head of a run."""
-        vectors: np.ndarray = F.normalize(run.best_model().head(self.values), dim=1).numpy()
-        return vectors
+        return np.asarray(F.normalize(run.best_model().head(self.values), dim=1).numpy())
 
 
 def measure_trainings(features: Features, runs: Mapping[str, Run], fpir: float) -> dict[tuple[str, str], Found]:
@@ -97,13 +95,18 @@ def measure_trainings(features: Features, runs: Mapping[str, Run], fpir: float) 
     thresholds = [threshold_at_fpir(new.where(~new.mated), fpir) for new, _ in searched]
     known, fitted = features.items[~features.is_new], features.items[features.is_fitted]
     found = {}
-    for part, items in ((EVERY, known), (FITTED, fitted), (OTHERS, np.setdiff1d(known, fitted))):
+    for part, items in (("all", known), ("fitted", fitted), ("others", np.setdiff1d(known, fitted))):
         among = [every.where(np.isin(every.labels, items)) for _, every in searched]
         alike = at_equal_tpir(among, thresholds)
         for name, (new, _), limit, each, equal in zip(runs, searched, thresholds, among, alike, strict=True):
             asked = new.where(np.isin(new.labels, items) | ~new.mated)
-            rates = asked.recall, identification_rates(asked, limit).tpir
-            found[name, part] = Found(*rates, tpir_interval(asked, fpir), equal, opis_interval(each, equal.tpir))
+            found[name, part] = Found(
+                asked.recall,
+                identification_rates(asked, limit).tpir,
+                tpir_interval(asked, fpir),
+                equal,
+                opis_interval(each, equal.tpir),
+            )
     return found
 
 
@@ -131,7 +134,7 @@ def tpir_interval(asked: SearchScores, fpir: float) -> Floats:
     generator, known, unknown = np.random.default_rng(0), asked.correct[asked.mated], asked.impostor[~asked.mated]
     drawn, asked_again = (generator.choice(values, (RESAMPLES, len(values))) for values in (unknown, known))
     excess = np.sort(drawn, axis=1)[:, int(fpir * len(unknown) + 1e-9), None]  # the first match that is one too many
-    return np.quantile((asked_again < excess).mean(axis=1), ENDS)
+    return np.asarray(np.quantile((asked_again < excess).mean(axis=1), ENDS))
 
 
 def opis_interval(scores: SearchScores, tpir: float) -> Floats:
@@ -139,7 +142,7 @@ def opis_interval(scores: SearchScores, tpir: float) -> Floats:
     curves = search_curves(scores, [threshold_at_tpir(scores, tpir)])
     even = np.full(len(curves.classes), 1 / len(curves.classes))
     weights = np.random.default_rng(0).multinomial(len(even), even, RESAMPLES)
-    return np.quantile(weighted_consistency(curves, weights)["opis"], ENDS)
+    return np.asarray(np.quantile(weighted_consistency(curves, weights.astype(float))["opis"], ENDS))
 
 
 def training_table(trainings: Mapping[tuple[str, str], Found]) -> list[str]:
@@ -151,6 +154,5 @@ def training_table(trainings: Mapping[tuple[str, str], Found]) -> list[str]:
 def cells(found: Found) -> tuple[str, ...]:
     """Return the columns of the table, after the first."""
     alike, shown, interval = found.alike, "{:.3f}".format, "{:.3f} to {:.3f}".format
-    rates = map(shown, (alike.opis_by_chance, alike.worse_half, alike.never_found))
-    first = shown(found.recall), shown(found.tpir), interval(*found.interval)
-    return *first, shown(alike.opis), interval(*found.opis), *rates
+    rates = shown(found.recall), shown(found.tpir), interval(*found.interval), shown(alike.opis), interval(*found.opis)
+    return *rates, *map(shown, (alike.opis_by_chance, alike.worse_half, alike.never_found))
