@@ -74,14 +74,14 @@ audit: $(VENV)/.installed  ## known weaknesses of what is installed; asks a serv
 	$(INSTALL) pip-audit
 	$(BIN)/pip-audit --strict --progress-spinner off -r constraints.txt --no-deps
 
-release-check: $(VENV)/.installed  ## what a tag needs: names, changes, archive, libraries of the GPU packages (3 GB of downloads)
+release-check: $(VENV)/.installed  ## what a tag needs: names, changes, archive, libraries of the GPU packages (large downloads)
 	$(BIN)/python -m tools.release
 
 bench: $(VENV)/.installed  ## measure what has no record of this commit; needs RETRIEVAL_TEST_DATA and up to days, alone on the machine
 	$(BIN)/python -m research.benchmarks.suite
 	$(MAKE) tables
 
-bench-fast: $(VENV)/.installed  ## see that every benchmark still runs: about 35 minutes; no record changes
+bench-fast: $(VENV)/.installed  ## see that every benchmark still runs; no record changes
 	$(BIN)/python -m research.benchmarks.suite --fast -o runs/bench-fast
 
 $(VENV)-gpu/.installed: pyproject.toml constraints-gpu.txt

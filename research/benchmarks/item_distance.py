@@ -22,7 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from index.search.item_distance import CANDIDATES, NEAREST_PHOTO, RIVALS, ItemDistance
-from retrieval.metrics.consistency import GRID, at_equal_tpir, threshold_at_tpir
+from retrieval.measuring.rule import best_threshold
+from retrieval.metrics.consistency import GRID, at_equal_tpir, consistency, search_curves, threshold_at_tpir
 from retrieval.metrics.identification import SearchScores
 
 from .item_distance_data import ALL, TEST, TRAIN, Evidence, PhotoSet, Sets
@@ -280,6 +281,27 @@ def consistency_of(record: Recorder, sets: Sequence[PhotoSet]) -> None:
             record.add(each.name, name, *(f"{value:.3f}" for value in values))
 
 
+def ties(record: Recorder, sets: Sequence[PhotoSet]) -> None:
+    """Add the table of the thresholds of bundles: the greatest, the one with the greatest utility, and that by OPIS.
+
+    A bundle takes, of the thresholds whose mean utility is within a standard error of the greatest, the one with the
+    smallest variance (`best_threshold`).
+    """
+    rules = ("greatest that keeps 0.05", "greatest mean utility", "smallest variance of these")
+    record.table("ties", ("data", *(f"{rate}, {rule}" for rule in rules for rate in ("threshold", "FPIR", "TPIR"))))
+    for each in sets:
+        scores = scores_of(FORMS["item distance"], each.searches, each.items)
+        limit = quantile(scores.impostor, each.searches.item)
+        below = np.unique(scores.impostor[scores.impostor <= limit])
+        utility = search_curves(scores, np.append(np.nextafter(below, -np.inf), limit))
+        best = float(utility.distances[utility.utility.mean(axis=0).argmax()])
+        cells = []
+        for threshold in (limit, best, best_threshold(utility) or best):
+            fpir = share_within(scores.impostor, each.searches.item, threshold)
+            cells += [f"{threshold:.4f}", f"{fpir:.3f}", f"{consistency(scores, threshold).tpir:.3f}"]
+        record.add(each.name, *cells)
+
+
 def curves(record: Recorder, sets: Sequence[PhotoSet], count: int) -> None:
     """Add the table of TPIR at several FPIR by both distances, as means over random halves."""
     record.table("curves", ("data", "distance", *(f"FPIR {share:g}" for share in CURVE)))
@@ -403,6 +425,7 @@ def main() -> None:
         tested += [*sets.stores(ALL), *sets.few_photos(), *sets.fitted(), *sets.own_models()]
         found(record, tested, arguments.repetitions)
         consistency_of(record, tested)
+        ties(record, tested)
         whole = [each for each in tested if each.name in SHOWN]
         curves(record, whole, arguments.repetitions)
         rules(record, trained, whole, arguments.repetitions)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from .pictures import write_pictures
-from .render import DOCS, pages, render, results_page
+from .render import DOCS, documents, pages, render, results_page
 from .sentences import mark_as_read, stale
 
 
@@ -27,7 +27,7 @@ def main() -> None:
             written.append(path)
     for path in written:
         print(f"Wrote {path.relative_to(DOCS.parent)}.")
-    for path in sorted(DOCS.rglob("*.md")):
+    for path in documents():
         for place in stale(path):
             print(f"Read again: {place}.")
 

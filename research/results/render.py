@@ -34,8 +34,12 @@ MARKER = re.compile(r"<!-- (table|text|facts|cell|verdict|count|range): (.+?) --
 
 def pages() -> list[Path]:
     """Return the documentation pages that show measured figures, and the README if it does."""
-    every = [*sorted(DOCS.rglob("*.md")), DOCS.parent / "README.md"]
-    return [path for path in every if MARKER.search(path.read_text(encoding="utf-8"))]
+    return [path for path in documents() if MARKER.search(path.read_text(encoding="utf-8"))]
+
+
+def documents() -> list[Path]:
+    """Return all documentation pages and the README."""
+    return [*sorted(DOCS.rglob("*.md")), DOCS.parent / "README.md"]
 
 
 def render(text: str) -> str:

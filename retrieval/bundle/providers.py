@@ -22,7 +22,7 @@ from retrieval.errors import InvalidParameter, MissingDependency, importing, ins
 CPU = "cpu"
 FP32, FP16, INT8 = PRECISIONS = ("fp32", "fp16", "int8")
 BATCH = 8  # photos of one run: more take memory, and save no time on a CPU
-GPU_PROVIDERS = ("cuda", "tensorrt")  # with these, a run of another number of photos than the last takes 50 to 400 ms
+GPU_PROVIDERS = ("cuda", "tensorrt")  # with these, a run of another number of photos than the last is slow
 
 
 FRESH = "in a fresh environment, "  # two variants of ONNX Runtime overwrite each other

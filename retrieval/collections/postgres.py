@@ -228,7 +228,7 @@ def _unreadable() -> DataError:
 
 
 def _numbers(psycopg: Any) -> Any:
-    """Return the class that loads arrays of float4 as arrays of NumPy, which takes a tenth of the time of lists."""
+    """Return the class that loads arrays of float4 as arrays of NumPy, which is faster than by lists."""
 
     class Numbers(psycopg.adapt.Loader):  # type: ignore[misc]
         format = psycopg.pq.Format.BINARY

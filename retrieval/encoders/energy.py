@@ -2,7 +2,7 @@
 
 It is the square root of the product of two maps: the last one, which the model pools, summed over its channels, and the
 norm of the last map with twice its resolution. Selective convolutional descriptors (Wei et al., TIP 2017) take the
-last map alone, which finds half as many small things in clutter.
+last map alone.
 """
 
 from __future__ import annotations

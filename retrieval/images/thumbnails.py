@@ -41,7 +41,7 @@ def thumbnail(image: Image.Image, data: bytes = b"") -> bytes:
 def _smaller(image: Image.Image) -> Image.Image:
     """Return the image with a longest side of THUMBNAIL_SIDE or a little less, or the image itself if it is small.
 
-    Averaging blocks of whole pixels is up to several times as fast as resampling, so it is used where the longest side
+    Averaging blocks of whole pixels is faster than resampling, so it is used where the longest side
     is then at least LEAST of THUMBNAIL_SIDE.
     """
     longest = max(image.size)

@@ -125,9 +125,8 @@ class DrawnDistances:
         bound counts `items / design_effect` independent items. At a low threshold, the effect is measured at a higher
         threshold, which accepts a share REFERENCE_SHARE of the draws and REFERENCE_ITEMS items.
 
-        The sum follows from the second moments of what is accepted with and without two items. In simulated worlds of
-        small families, it equals the observed variance. Counting only items that are nearest to each other gives half
-        of that variance, and broke one certificate in ten.
+        The sum follows from the second moments of what is accepted with and without two items. Counting only items that
+        are nearest to each other would miss a part of that variance.
         """
         share = max(self.fpir(threshold), REFERENCE_SHARE, REFERENCE_ITEMS / max(self.items, 1))
         accepted = int(np.searchsorted(np.cumsum(self.weights), share + TOLERANCE, side="right"))

@@ -1,4 +1,4 @@
-"""Demo of the whole workflow on a synthetic catalogue, in a few minutes on two cores."""
+"""Demo of the whole workflow on a synthetic catalogue."""
 
 from .cli import demo
 from .run import run_demo

@@ -135,7 +135,7 @@ class ExportCommand(GroupedCommand):
     type=click.Choice(list(PRECISIONS)),
     default=FP32,
     show_default=True,
-    help="Precision of the exported model. A lower one is faster and less exact.",
+    help="Precision of the exported model. A lower one is less exact, and faster on some processors.",
 )
 @click.option(
     "--provider",

@@ -18,7 +18,7 @@ from .base import Loss, block_limit, check_positive, in_blocks
 
 Score = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-SATURATED = 40.0  # sigmoid(-40) = 4e-18; beyond it, subnormal numbers take a hundred times as long
+SATURATED = 40.0  # sigmoid(-40) = 4e-18; beyond it, subnormal numbers are slow
 
 
 def positives_of(labels: Tensor, *, count_query: bool) -> tuple[Tensor, Tensor]:

@@ -229,3 +229,14 @@ class TestTraps:
         assert len(before.tail) == 0
         assert len(after.tail) == 1
         gallery.close()
+
+
+def test_the_page_on_scaling_has_the_memory_that_a_limit_is_compared_with() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "scaling.md").read_text()
+    (table,) = [part for part in page.split("\n\n") if part.startswith("| photos, d = 128 |")]
+    for line, photos in zip(table.splitlines()[2:6], (10**5, 10**6, 10**7, 10**8), strict=True):
+        _, kind, serving, rebuilding, _ = (cell.strip() for cell in line.strip("|").split("|"))
+        choice = choose_kind(photos, 128)
+        assert kind.split(",")[0] == choice.kind
+        for told, memory in ((serving, choice.bytes), (rebuilding, choice.rebuild_bytes)):
+            assert float(told.removesuffix(" GB")) == pytest.approx(memory / 1e9, rel=0.1), line

@@ -10,6 +10,7 @@ from research.results import RESULTS, Record, Table, pictures, read_record
 from research.results import render as rendering
 from research.results.pictures import PICTURES, mark, tables, write_pictures
 from research.results.render import DOCS, pages, render, results_page, shown
+from training.export.pretrained import ONE_FOR_ALL
 
 NAMES = sorted(path.stem for path in RESULTS.glob("*.json"))
 
@@ -69,6 +70,18 @@ def test_records_are_complete_and_written_as_they_are_read() -> None:
         assert record.commit
         assert set(record.machine) == {"cores", "kind"}
         assert record.to_json() == (RESULTS / f"{name}.json").read_text(encoding="utf-8")
+
+
+def test_the_threshold_of_the_default_pretrained_model_is_the_measured_one() -> None:
+    measured = read_record("item_distance").table("one threshold")
+    assert f"{ONE_FOR_ALL.threshold:.3f}" == measured.cell("all, item distance", "threshold")
+    sizes = [
+        column for column in measured.columns[2:] if int(column.split()[0]) >= (ONE_FOR_ALL.basis.least_items or 0)
+    ]
+    assert sizes == ["200 items", "400 items", "1000 items"]
+    rows = [dict(zip(measured.columns, row, strict=True)) for row in measured.rows if row[0].endswith("item distance")]
+    realised = [float(row[size]) for row in rows for size in sizes if row[size] != "–"]
+    assert ONE_FOR_ALL.basis.fpir_range == (min(realised), max(realised))
 
 
 def test_the_page_of_results_shows_what_was_measured() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from research.results import RESULTS, Table, read_record
-from research.results.render import DOCS, MARKER, pages
+from research.results.render import DOCS, MARKER, documents, pages
 from research.results.sentences import READ, count, digest, mark_as_read, number, span, stale, verdict, word
 from retrieval.errors import DataError
 
@@ -78,7 +78,7 @@ def test_a_paragraph_is_stale_until_it_was_read_after_its_record_changed(tmp_pat
 
 
 def test_paragraphs_were_read_after_their_records_changed() -> None:
-    places = [place for page in sorted(DOCS.rglob("*.md")) for place in stale(page)]
+    places = [place for page in documents() for place in stale(page)]
     assert places == [], "read these paragraphs beside their tables, then run `python -m research.results PAGE ...`"
 
 
