@@ -17,7 +17,7 @@ from .record import Table, read_record
 
 INK, BLUE, ORANGE = "#808080", "#3f88e0", "#e07b39"  # each has contrast to white and to black
 SHOWN = {"nearest photo": ORANGE, "item distance": BLUE}
-TRAININGS = {"without TCM": ORANGE, "with TCM": BLUE}
+TRAININGS = {"base": ORANGE, "with TCM": BLUE, "EL-nivMF": INK}
 PROMISED = 0.05
 
 
@@ -35,15 +35,25 @@ def found(axes: Sequence[Axes], table: Table, served: Table) -> None:
     axes[0].legend(frameon=False, labelcolor=INK)
 
 
-def utility(axes: Sequence[Axes], table: Table) -> None:
-    """Draw the utility of items at the thresholds of several FPIR: the middle, and from the worst to the best tenth."""
-    for name, colour in TRAININGS.items():
-        low, middle, high = ([float(each) for each in row[2:]] for row in table.rows if row[0] == name)
-        shares = _shares(table.columns[2:])
-        axes[0].plot(shares, middle, color=colour, label=name)
-        axes[0].fill_between(shares, low, high, color=colour, alpha=0.2, linewidth=0)
-    axes[0].set(xlabel="FPIR", ylabel="utility of an item", title="the demo, mean of its seeds")
+def trainings(axes: Sequence[Axes], table: Table, means: Table) -> None:
+    """Draw TPIR of the demo's trainings at the promised FPIR by seed, and their mean OPIS beside chance."""
+    parts = ("fitted", "others")
+    for number, (name, colour) in enumerate(TRAININGS.items()):
+        beside, rows = 0.2 * (number - 1), [row[0] for row in table.rows if row[0].endswith(f", {name}, all")]
+        tpir = np.array([float(table.cell(row, "TPIR")) for row in rows])
+        low, high = np.array([[float(end) for end in table.cell(row, "TPIR, 95 %").split(" to ")] for row in rows]).T
+        errors = np.maximum(0, [tpir - low, high - tpir])
+        axes[0].errorbar(np.arange(len(rows)) + beside, tpir, errors, fmt="o", color=colour, capsize=3, label=name)
+        opis = [float(means.cell(f"{name}, {part}", "OPIS")) for part in parts]
+        axes[1].bar(np.arange(len(parts)) + beside, opis, 0.18, color=colour)
+    axes[0].set(xlabel="seed", title="TPIR at the promised FPIR", ylim=(0, None))
+    axes[0].set_xticks(range(len(rows)), [row.partition(",")[0] for row in rows])
     axes[0].legend(frameon=False, labelcolor=INK, loc="lower right")
+    for place, part in enumerate(parts):
+        chance = float(means.cell(f"base, {part}", "by chance"))
+        axes[1].hlines(chance, place - 0.35, place + 0.35, color=INK, linestyle=":")
+    axes[1].set(xlabel="items", title="OPIS at equal TPIR (dotted: by chance)")
+    axes[1].set_xticks(range(len(parts)), parts)
 
 
 def promise(axes: Sequence[Axes], table: Table) -> None:
@@ -74,7 +84,7 @@ def parts(axes: Sequence[Axes], table: Table) -> None:
 
 PICTURES: Mapping[str, tuple[Callable[..., None], tuple[str, ...], tuple[int, int]]] = {
     "found": (found, ("item_distance / curves", "item_distance / found"), (2, 3)),
-    "utility": (utility, ("demo / utility",), (1, 1)),
+    "trainings": (trainings, ("demo / trainings", "demo / means"), (1, 2)),
     "promise": (promise, ("promise / sizes",), (1, 1)),
     "parts": (parts, ("endpoint / parts",), (1, 1)),
 }  # name: what draws it, the tables that it shows, rows and columns of axes

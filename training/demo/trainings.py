@@ -42,8 +42,8 @@ EXPLANATION = (
     "is found worse. Never: share of the items that no search finds.",
 )
 HEAD = (
-    *("training, items", "R@1", "TPIR", "95 % interval"),
-    *("OPIS", "95 % interval", "by chance", "worse half", "never"),
+    *("training, items", "R@1", "TPIR", "TPIR, 95 %"),
+    *("OPIS", "OPIS, 95 %", "by chance", "worse half", "never"),
 )
 
 
