@@ -114,17 +114,20 @@ def run(
 ) -> None:
     """Train and measure every variant of a configuration, and write its table.
 
-    DATA is the folder of one data set, or contains the folders cub, cars, sop, inshop and inat; a catalogue file as
-    DATA replaces every data set. Finished runs are not trained again, and configurations with the same OUTPUT share
+    DATA is the unpacked archive of a data set (CUB_200_2011, Cars-196, Stanford_Online_Products, In-Shop, iNaturalist),
+    or a folder of several; sets that it does not contain are left out. A catalogue file as DATA replaces every data
+    set. Finished runs are not trained again, and configurations with the same OUTPUT share
     their runs.
 
     \b
     Example:
+      retrieval research run vmf-table-1 --data CUB_200_2011 -o papers
       retrieval research run mean-field-table-6 --data photos.csv --backbone small --epochs 5 --seeds 2 -o papers
     """
     from retrieval.catalogue.read import read_catalogue
 
     from .listing import find
+    from .runner import datasets_of
     from .runner import run as run_configuration
     from .runs import Options
 
@@ -139,7 +142,12 @@ def run(
         datasets=datasets,
         strangers=read_catalogue(strangers) if strangers else (),
     )
-    results = run_configuration(find(name), options)
+    entry = find(name)
+    chosen = datasets_of(entry, options)
+    left = [known for known in entry.datasets if known not in chosen and not (datasets or data.is_file())]
+    if left:
+        click.echo(f"{data} does not contain {', '.join(left)}: only {', '.join(chosen)} will run.", err=True)
+    results = run_configuration(entry, options)
     click.echo(results.to_markdown())
     click.echo(f"Wrote {output / name}: results.json, results.md.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from importlib.abc import MetaPathFinder
 from pathlib import Path
@@ -10,18 +11,20 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from research.datasets import read_dataset
 from research.papers.cli import research
 from research.papers.configuration import Configuration
 from research.papers.effort import estimated_time
-from research.papers.listing import configurations
+from research.papers.listing import configurations, find
 from research.papers.page import render_page
 from research.papers.results import Results
-from research.papers.runner import datasets_of
+from research.papers.runner import check, datasets_of, run
 from research.papers.runs import Options
 from retrieval.cli.main import main
-from retrieval.errors import InvalidParameter
+from retrieval.errors import DataError, InvalidParameter
 
 from ...conftest import ROOT
+from ...miniature import write_cub, write_sop
 
 ALL = configurations()
 
@@ -47,6 +50,42 @@ def test_a_catalogue_in_the_place_of_the_sets_keeps_its_name(tmp_path: Path) -> 
     (tmp_path / "cub.csv").write_text("path,item_id\n")
     assert datasets_of(ALL["tcm-table-2"], Options(tmp_path / "cub.csv", tmp_path)) == ["cub.csv"]
     assert datasets_of(ALL["tcm-table-2"], Options(tmp_path, tmp_path)) == ["inat"]
+
+
+def test_sets_that_data_lacks_are_left_out_and_named(tmp_path: Path) -> None:
+    folder = write_cub(tmp_path, classes=6, photos=4)
+    arguments = ["run", "contextual-table-10", "--smoke-test", "-o", str(tmp_path / "papers"), "--data"]
+    ran = CliRunner().invoke(research, [*arguments, str(folder)])
+    assert ran.exit_code == 0, ran.output
+    assert f"{folder} does not contain cars, sop: only cub will run." in ran.output
+    assert "Not run: cars, sop." in (tmp_path / "papers" / "contextual-table-10" / "results.md").read_text()
+    asked = CliRunner().invoke(research, [*arguments, str(folder), "--dataset", "cars"])
+    assert isinstance(asked.exception, DataError)
+    assert "does not contain cars" in str(asked.exception)
+
+
+def test_a_set_that_is_not_whole_is_refused_before_another_trains(tmp_path: Path) -> None:
+    write_cub(tmp_path, classes=6, photos=4)
+    photos = read_dataset("sop", write_sop(tmp_path, classes=6, photos=4))
+    photos[-1].path.unlink()
+    options = Options(tmp_path, tmp_path / "papers", smoke_test=True)
+    assert datasets_of(ALL["contextual-table-10"], options) == ["cub", "sop"]
+    with pytest.raises(DataError, match="1 of the 48 photos"):
+        run(ALL["contextual-table-10"], options)
+    assert not (tmp_path / "papers" / "runs").exists()
+
+
+def test_the_command_of_each_row_is_one_that_the_command_line_takes(tmp_path: Path) -> None:
+    rows = [line.split(" | ") for line in render_page().splitlines() if line.startswith("| ")]
+    commands = [row[2].strip("`") for row in rows if row[2].startswith("`retrieval research run ")]
+    assert len(commands) == len(ALL)
+    for command, entry in zip(sorted(commands), sorted(ALL.values(), key=lambda entry: entry.name), strict=True):
+        program, name, verb, *arguments = shlex.split(command)
+        assert (program, name, verb, arguments[0]) == ("retrieval", "research", "run", entry.name)
+        with research.commands["run"].make_context(verb, arguments) as context:
+            given = context.params
+        assert (given["data"] == Path("DATA")) == bool(entry.datasets)
+        check(find(given["name"]), Options(tmp_path, given["output"]), entry.datasets)
 
 
 @pytest.mark.parametrize("smoke_test", [True, False])
