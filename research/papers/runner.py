@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 
 from research.datasets import DATASETS, find_dataset
@@ -41,7 +42,7 @@ def run(configuration: Configuration, options: Options) -> Results:
     folder.mkdir(parents=True, exist_ok=True)
     photo_sets = PhotoSets(options)
     for name in datasets:
-        photo_sets.get(name, configuration.split)  # a set that is not whole is refused before another trains for days
+        photo_sets.get(name, configuration.split)  # a set that is not whole is refused at once
     if configuration.protocol == DRAWN:
         cells = draw(configuration.drawing)
     elif configuration.protocol == COST:
@@ -102,13 +103,10 @@ def _jobs(
     for dataset in datasets:
         for name, variant in configuration.variants.items():
             seeds = range(options.seeds_of(configuration))
-            jobs[dataset, name] = [_trained(photo_sets.job(configuration, variant, dataset, seed)) for seed in seeds]
+            jobs[dataset, name] = [photo_sets.job(configuration, variant, dataset, seed) for seed in seeds]
+    for job in itertools.chain.from_iterable(jobs.values()):  # all of them are made before the first trains for days
+        trained(job)
     return jobs
-
-
-def _trained(job: Job) -> Job:
-    trained(job)
-    return job
 
 
 def _measured(configuration: Configuration, jobs: list[Job]) -> dict[str, list[float]]:
