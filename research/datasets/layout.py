@@ -34,8 +34,11 @@ def locate(root: Path, marks: Sequence[str]) -> Path | None:
 
 
 def has(folder: Path, marks: Sequence[str]) -> bool:
-    """Return whether a folder has any of these files or folders."""
-    return any((folder / mark).exists() for mark in marks)
+    """Return whether a folder has any of these files or folders; one that may not be read has none."""
+    try:
+        return any((folder / mark).exists() for mark in marks)
+    except PermissionError:
+        return False
 
 
 def read_rows(path: Path, columns: int, parse: Callable[[list[str]], T], *, heads: int = 0) -> list[T]:
