@@ -84,7 +84,7 @@ def show(name: str) -> None:
     for key, text in facts.items():
         if text:
             click.echo(f"  {key}: {text}")
-    click.echo(f"\nNext: {command('research', 'run', entry.name, '--data', 'DATA', '-o', 'papers')}")
+    click.echo(f"\nNext: {command(*entry.command)}")
 
 
 @research.command()
@@ -191,8 +191,9 @@ def convert(name: str, root: Path, output: Path, protocol: str, calibration: flo
     """Write a benchmark set with its official split as a catalogue; its photos stay where they are.
 
     NAME is cub (CUB-200-2011), cars (Cars-196), sop (Stanford Online Products), inshop (In-Shop) or inat
-    (iNaturalist-2018), ROOT the folder of its official archive. `open` keeps the items of the parts disjoint; `shared`
-    (cub, cars) is the split in which every class is in both, for `retrieval research` alone.
+    (iNaturalist-2018), ROOT the folder of its unpacked archive, or one up to two levels above it. `open` keeps the
+    items of the parts disjoint; `shared` (cub, cars) is the split in which every class is in both, for `retrieval
+    research` alone.
 
     \b
     Example:

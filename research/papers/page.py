@@ -13,7 +13,6 @@ from .configuration import DRAWN, Configuration
 from .effort import estimated_time
 from .listing import PAPERS
 from .measured import measured_values
-from .transformations import IMAGE_NOISE
 
 HEAD = Path(__file__).with_name("head.md")
 
@@ -40,11 +39,7 @@ def _row(entry: Configuration, measured: Mapping[str, str]) -> tuple[str, ...]:
     value = measured.get(entry.name) or f"not run: {needs}"
     if entry.name in measured:
         value += f". The paper's own protocol {needs}" if time else f". It needs {_little(entry)}"
-    data = " --data DATA" if entry.datasets else ""
-    if any((variant.photos or ("",))[0] == IMAGE_NOISE for variant in entry.variants.values()):
-        data += " --strangers PHOTOS"
-    command = f"`retrieval research run {entry.name}{data} -o papers`"
-    return ", ".join(entry.items), entry.shows, command, value
+    return ", ".join(entry.items), entry.shows, f"`retrieval {' '.join(entry.command)}`", value
 
 
 def _little(entry: Configuration) -> str:
