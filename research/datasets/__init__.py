@@ -12,6 +12,6 @@ The official lists have no calibration items: `set_aside` takes some from the tr
 """
 
 from .calibration import set_aside
-from .read import DATASETS, PROTOCOLS, read_dataset
+from .read import DATASETS, PROTOCOLS, find_dataset, read_dataset
 
-__all__ = ["DATASETS", "PROTOCOLS", "read_dataset", "set_aside"]
+__all__ = ["DATASETS", "PROTOCOLS", "find_dataset", "read_dataset", "set_aside"]

@@ -3,11 +3,11 @@
 cars_annos.mat            annotations: relative_im_path, class (1 to 196), test; class_names
 car_ims/
 
-devkit/                   (or its files next to the photos)
+devkit/                   (each of its files may lie next to the photos)
   cars_train_annos.mat    annotations: class, fname
   cars_test_annos_withlabels.mat
-  cars_meta.mat           class_names
-cars_train/, cars_test/
+  cars_meta.mat           class_names (optional)
+cars_train/, cars_test/   (or cars_train/cars_train/)
 
 The shared protocol is the set's own split, of 8,144 and 8,041 photos. (The table of data sets in the TCM paper lists
 196 classes on both sides beside 8,054 and 8,131 photos, which are the numbers of the open protocol.)
@@ -29,18 +29,19 @@ TRAINING_CLASSES = 98
 LONG_MAKES = ("AM General", "Aston Martin", "Land Rover")  # the makes of two words
 
 
-def read_cars(root: Path, *, protocol: str = PROTOCOL_OPEN) -> list[Photo]:
+def read_cars(folder: Path, *, protocol: str = PROTOCOL_OPEN) -> list[Photo]:
     """Return the photos. Each class is an item; its category is the make of the car."""
-    if (root / "cars_annos.mat").is_file():
-        values = _load(root / "cars_annos.mat")
+    annotations = folder / "cars_annos.mat"
+    if annotations.is_file() and ((folder / "car_ims").is_dir() or not (folder / "cars_train").is_dir()):
+        values = _load(annotations)
         names = _names(values)
         rows = [
             (str(row["relative_im_path"]), int(row["class"]), bool(row["test"]))
-            for row in _annotations(values, root / "cars_annos.mat", ("relative_im_path", "class", "test"))
+            for row in _annotations(values, annotations, ("relative_im_path", "class", "test"))
         ]
         archive = "car_ims.tgz"
     else:
-        rows, names = _devkit(root)
+        rows, names = _devkit(folder)
         archive = "cars_train.tgz and cars_test.tgz"
     photos = []
     for path, label, test in rows:
@@ -50,36 +51,36 @@ def read_cars(root: Path, *, protocol: str = PROTOCOL_OPEN) -> list[Photo]:
         photos.append(
             Photo(
                 photo_id=path,
-                path=root / path,
+                path=folder / path,
                 item_id=f"{label:03d}.{name.replace('/', '-')}" if name else f"{label:03d}",
                 partition=TRAIN if training else TEST,
                 metadata={"name": name, "category": make} if name else {},
             )
         )
-    return require_photos(photos, root=root, archive=archive)
+    return require_photos(photos, root=folder, archive=archive)
 
 
-def _devkit(root: Path) -> tuple[list[tuple[str, int, bool]], dict[int, str]]:
-    places = (root / "devkit", root)
-    files = ("cars_train_annos.mat", "cars_test_annos_withlabels.mat")
-    folder = next((place for place in places if (place / files[0]).is_file()), None)
-    if folder is None:
-        raise DataError(
-            f"{root} contains neither cars_annos.mat nor devkit/{files[0]}",
-            remedy="Name the folder with car_ims and cars_annos.mat, or with cars_train, cars_test and devkit",
-        )
-    if not (folder / files[1]).is_file():
-        raise DataError(
-            f"{folder} does not contain {files[1]}",
-            remedy="cars_test_annos.mat has no classes: download the file with labels from the official page",
-        )
-    rows = [
-        (f"cars_{part}/{row['fname']}", int(row["class"]), part == "test")
-        for part, file in zip(("train", "test"), files, strict=True)
-        for row in _annotations(_load(folder / file), folder / file, ("fname", "class"))
-    ]
-    meta = folder / "cars_meta.mat"
-    return rows, _names(_load(meta)) if meta.is_file() else {}
+def _devkit(folder: Path) -> tuple[list[tuple[str, int, bool]], dict[int, str]]:
+    rows = []
+    for part, stem in (("train", "cars_train_annos"), ("test", "cars_test_annos_withlabels")):
+        if (path := _find(folder, stem)) is None:
+            raise DataError(
+                f"{folder} contains no {stem}.mat, there or in devkit",
+                remedy="Add it: cars_test_annos.mat has no classes, and cars_annos.mat numbers the photos of car_ims",
+            )
+        photos = f"cars_{part}"
+        if (folder / photos / photos).is_dir():
+            photos = f"{photos}/{photos}"
+        annotations = _annotations(_load(path), path, ("fname", "class"))
+        rows += [(f"{photos}/{row['fname']}", int(row["class"]), part == "test") for row in annotations]
+    meta = _find(folder, "cars_meta")
+    return rows, _names(_load(meta)) if meta else {}
+
+
+def _find(folder: Path, stem: str) -> Path | None:
+    """Return a file of the devkit, which a browser may have called "cars_meta (1).mat"."""
+    places = (folder, folder / "devkit", folder / "car_devkit" / "devkit")
+    return next((path for place in places for path in sorted(place.glob(f"{stem}*.mat"))), None)
 
 
 def _load(path: Path) -> dict[str, Any]:

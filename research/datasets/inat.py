@@ -15,19 +15,18 @@ from typing import Any
 from retrieval.catalogue.read import Photo
 from retrieval.errors import DataError
 
-from .layout import TEST, TRAIN, locate, read_rows, require_photos
+from .layout import TEST, TRAIN, read_rows, require_photos
 
 SPLITS = "Inat_dataset_splits"
 RANKS = ("genus", "family", "order", "class")
 
 
-def read_inat(root: Path) -> list[Photo]:
+def read_inat(folder: Path) -> list[Photo]:
     """Return the photos. Each category (species) is an item; its category is the super-category, such as Plantae.
 
     If the category list of the competition is there, the metadata has the species' name, and its genus, family, order
     and class if listed.
     """
-    folder = locate(root, f"{SPLITS}/Inaturalist_train_set1.txt", folder="iNaturalist_2018")
     names = _categories(folder)
     photos = []
     for part in (TRAIN, TEST):

@@ -13,19 +13,18 @@ from pathlib import Path
 from retrieval.catalogue.read import Photo
 from retrieval.errors import DataError
 
-from .layout import TEST, TRAIN, locate, read_rows, require_photos
+from .layout import TEST, TRAIN, read_rows, require_photos
 
 LIST = "list_eval_partition.txt"
 STATUSES = ("train", "query", "gallery")
 
 
-def read_inshop(root: Path) -> list[Photo]:
+def read_inshop(folder: Path) -> list[Photo]:
     """Return the photos. The category of an item is its folder, such as WOMEN/Dresses.
 
     Test photos have the role of the list. Training photos have no role there; they alternate between query and gallery
     within each item, so that validation resembles the test.
     """
-    folder = locate(root, f"Eval/{LIST}", folder="In-shop Clothes Retrieval Benchmark")
     rows = read_rows(folder / "Eval" / LIST, 3, _row, heads=2)
     images = next((place for place in (folder / "Img", folder) if (place / "img").is_dir()), None)
     if images is None:

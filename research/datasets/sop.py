@@ -12,12 +12,11 @@ from pathlib import Path
 
 from retrieval.catalogue.read import Photo
 
-from .layout import TEST, TRAIN, locate, read_rows, require_photos
+from .layout import TEST, TRAIN, read_rows, require_photos
 
 
-def read_sop(root: Path) -> list[Photo]:
+def read_sop(folder: Path) -> list[Photo]:
     """Return the photos. Each class is an item; its category is the folder's name without "_final"."""
-    folder = locate(root, "Ebay_train.txt", folder="Stanford_Online_Products")
     photos = []
     for part in (TRAIN, TEST):
         rows = read_rows(folder / f"Ebay_{part}.txt", 4, lambda words: (int(words[1]), words[3]), heads=1)

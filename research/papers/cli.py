@@ -84,7 +84,7 @@ def show(name: str) -> None:
     for key, text in facts.items():
         if text:
             click.echo(f"  {key}: {text}")
-    click.echo(f"\nNext: {command('research', 'run', entry.name, '--data', 'DATA', '-o', 'papers')}")
+    click.echo(f"\nNext: {command(*entry.command)}")
 
 
 @research.command()
@@ -114,17 +114,20 @@ def run(
 ) -> None:
     """Train and measure every variant of a configuration, and write its table.
 
-    DATA is the folder of one data set, or contains the folders cub, cars, sop, inshop and inat; a catalogue file as
-    DATA replaces every data set. Finished runs are not trained again, and configurations with the same OUTPUT share
+    DATA is the unpacked archive of a data set (CUB_200_2011, Cars-196, Stanford_Online_Products, In-Shop, iNaturalist),
+    or a folder of several; sets that it does not contain are left out. A catalogue file as DATA replaces every data
+    set. Finished runs are not trained again, and configurations with the same OUTPUT share
     their runs.
 
     \b
     Example:
+      retrieval research run vmf-table-1 --data CUB_200_2011 -o papers
       retrieval research run mean-field-table-6 --data photos.csv --backbone small --epochs 5 --seeds 2 -o papers
     """
     from retrieval.catalogue.read import read_catalogue
 
     from .listing import find
+    from .runner import datasets_of
     from .runner import run as run_configuration
     from .runs import Options
 
@@ -139,7 +142,12 @@ def run(
         datasets=datasets,
         strangers=read_catalogue(strangers) if strangers else (),
     )
-    results = run_configuration(find(name), options)
+    entry = find(name)
+    chosen = datasets_of(entry, options)
+    left = [known for known in entry.datasets if known not in chosen and not (datasets or data.is_file())]
+    if left:
+        click.echo(f"{data} does not contain {', '.join(left)}: only {', '.join(chosen)} will run.", err=True)
+    results = run_configuration(entry, options)
     click.echo(results.to_markdown())
     click.echo(f"Wrote {output / name}: results.json, results.md.")
 
@@ -183,8 +191,9 @@ def convert(name: str, root: Path, output: Path, protocol: str, calibration: flo
     """Write a benchmark set with its official split as a catalogue; its photos stay where they are.
 
     NAME is cub (CUB-200-2011), cars (Cars-196), sop (Stanford Online Products), inshop (In-Shop) or inat
-    (iNaturalist-2018), ROOT the folder of its official archive. `open` keeps the items of the parts disjoint; `shared`
-    (cub, cars) is the split in which every class is in both, for `retrieval research` alone.
+    (iNaturalist-2018), ROOT the folder of its unpacked archive, or one up to two levels above it. `open` keeps the
+    items of the parts disjoint; `shared` (cub, cars) is the split in which every class is in both, for `retrieval
+    research` alone.
 
     \b
     Example:

@@ -14,6 +14,8 @@ from typing import Any
 
 from retrieval.errors import InvalidParameter
 
+from .transformations import IMAGE_NOISE
+
 TRAINED, MODERN, COST, STATISTICS, DRAWN = "trained", "modern", "cost", "statistics", "drawn"
 PROTOCOLS = (TRAINED, MODERN, COST, STATISTICS, DRAWN)
 CLASSES, SHARED = "classes", "shared"
@@ -62,6 +64,13 @@ class Configuration:
 
     def __post_init__(self) -> None:
         _check(self)
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Return the words of the command that runs it by the paper's protocol."""
+        data = ("--data", "DATA") if self.datasets else ()
+        noisy = any(variant.photos and variant.photos[0] == IMAGE_NOISE for variant in self.variants.values())
+        return ("research", "run", self.name, *data, *(("--strangers", "PHOTOS") if noisy else ()), "-o", "papers")
 
 
 def _check(configuration: Configuration) -> None:

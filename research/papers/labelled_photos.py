@@ -49,12 +49,11 @@ class LabelledPhotos:
 def read_labelled_photos(name: str, data: Path, *, split: str) -> LabelledPhotos:
     """Return a data set below DATA, or the catalogue DATA if that is a file, whatever its name.
 
-    A benchmark data set is in DATA/NAME, or DATA is its folder. A catalogue is split by its `partition` column; without
-    one, the splits are those of `retrieval train`, and the calibration items are also tested.
+    A catalogue is split by its `partition` column; without one, the splits are those of `retrieval train`, and the
+    calibration items are also tested.
     """
     if name != OWN and not data.is_file():
-        place = data / name if (data / name).is_dir() else data
-        photos = read_dataset(name, place, protocol="shared" if split == SHARED else "open")
+        photos = read_dataset(name, data, protocol="shared" if split == SHARED else "open")
         return _labelled_photos([_apart(photo) for photo in photos] if split == SHARED else photos, name)
     candidates = (data,) if data.is_file() else (data / f"{OWN}.csv", data / OWN, data)
     photos = read_catalogue(next(place for place in candidates if place.exists() or place == candidates[-1]))

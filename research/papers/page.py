@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from research.markdown import markdown_table
+from research.results.render import render
 
 from .configuration import DRAWN, Configuration
 from .effort import estimated_time
@@ -18,7 +19,7 @@ HEAD = Path(__file__).with_name("head.md")
 
 def render_page() -> str:
     """Return the page."""
-    lines, measured = [HEAD.read_text(encoding="utf-8")], measured_values()
+    lines, measured = [render(HEAD.read_text(encoding="utf-8"))], measured_values()
     for paper in PAPERS.values():
         rows = [(entry.items, _row(entry, measured)) for entry in paper.configurations]
         rows += [((item,), (item, reason, "-", "nothing to run")) for item, reason in paper.nothing_to_run.items()]
@@ -34,13 +35,18 @@ def render_page() -> str:
 
 def _row(entry: Configuration, measured: Mapping[str, str]) -> tuple[str, ...]:
     time = estimated_time(entry)
-    needs = f"needs {', '.join(entry.datasets)}" + (f"; {time} on one GPU" if time else "")
+    needs = f"needs {', '.join(entry.datasets)}; {f'{time} on one GPU' if time else 'trains nothing'}"
     value = measured.get(entry.name) or f"not run: {needs}"
-    if entry.name in measured and time:
-        value += f". The paper's own protocol {needs}"
-    data = "" if entry.protocol == DRAWN or not entry.datasets else " --data DATA"
-    command = f"`retrieval research run {entry.name}{data} -o papers`"
-    return ", ".join(entry.items), entry.shows, command, value
+    if entry.name in measured:
+        value += f". The paper's own protocol {needs}" if time else f". It needs {_little(entry)}"
+    return ", ".join(entry.items), entry.shows, f"`retrieval {' '.join(entry.command)}`", value
+
+
+def _little(entry: Configuration) -> str:
+    """Return what an item needs that trains nothing large."""
+    if entry.protocol == DRAWN:
+        return "no data; seconds without a GPU"
+    return "a catalogue; minutes without a GPU" if entry.datasets else "no data; minutes on one GPU"
 
 
 def _note(entry: Configuration) -> str:

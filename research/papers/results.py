@@ -57,6 +57,9 @@ class Results:
                 cells = [self._cell(values, paper.get(metric)) for metric, values in row.items()]
                 lines.append(markdown_row((variant, *cells)))
             lines.append("")
+        left = [name for name in entry.datasets if name not in self.cells]
+        if 0 < len(left) < len(entry.datasets):
+            lines += [f"Not run: {', '.join(left)}.", ""]
         if self.facts.get("smoke_test"):
             lines += ["A smoke test: a tiny model after two steps. The figures mean nothing."]
             return "\n".join(lines) + "\n"

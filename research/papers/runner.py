@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 
+from research.datasets import DATASETS, find_dataset
 from retrieval.errors import InvalidParameter
 from training.loop.run import Run
 
@@ -39,6 +41,8 @@ def run(configuration: Configuration, options: Options) -> Results:
     check(configuration, options, datasets)
     folder.mkdir(parents=True, exist_ok=True)
     photo_sets = PhotoSets(options)
+    for name in datasets:
+        photo_sets.get(name, configuration.split)  # a set that is not whole is refused at once
     if configuration.protocol == DRAWN:
         cells = draw(configuration.drawing)
     elif configuration.protocol == COST:
@@ -60,14 +64,19 @@ def run(configuration: Configuration, options: Options) -> Results:
 
 
 def datasets_of(configuration: Configuration, options: Options) -> list[str]:
-    """Return the data sets to run; if DATA is a catalogue, it replaces all of them, under the name of its file."""
+    """Return the data sets to run: those asked for, or else those that DATA contains, or all if it contains none.
+
+    If DATA is a catalogue, it replaces all of them, under the name of its file.
+    """
     known = list(configuration.datasets)
     if options.data.is_file() and known:
         return [options.data.name]  # mine.csv, which no benchmark set is called
     for name in options.datasets:
         if name not in known:
             raise InvalidParameter("dataset", f"be one of {', '.join(known) or 'none'}", name)
-    return [name for name in known if not options.datasets or name in options.datasets]
+    if options.datasets:
+        return [name for name in known if name in options.datasets]
+    return [name for name in known if name not in DATASETS or find_dataset(name, options.data)] or known
 
 
 def check(configuration: Configuration, options: Options, datasets: Iterable[str]) -> None:
@@ -94,13 +103,10 @@ def _jobs(
     for dataset in datasets:
         for name, variant in configuration.variants.items():
             seeds = range(options.seeds_of(configuration))
-            jobs[dataset, name] = [_trained(photo_sets.job(configuration, variant, dataset, seed)) for seed in seeds]
+            jobs[dataset, name] = [photo_sets.job(configuration, variant, dataset, seed) for seed in seeds]
+    for job in itertools.chain.from_iterable(jobs.values()):  # all of them are made before the first trains for days
+        trained(job)
     return jobs
-
-
-def _trained(job: Job) -> Job:
-    trained(job)
-    return job
 
 
 def _measured(configuration: Configuration, jobs: list[Job]) -> dict[str, list[float]]:

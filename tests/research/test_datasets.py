@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 
-from research.datasets import read_dataset, set_aside
+from research.datasets import DATASETS, find_dataset, read_dataset, set_aside
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.catalogue.tables import write_catalogue
 from retrieval.cli.main import group
@@ -34,8 +37,11 @@ def test_every_set_is_read_whole_with_disjoint_items(name: str, tmp_path: Path) 
     assert not found["train"] & found["test"]
     assert all(p.metadata["category"] for p in photos)
     assert open_image(photos[0].read(), min_side=64).size == (80, 80)
-    if folder != tmp_path / "set":  # the folder the archive was unpacked in will do
-        assert read_dataset(name, tmp_path / "set") == photos
+    assert read_dataset(name, tmp_path / "set") == photos  # the folder the archive was unpacked in will do
+    assert read_dataset(name, tmp_path) == photos  # and the one above, with sets beside it
+    (tmp_path / "set").rename(tmp_path / name)
+    write_cub(tmp_path / "older")
+    assert len(read_dataset(name, tmp_path)) == len(photos)  # the folder with the name of the set comes first
 
 
 def test_cub(tmp_path: Path) -> None:
@@ -66,6 +72,105 @@ def test_cars(devkit: bool, tmp_path: Path) -> None:
     assert Counter(p.partition for p in shared) == {"train": 8, "test": 8}
     if devkit:
         assert {p.photo_id.split("/")[0] for p in shared if p.partition == "test"} == {"cars_test"}
+
+
+def test_cars_as_mirrors_hand_it_out(tmp_path: Path) -> None:
+    folder = write_cars(tmp_path / "stanford_cars", classes=2, photos=4, devkit=True)
+    photos = read_dataset("cars", folder)
+    labels = folder / "devkit" / "cars_test_annos_withlabels.mat"
+    labels.rename(folder / "cars_test_annos_withlabels (1).mat")  # torchvision's layout, as browsers name a second copy
+    for part in ("cars_train", "cars_test"):
+        (folder / part).rename(folder / "once")
+        (folder / part).mkdir()
+        (folder / "once").rename(folder / part / part)
+    assert [(p.item_id, p.partition) for p in read_dataset("cars", folder)] == [
+        (p.item_id, p.partition) for p in photos
+    ]
+    (folder / "cars_test_annos_withlabels (1).mat").rename(folder / "devkit" / "cars_test_annos.mat")
+    with pytest.raises(DataError, match=r"no cars_test_annos_withlabels\.mat") as refusal:
+        read_dataset("cars", folder)
+    assert "cars_test_annos.mat has no classes" in refusal.value.remedy
+    shutil.rmtree(folder / "devkit")
+    (folder / "cars_annos.mat").write_bytes(b"of the photos in car_ims, which are not there")
+    with pytest.raises(DataError, match=r"no cars_train_annos\.mat") as refusal:
+        read_dataset("cars", folder)
+    assert "cars_annos.mat numbers the photos of car_ims" in refusal.value.remedy
+
+
+@pytest.mark.parametrize("name", DATASETS)
+@pytest.mark.parametrize("wrong", ["empty", "another set"])
+def test_a_wrong_folder_is_refused_with_what_the_right_one_holds(name: str, wrong: str, tmp_path: Path) -> None:
+    root = tmp_path / "DATA"
+    root.mkdir()
+    if wrong == "another set":
+        (write_sop if name == "cub" else write_cub)(root, classes=2, photos=2)
+    assert find_dataset(name, root) is None
+    with pytest.raises(DataError, match=f"{root} does not contain {name}") as refusal:
+        read_dataset(name, root)
+    assert all(mark.split("/")[0] in refusal.value.remedy for mark in DATASETS[name].marks)
+
+
+@pytest.mark.parametrize(
+    ("name", "inner"),
+    [("cub", "images"), ("cars", "car_ims"), ("sop", "chair_final"), ("inshop", "Img"), ("inat", "train_val2018")],
+)
+def test_a_folder_within_the_archive_is_refused_with_the_one_to_name(name: str, inner: str, tmp_path: Path) -> None:
+    folder = WRITERS[name](tmp_path, classes=3, photos=2)
+    with pytest.raises(DataError) as refusal:
+        read_dataset(name, folder / inner)
+    assert refusal.value.remedy == f"Name {folder}"
+
+
+def test_two_copies_of_a_set_are_refused_by_name(tmp_path: Path) -> None:
+    write_sop(tmp_path / "first", classes=2, photos=2)
+    write_sop(tmp_path / "second", classes=2, photos=2)
+    with pytest.raises(DataError, match=r"first/Stanford_Online_Products and .*second/Stanford_Online_Products both"):
+        read_dataset("sop", tmp_path)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_leftovers_of_other_systems_change_nothing(name: str, tmp_path: Path) -> None:
+    folder = WRITERS[name](tmp_path / "set", classes=3, photos=3)
+    photos = read_dataset(name, folder)
+    for path in list(folder.rglob("*.txt")):
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    for photo in photos[::4]:
+        photo.path.with_name(f"._{photo.path.name}").write_bytes(b"Mac OS X")
+    shutil.copytree(folder, tmp_path / "set" / "__MACOSX" / "._copy", ignore=lambda _, names: names)
+    photos[1].path.rename(photos[1].path.with_suffix(photos[1].path.suffix.swapcase()))
+    again = read_dataset(name, tmp_path / "set")
+    assert [(p.photo_id, p.item_id, p.partition) for p in again] == [
+        (p.photo_id, p.item_id, p.partition) for p in photos
+    ]
+    assert again[1].path.suffix != photos[1].path.suffix
+    assert again[1].read()
+    assert again[0] == photos[0]
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK"])
+def test_photos_without_three_colours_are_read(mode: str, tmp_path: Path) -> None:
+    photo = read_dataset("cub", write_cub(tmp_path, classes=1, photos=2))[0]
+    Image.open(photo.path).convert(mode).save(photo.path)
+    assert open_image(read_dataset("cub", tmp_path)[0].read(), min_side=64).mode == "RGB"
+
+
+LISTS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "gone": ("cannot be read", lambda path: path.unlink()),
+    "of another form": (
+        "line 3 is not in the official format",
+        lambda path: path.write_text("1 a\n2 b\n3 c d e f g\n"),
+    ),
+    "empty": ("is empty", lambda path: path.write_text("")),
+}
+
+
+@pytest.mark.parametrize("damage", LISTS)
+def test_a_list_of_classes_that_is_no_list_is_refused(damage: str, tmp_path: Path) -> None:
+    folder = write_cub(tmp_path, classes=2, photos=2)
+    message, change = LISTS[damage]
+    change(folder / "images.txt")
+    with pytest.raises(DataError, match=rf"images\.txt.* {message}"):
+        read_dataset("cub", folder)
 
 
 def test_inshop_has_queries_and_a_gallery_in_both_parts(tmp_path: Path) -> None:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import sys
 from importlib.abc import MetaPathFinder
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from research.datasets import read_dataset
 from research.papers.cli import research
 from research.papers.configuration import Configuration
 from research.papers.effort import estimated_time
-from research.papers.listing import configurations
+from research.papers.listing import configurations, find
 from research.papers.page import render_page
 from research.papers.results import Results
-from research.papers.runner import datasets_of
+from research.papers.runner import check, datasets_of, run
 from research.papers.runs import Options
 from retrieval.cli.main import main
-from retrieval.errors import InvalidParameter
+from retrieval.errors import DataError, InvalidParameter
 
 from ...conftest import ROOT
+from ...miniature import write_cub, write_sop
 
 ALL = configurations()
 
@@ -49,6 +55,70 @@ def test_a_catalogue_in_the_place_of_the_sets_keeps_its_name(tmp_path: Path) -> 
     assert datasets_of(ALL["tcm-table-2"], Options(tmp_path, tmp_path)) == ["inat"]
 
 
+def test_sets_that_data_lacks_are_left_out_and_named(tmp_path: Path) -> None:
+    folder = write_cub(tmp_path, classes=6, photos=4)
+    arguments = ["run", "contextual-table-10", "--smoke-test", "-o", str(tmp_path / "papers"), "--data"]
+    ran = CliRunner().invoke(research, [*arguments, str(folder)])
+    assert ran.exit_code == 0, ran.output
+    assert f"{folder} does not contain cars, sop: only cub will run." in ran.output
+    assert "Not run: cars, sop." in (tmp_path / "papers" / "contextual-table-10" / "results.md").read_text()
+    asked = CliRunner().invoke(research, [*arguments, str(folder), "--dataset", "cars"])
+    assert isinstance(asked.exception, DataError)
+    assert "does not contain cars" in str(asked.exception)
+
+
+def test_a_set_that_is_not_whole_is_refused_before_another_trains(tmp_path: Path) -> None:
+    write_cub(tmp_path, classes=6, photos=4)
+    photos = read_dataset("sop", write_sop(tmp_path, classes=6, photos=4))
+    photos[-1].path.unlink()
+    options = Options(tmp_path, tmp_path / "papers", smoke_test=True)
+    assert datasets_of(ALL["contextual-table-10"], options) == ["cub", "sop"]
+    with pytest.raises(DataError, match="1 of the 48 photos"):
+        run(ALL["contextual-table-10"], options)
+    with pytest.raises(DataError, match="strange photos"):
+        run(ALL["contextual-figure-6"], options)
+    assert not (tmp_path / "papers" / "runs").exists()
+
+
+def rows_of(heading: str) -> list[list[str]]:
+    """Return the cells of the rows of each table of the page that has this heading."""
+    parts = render_page().split(f"| {heading} |\n")[1:]
+    tables = [part.split("\n\n")[0].splitlines()[1:] for part in parts]
+    return [line.strip("| ").split(" | ") for table in tables for line in table]
+
+
+def arguments_of(command: str) -> dict[str, Any]:
+    """Return what the command line makes of `retrieval research run ...`; an unknown option fails."""
+    program, group, verb, *arguments = shlex.split(command.strip("`"))
+    assert (program, group, verb) == ("retrieval", "research", "run")
+    with research.commands["run"].make_context(verb, arguments) as context:
+        return dict(context.params)
+
+
+def test_each_row_has_a_status_and_a_command_that_the_command_line_takes(tmp_path: Path) -> None:
+    rows = rows_of("item | shows | command | measured here")
+    assert len(rows) == 80
+    assert all(re.match(r"\*\*(not )?shown|not run: needs |nothing to run", row[3]) for row in rows)
+    given = [arguments_of(row[2]) for row in rows if row[2] != "-"]
+    assert sorted(each["name"] for each in given) == sorted(ALL)
+    for each in given:
+        entry = find(each["name"])
+        assert (each["data"] == Path("DATA")) == bool(entry.datasets)
+        assert (each["strangers"] is not None) == (entry.name == "contextual-figure-6")
+        check(entry, Options(tmp_path, each["output"]), entry.datasets)
+
+
+def test_each_claim_has_a_verdict_and_a_command_that_exists() -> None:
+    rows = rows_of("paper: claim | here | command")
+    assert {row[0].split(":")[0] for row in rows} == {"TCM", "Mean field", "Contextual", "EL-nivMF"}
+    for _, verdict, command in rows:
+        assert re.match(r"(not |partly )?shown|not run$", verdict)
+        if command.startswith("`python -m "):
+            assert find_spec(command.strip("`").removeprefix("python -m ")) is not None
+        else:
+            assert (arguments_of(command)["data"] == Path("DATA")) == (verdict == "not run")
+
+
 @pytest.mark.parametrize("smoke_test", [True, False])
 def test_results_of_a_smoke_test_have_no_interval_and_no_note(smoke_test: bool) -> None:
     entry = Configuration("table", ("Table 1",), "Recall.", metrics=("R@1",), note="100 epochs here.")
@@ -67,7 +137,7 @@ def test_time_on_a_gpu_grows_with_trainings_and_is_told_of_each_row_that_was_not
     assert estimated_time(ALL["vmf-figure-11"]) == "under an hour"
     assert estimated_time(ALL["tcm-figure-7"]) == ""  # computed, not trained
     rows = [line for line in render_page().splitlines() if "not run: " in line]
-    assert [row for row in rows if "on one GPU" not in row] == [row for row in rows if "tcm-table-1 " in row]
+    assert all(("on one GPU" in row) != ("trains nothing" in row) for row in rows)
 
 
 def test_without_a_checkout_the_command_says_what_it_needs(
