@@ -73,7 +73,7 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/head_start"), help="Folder for computed features.")
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--only", help="Measure this set alone.")
+    parser.add_argument("--only", nargs="+", choices=dict(LOSS_CASES), help="Measure these sets alone.")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     sets = Sets(Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")), arguments.output)
@@ -81,7 +81,7 @@ def main() -> None:
         record.table("losses", ("items, photos, model", *RATES, *ALIKE.values()))
         every: dict[str, list[dict[str, float]]] = {}
         for name, (items, photos) in LOSS_CASES:
-            if arguments.only not in (None, name):
+            if arguments.only and name not in arguments.only:
                 continue
             found: dict[str, list[dict[str, float]]] = {}
             for seed in range(arguments.repetitions):
