@@ -72,7 +72,8 @@ hooks: $(VENV)/.installed  ## run what `make lint` runs on every commit
 
 audit: $(VENV)/.installed  ## known weaknesses of what is installed; asks a service
 	$(INSTALL) pip-audit
-	$(BIN)/pip-audit --strict --progress-spinner off -r constraints.txt --no-deps
+	sed 's/<=/==/' constraints.txt > .ci/audited.txt
+	$(BIN)/pip-audit --strict --progress-spinner off -r .ci/audited.txt --no-deps
 
 release-check: $(VENV)/.installed  ## what a tag needs: names, changes, archive, libraries of the GPU packages (large downloads)
 	$(BIN)/python -m tools.release

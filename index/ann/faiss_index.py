@@ -145,14 +145,12 @@ class Candidates:
             return self._gpu.search(vectors, k)
         self._faiss.omp_set_num_threads(1)  # a thread-local setting: requests run in parallel, one core each
         parameters = self._parameters(selection)
-        # faiss.contrib.torch_utils, which pytorch-metric-learning imports, replaces `search` by one without parameters
-        search = getattr(self._index, "search_numpy", self._index.search)
         if self.kind in EXACT:  # one pass over the photos for all queries
-            cosines, rows = search(vectors, k, params=parameters)
+            cosines, rows = self._index.search(vectors, k, params=parameters)
         else:  # few queries at a time: BLAS rounds the centre distances differently and may select other lists
             step = max(1, min(TOGETHER, NUMBERS // vectors.shape[1]))
             starts = range(0, len(vectors), step)
-            found = [search(vectors[i : i + step], k, params=parameters) for i in starts]
+            found = [self._index.search(vectors[i : i + step], k, params=parameters) for i in starts]
             cosines, rows = found[0] if len(found) == 1 else (np.concatenate(part) for part in zip(*found, strict=True))
         return rows, cosines
 

@@ -87,16 +87,13 @@ def search_without(search: ItemSearch, queries: Queries) -> LeftOut:
 
 def searches_without(search: ItemSearch, queries: Queries, distances: Sequence[ItemDistance]) -> list[LeftOut]:
     """Search as `search_without` does, by each of several item distances. The photos are read once."""
-    blocks = (np.arange(start, min(start + TOGETHER, len(queries.vectors))) for start in _starts(len(queries.vectors)))
+    count = len(queries.vectors)
+    blocks = (np.arange(start, min(start + TOGETHER, count)) for start in range(0, max(1, count), TOGETHER))
     parts = [_searched(search, queries.where(rows), distances) for rows in blocks]
     return [
         LeftOut(*(np.concatenate([getattr(part, each.name) for part in of_one]) for each in fields(LeftOut)))
         for of_one in zip(*parts, strict=True)
     ]
-
-
-def _starts(count: int) -> range:
-    return range(0, max(1, count), TOGETHER)
 
 
 def _searched(search: ItemSearch, queries: Queries, distances: Sequence[ItemDistance]) -> list[LeftOut]:

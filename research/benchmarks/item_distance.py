@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from index.search.item_distance import CANDIDATES, NEAREST_PHOTO, RIVALS, ItemDistance
-from retrieval.measuring.rule import best_threshold
+from retrieval.measuring.rule import choose_threshold
 from retrieval.metrics.consistency import GRID, at_equal_tpir, consistency, search_curves, threshold_at_tpir
 from retrieval.metrics.identification import SearchScores
 
@@ -282,21 +282,19 @@ def consistency_of(record: Recorder, sets: Sequence[PhotoSet]) -> None:
 
 
 def ties(record: Recorder, sets: Sequence[PhotoSet]) -> None:
-    """Add the table of the thresholds of bundles: the greatest, the one with the greatest utility, and that by OPIS.
-
-    A bundle takes, of the thresholds whose mean utility is within a standard error of the greatest, the one with the
-    smallest variance (`best_threshold`).
-    """
-    rules = ("greatest that keeps 0.05", "greatest mean utility", "smallest variance of these")
+    """Add the table of thresholds by OPIS: of those that find as much as the greatest, as in bundles, and of all."""
+    rules = ("greatest that keeps 0.05", "OPIS, of those that find as much", "OPIS, within an error of the utility")
     record.table("ties", ("data", *(f"{rate}, {rule}" for rule in rules for rate in ("threshold", "FPIR", "TPIR"))))
     for each in sets:
         scores = scores_of(FORMS["item distance"], each.searches, each.items)
         limit = quantile(scores.impostor, each.searches.item)
         below = np.unique(scores.impostor[scores.impostor <= limit])
-        utility = search_curves(scores, np.append(np.nextafter(below, -np.inf), limit))
-        best = float(utility.distances[utility.utility.mean(axis=0).argmax()])
+        at = search_curves(scores, np.append(np.nextafter(below, -np.inf), limit))
+        means, spread = at.utility.mean(axis=0), at.utility.var(axis=0)
+        error = at.utility[:, means.argmax()].std(ddof=1) / np.sqrt(len(at.utility))
+        near = np.flatnonzero(means >= means.max() - error)
         cells = []
-        for threshold in (limit, best, best_threshold(utility) or best):
+        for threshold in (limit, choose_threshold(scores, limit) or limit, at.distances[near[spread[near].argmin()]]):
             fpir = share_within(scores.impostor, each.searches.item, threshold)
             cells += [f"{threshold:.4f}", f"{fpir:.3f}", f"{consistency(scores, threshold).tpir:.3f}"]
         record.add(each.name, *cells)

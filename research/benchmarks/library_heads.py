@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from research.losses.library import library
 from training.config import Settings
 from training.data.samplers import ItemSampler
 from training.loop.head_start import start_head
@@ -55,13 +56,11 @@ def by_peer(features: Features, division: Division, *, seed: int) -> Iterator[tu
 
 def trained_by_peer(head: nn.Linear, views: np.ndarray, labels: np.ndarray, loss: str, *, seed: int) -> nn.Linear:
     """Return the head after the steps and batches of `trained`, with a loss of pytorch-metric-learning."""
-    from pytorch_metric_learning import losses, miners  # its samplers change Faiss for the whole process
-
     settings = schedule(Settings(catalogue=""), photos=len(labels), items=int(labels.max()) + 1)
     classes = {"num_classes": int(labels.max()) + 1}
-    make = getattr(losses, loss)
+    make = getattr(library("losses"), loss)
     criterion = make() if loss == "MultiSimilarityLoss" else make(**classes, embedding_size=head.out_features)
-    miner = miners.MultiSimilarityMiner() if loss == "MultiSimilarityLoss" else None
+    miner = library("miners").MultiSimilarityMiner() if loss == "MultiSimilarityLoss" else None
     rates = ((head, 1e-3), (criterion, 1e-2))
     optimizer = torch.optim.Adam([{"params": list(part.parameters()), "lr": rate} for part, rate in rates])
     sampler = ItemSampler(labels.tolist(), items_per_batch=16, photos_per_item=4, seed=seed, steps=settings.epoch_steps)

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from pytorch_metric_learning import losses as pml
 from torch import Tensor
 
+from research.losses.library import library
 from training.evaluation.embedding import keep_freed_memory
 from training.losses import LOSSES, make_loss
 
@@ -101,6 +101,7 @@ def steps(device: torch.device) -> dict[str, Callable[[int], Step]]:
     found["literal tcm"] = lambda _: literal_tcm
     found["literal smooth_ap"] = lambda _: literal_smooth_ap
     found["literal recall_at_k"] = lambda _: literal_recall_at_k
+    pml = library("losses")
     found["pml tcm"] = theirs(pml.ThresholdConsistentMarginLoss, False)
     found["pml proxy_anchor"] = theirs(pml.ProxyAnchorLoss, True)
     found["pml arcface"] = theirs(pml.ArcFaceLoss, True)

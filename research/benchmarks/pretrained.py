@@ -25,7 +25,7 @@ from training.export.projection import choose_projection
 from .anchoring import Data, Repetition, repeat
 from .rotation_tables import ROTATIONS
 from .rotations import rotated
-from .tables import Recorder, parser_of
+from .tables import NONE, Recorder, parser_of
 
 AS_IS, FITTED = "as it is", "fitted"
 SETS = ("birds", "cars", "covers")
@@ -93,14 +93,17 @@ def main() -> None:
             features = features_in(arguments.output / f"{file}.npy", model, photos)
             for kind, vectors in vectors_of(features, photos):
                 runs = divisions(vectors, photos, arguments.repetitions)
-                realised = np.array([run.fpir(run.own) for run in runs])
-                record.add(
-                    f"{name}, {kind}",
-                    f"{recall_at_1(vectors, photos):.3f}",
-                    f"{realised.mean():.3f} ± {realised.std():.3f}",
-                    f"{np.mean([run.tpir(run.own) for run in runs]):.3f}",
-                    f"{np.mean([run.tpir(run.exact) for run in runs]):.3f}",
-                )
+                exact = f"{np.mean([run.tpir(run.exact) for run in runs]):.3f}"
+                record.add(f"{name}, {kind}", f"{recall_at_1(vectors, photos):.3f}", *_served(runs), exact)
+
+
+def _served(runs: Sequence[Repetition]) -> tuple[str, str]:
+    """Return FPIR and TPIR under the galleries' own thresholds; NONE if the items are too few to set one."""
+    decided = [run for run in runs if np.isfinite(run.own)]
+    if not decided:
+        return NONE, NONE
+    realised = np.array([run.fpir(run.own) for run in decided])
+    return f"{realised.mean():.3f} ± {realised.std():.3f}", f"{np.mean([run.tpir(run.own) for run in decided]):.3f}"
 
 
 def in_gallery(photos: Sequence[Photo]) -> np.ndarray:

@@ -5,6 +5,7 @@ from training.losses.registry import CONTEXTUAL_PAPER, MEAN_FIELD_PAPER, VMF_PAP
 from .comparison import ClassAveragedContrastive, FastAP, Margin, NTXent, Triplet
 from .comparison_rankings import BlackboxAP, Roadmap, RoadmapAP, RoadmapCalibration, SoftbinAP
 from .contextual import ContextualAblated, ContextualCorrected, ContextualDetached
+from .multi_similarity import MultiSimilarity
 from .open_set import OpenSet
 from .proxies import ArcFace, CosFace, EuclideanNCA, NormalizedSoftmax, ProxyNCA
 
@@ -19,6 +20,7 @@ register_comparison(
         "cosface": Entry(CosFace, "Wang et al., CVPR 2018", "n C d", False),
         "fast_ap": Entry(FastAP, "Cakir et al., CVPR 2019", "n² (d + bins)", True),
         "margin": Entry(Margin, "Wu et al., ICCV 2017", "n² d", True),
+        "multi_similarity": Entry(MultiSimilarity, "Wang et al., CVPR 2019", "n² d", True),
         "nca_l2": Entry(EuclideanNCA, VMF_PAPER + ", Section 3.3", "n C d", False),
         "normalized_softmax": Entry(NormalizedSoftmax, "Zhai and Wu, BMVC 2019", "n C d", False),
         "ntxent": Entry(NTXent, "Chen et al., ICML 2020", "n² d", True),
@@ -43,6 +45,7 @@ __all__ = [
     "EuclideanNCA",
     "FastAP",
     "Margin",
+    "MultiSimilarity",
     "NTXent",
     "NormalizedSoftmax",
     "OpenSet",

@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from retrieval.errors import InvalidParameter
-from training.losses.base import Loss, check_cosine_distance, check_not_negative, check_one_of, library, one_label_each
+from training.losses.base import Loss, check_cosine_distance, check_not_negative, check_one_of, one_label_each
+
+from .library import library
 
 TINY = 1e-6
 

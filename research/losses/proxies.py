@@ -12,8 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from retrieval.errors import InvalidParameter
-from training.losses.base import Loss, check_labels, check_positive, check_shape, library
+from training.losses.base import Loss, check_labels, check_positive, check_shape
 from training.losses.proxies import Proxies
+
+from .library import library
 
 
 class ProxyNCA(Proxies):

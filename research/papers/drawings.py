@@ -61,8 +61,8 @@ def densities() -> Rows:
     rows: Rows = {}
     for name, kappa in (("vMF", (20, 20, 20)), ("nivMF", (20, 5, 50))):
         concentrations = torch.tensor([kappa], dtype=torch.float64)
-        logs = vmf.nivmf_log_density(torch.from_numpy(points), mean, concentrations)[..., 0]
-        density = logs.exp().numpy()
+        logs = vmf.nivmf_shape(torch.from_numpy(points), mean, concentrations)[..., 0]
+        density = (logs + vmf.uniform_log_density(3)).exp().numpy()
         inner = np.trapezoid(density * np.sin(polar), dx=np.pi / 400, axis=0)
         rows[name] = {"integral": float(np.trapezoid(inner, dx=2 * np.pi / 400)), "greatest": float(density.max())}
     return rows

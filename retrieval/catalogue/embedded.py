@@ -163,11 +163,11 @@ def _decoded(file: pq.ParquetFile, path: Path, group: int, columns: list[str], *
 def _images(path: Path, changed: int, group: int) -> pa.ChunkedArray:  # noqa: ARG001 (another time is another file)
     with pq.ParquetFile(path) as file:
         column = _decoded(file, path, group, [IMAGE], rows=1)[IMAGE]
-    return pa.chunked_array([chunk.field("bytes") for chunk in column.chunks]) if _is_struct(column) else column
-
-
-def _is_struct(column: pa.ChunkedArray) -> bool:
-    return bool(pa.types.is_struct(column.type))
+    return (
+        pa.chunked_array([chunk.field("bytes") for chunk in column.chunks])
+        if pa.types.is_struct(column.type)
+        else column
+    )
 
 
 def write_embedded(photos: Sequence[Photo], path: Path) -> Path:

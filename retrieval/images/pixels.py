@@ -43,7 +43,9 @@ def decoded(work: Callable[[], Image.Image]) -> Image.Image:
     except ImageRefused:
         raise
     except Image.DecompressionBombError as error:
-        raise ImageTooLarge(f"the image has more than {MAX_PIXELS:,} pixels") from error
+        raise ImageTooLarge(
+            f"the image has more than {MAX_PIXELS:,} pixels", remedy="Save it with fewer pixels"
+        ) from error
     except UnidentifiedImageError as error:
         raise foreign() from error
     except MemoryError as error:

@@ -11,10 +11,10 @@ Such a threshold is *estimated*: it keeps the target on average. On request the 
 Clopper-Pearson bound over the effective number of independent items keeps it (`DrawnDistances.design_effect`). With a
 certificate, far fewer photos find their item.
 
-Where mated queries are independent of the gallery's photos, as calibration photos are, thresholds below the limit are
-compared as well: among those within one standard error of the greatest mean utility over items, the one with the
-smallest variance is taken (OPIS's integrand). Mated searches with the photos of a gallery itself are ignored: photos
-from one session are too similar and would bias the threshold downwards.
+Where mated queries are independent of the gallery's photos, as calibration photos are, OPIS chooses among the
+thresholds below the limit that find as much as the limit does: the one with the smallest variance of the items'
+utility. Mated searches with the photos of a gallery itself are ignored: photos from one session are too similar and
+would bias the threshold downwards.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def set_threshold(
     least_items:
         Minimum number of items that set a threshold.
     origin:
-        Where the point will decide (`Origin`). With "bundle", thresholds below the limit are compared by utility.
+        Where the point will decide (`Origin`). With "bundle", thresholds below the limit are compared by OPIS.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def _remedy(draws: AllDraws) -> str:
 
 
 def choose_threshold(scores: SearchScores, limit: float) -> float | None:
-    """Return the threshold chosen by utility among those up to `limit`, None if none of them finds anything.
+    """Return the threshold chosen by OPIS among those up to `limit`, None if none of them finds anything.
 
     Utility only grows between two impostor distances, so the candidates lie just below each of them and at the limit.
     """
@@ -156,14 +156,13 @@ def choose_threshold(scores: SearchScores, limit: float) -> float | None:
 
 
 def best_threshold(curves: UtilityCurves) -> float | None:
-    """Return the threshold chosen by the rule among the curves' distances, None if none of them finds anything."""
-    finds = curves.sensitivity.any(axis=0)
-    if not finds.any():
+    """Return the threshold with the smallest OPIS of those that find most, of equal ones the largest, or None.
+
+    Among all thresholds, OPIS would choose one that finds less: without matches it is 0.
+    """
+    found = curves.sensitivity.mean(axis=0)
+    if not found.any():
         return None
-    utility, candidates = curves.utility[:, finds], curves.distances[finds]
-    means, spread = utility.mean(axis=0), utility.var(axis=0)
-    best = int(means.argmax())
-    error = utility[:, best].std(ddof=1) / math.sqrt(len(utility)) if len(utility) > 1 else 0.0
-    equal = np.flatnonzero(means >= means[best] - error)
-    least = spread[equal].min()
-    return float(candidates[equal[spread[equal] <= least + 1e-12][-1]])
+    equal = np.flatnonzero(found >= found.max() - 1e-12)
+    spread = curves.utility[:, equal].var(axis=0)
+    return float(curves.distances[equal[spread <= spread.min() + 1e-12][-1]])

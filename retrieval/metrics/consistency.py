@@ -81,7 +81,10 @@ def opis(
     c:
         Weight of sensitivity in the F-score.
     """
-    _check(grid, epsilon)
+    if grid < 1:
+        raise InvalidParameter("grid", "be at least 1", grid)
+    if not 0 < epsilon <= 1:
+        raise InvalidParameter("epsilon", "lie in (0, 1]", epsilon)
     pairs = _Pairs.of(embeddings, labels)
     if distance_range is None:
         return _opis_of_pairs(pairs, far_range, grid, epsilon, c)
@@ -313,10 +316,3 @@ def _share_within(distances: Floats, thresholds: Floats) -> Floats:
 def _ratio(above: Floats, below: ArrayLike) -> Floats:
     below = np.asarray(below, dtype=np.float64)
     return np.asarray(np.divide(above, below, out=np.zeros_like(below), where=below > 0))
-
-
-def _check(grid: int, epsilon: float) -> None:
-    if grid < 1:
-        raise InvalidParameter("grid", "be at least 1", grid)
-    if not 0 < epsilon <= 1:
-        raise InvalidParameter("epsilon", "lie in (0, 1]", epsilon)

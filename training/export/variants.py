@@ -148,15 +148,13 @@ class ModelExporter:
 
     def make(self, variant: Variant) -> ExportedModel:
         """Write a variant."""
-        path, seen, preprocessing = self._path(variant), set(self.run.splits.fit), self.run.preprocessing
+        path = self._folder / f"{variant.precision}-{variant.provider}.onnx"
+        seen, preprocessing = set(self.run.splits.fit), self.run.preprocessing
         photos = [photo for photo in self.photos if photo.item_id in seen]
         method = write_variant(self.model, path, variant, preprocessing=preprocessing, photos=photos)
         return ExportedModel(
             variant, method, path, variant.embedder(path, preprocessing, threads=torch.get_num_threads())
         )
-
-    def _path(self, variant: Variant) -> Path:
-        return self._folder / f"{variant.precision}-{variant.provider}.onnx"
 
 
 def embed_with_torch(run: Run, model: EmbeddingModel | FoldModels, photos: Sequence[Photo]) -> Embeddings:

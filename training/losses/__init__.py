@@ -3,7 +3,6 @@
 from .contextual import Contextual, ContextualSum, SimilarityRegularizer
 from .contrastive import Contrastive
 from .mean_field import ClassWiseMultiSimilarity, MeanFieldClassWiseMultiSimilarity, MeanFieldContrastive
-from .multi_similarity import MultiSimilarity
 from .proxies import ProxyAnchor
 from .ranking import RecallAtK, SmoothAP
 from .registry import LOSSES, Regularized, load_comparison_losses, make_loss
@@ -18,7 +17,6 @@ __all__ = [
     "Contrastive",
     "MeanFieldClassWiseMultiSimilarity",
     "MeanFieldContrastive",
-    "MultiSimilarity",
     "ProxyAnchor",
     "RecallAtK",
     "Regularized",

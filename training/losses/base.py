@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from retrieval.errors import InvalidParameter, importing
+from retrieval.errors import InvalidParameter
 
 T = TypeVar("T")
 
@@ -119,10 +118,3 @@ def in_blocks(compute: Callable[[slice], T], *, rows: int, columns: int, limit: 
     if len(blocks) == 1:
         return [compute(blocks[0])]
     return [checkpoint(compute, block, use_reentrant=False, preserve_rng_state=False) for block in blocks]
-
-
-def library(module: str) -> Any:
-    """Return a module of pytorch-metric-learning, such as its `losses`."""
-    called = "pytorch-metric-learning, which computes this loss,"
-    with importing("pytorch_metric_learning", "train", called=called):
-        return import_module(f"pytorch_metric_learning.{module}")

@@ -19,7 +19,6 @@ from .base import check_not_negative
 from .contextual import Contextual, ContextualSum, SimilarityRegularizer
 from .contrastive import Contrastive
 from .mean_field import ClassWiseMultiSimilarity, MeanFieldClassWiseMultiSimilarity, MeanFieldContrastive
-from .multi_similarity import MultiSimilarity
 from .proxies import ProxyAnchor
 from .ranking import RecallAtK, SmoothAP
 from .tcm import ThresholdConsistentMargin
@@ -42,7 +41,9 @@ class Entry:
 
 
 PLUG_IN = "research.losses"  # a checkout has it, the wheel does not
-COMPARISON_NOTE = "Losses for comparison with papers, such as arcface and triplet, are in research/losses of a checkout"
+COMPARISON_NOTE = (
+    "Losses for comparison with papers, such as arcface and multi_similarity, are in research/losses of a checkout"
+)
 TCM_PAPER, CONTEXTUAL_PAPER = "arXiv 2307.04047", "arXiv 2210.01908"
 MEAN_FIELD_PAPER, VMF_PAPER = "Furusawa, ICLR 2024", "arXiv 2207.03784"
 
@@ -55,7 +56,6 @@ LOSSES: dict[str, Entry] = {
         MeanFieldClassWiseMultiSimilarity, MEAN_FIELD_PAPER + ", Eq. 10", "n C d", False
     ),
     "mean_field_contrastive": Entry(MeanFieldContrastive, MEAN_FIELD_PAPER + ", Eq. 8", "n C d", False),
-    "multi_similarity": Entry(MultiSimilarity, "Wang et al., CVPR 2019", "n² d", True),
     "proxy_anchor": Entry(ProxyAnchor, "Kim et al., CVPR 2020", "n C d", False),
     "recall_at_k": Entry(RecallAtK, "Patel et al., CVPR 2022", "n² (d + m)", True),
     "similarity_regularizer": Entry(SimilarityRegularizer, CONTEXTUAL_PAPER + ", Eq. 7", "n d", False),

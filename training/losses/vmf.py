@@ -84,11 +84,12 @@ def place(directions: Tensor, kappa: Tensor, proposal: Tensor, tangent: Tensor) 
     return around_pole - 2 * (around_pole * mirror).sum(dim=2, keepdim=True) * mirror
 
 
-def nivmf_log_density(points: Tensor, directions: Tensor, concentrations: Tensor) -> Tensor:
-    """Return log ρ (..., C), the exact non-isotropic vMF density of unit points (..., d).
+def nivmf_shape(points: Tensor, directions: Tensor, concentrations: Tensor) -> Tensor:
+    """Return log ρ (..., C), the non-isotropic vMF density of unit points (..., d), less the uniform one's.
 
     log ρ_c(z) = log C_d(‖Kμ‖) + Σ_m log κ_m - d log ‖Kz‖ + ‖Kμ‖ cos(Kz, Kμ), K = diag(concentrations of c):
-    the vMF density of Kz/‖Kz‖ times the Jacobian det K / ‖Kz‖^d. It integrates to 1, and K = κI is vMF(μ, κ).
+    the vMF density of Kz/‖Kz‖ times the Jacobian det K / ‖Kz‖^d. With `uniform_log_density` it integrates to 1, and
+    K = κI is vMF(μ, κ). Without it, the numbers are small, which float32 holds well.
 
     Parameters
     ----------
@@ -99,12 +100,6 @@ def nivmf_log_density(points: Tensor, directions: Tensor, concentrations: Tensor
     concentrations:
         Positive diagonals of K (C, d).
     """
-    d = directions.shape[1]
-    return nivmf_shape(points, directions, concentrations) + uniform_log_density(d)
-
-
-def nivmf_shape(points: Tensor, directions: Tensor, concentrations: Tensor) -> Tensor:
-    """Return log ρ (..., C) less that of the uniform density: small numbers, which float32 holds well."""
     d = directions.shape[1]
     mean = concentrations.log().mean(dim=1, keepdim=True)
     relative = concentrations * torch.exp(-mean)  # geometric mean one: Σ log κ and d log ‖Kz‖ cancel here

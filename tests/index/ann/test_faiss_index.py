@@ -49,25 +49,6 @@ def test_a_search_stays_on_one_thread_in_every_thread() -> None:
     assert seen == [1]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_search_finds_the_same_after_a_library_replaced_the_search_of_faiss(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """pytorch-metric-learning imports faiss.contrib.torch_utils, whose search knows no parameters."""
-    candidates, allowed = built(kind), np.arange(600) % 2 == 0
-    before = candidates.search(MANY[:9], 3, candidates.selection(allowed))
-    there = type(candidates._index)
-
-    def replaced(self: Any, x: Any, k: int, D: Any = None, I: Any = None) -> Any:  # noqa: E741
-        return self.search_numpy(x, k, D=D, I=I)
-
-    monkeypatch.setattr(there, "search_numpy", there.search, raising=False)
-    monkeypatch.setattr(there, "search", replaced)
-    after = candidates.search(MANY[:9], 3, candidates.selection(allowed))
-    np.testing.assert_array_equal(after[0], before[0])
-    assert set((after[0] % 2).ravel().tolist()) == {0}
-
-
 def test_a_gpu_finds_what_the_cores_find() -> None:
     faiss = pytest.importorskip("faiss")
     if not hasattr(faiss, "StandardGpuResources") or not faiss.get_num_gpus():

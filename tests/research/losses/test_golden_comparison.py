@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from research.losses import ArcFace, ProxyNCA
+from research.losses import ArcFace, MultiSimilarity, ProxyNCA
 
 from ...training.losses.golden import Case, golden
 from ...training.losses.test_golden_losses import PROXIES, Golden, compare_cases, number, of_case
@@ -17,12 +17,17 @@ def twice_the_scale(case: Case) -> float:
     return 2 * number(case, "softmax_scale")
 
 
+SCALES = {"alpha": "alpha", "beta": "beta", "base": "base"}
 TABLE = {
     "arcface": Golden(
         "arcface",
         of_case(ArcFace, "proxies", scale="scale", margin="margin_rad"),
         learned=PROXIES,
         size=lambda case: number(case, "scale"),
+    ),
+    "multi-similarity": Golden("multisimilarity", of_case(partial(MultiSimilarity, epsilon=-1.0), **SCALES)),
+    "multi-similarity, mined": Golden(
+        "multisimilarity", of_case(MultiSimilarity, epsilon="epsilon", **SCALES), ("_mined",)
     ),
     "proxy NCA": Golden(
         "proxynca", of_case(ProxyNCA, "proxies", scale="softmax_scale"), learned=PROXIES, size=twice_the_scale

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
@@ -95,20 +93,17 @@ def test_items_of_one_group_count_as_one() -> None:
     assert (calibrate(source).basis.clusters, calibrate(source).basis.clusters_are) == (300, "items")
 
 
-def test_the_rule_prefers_utility_then_evenness() -> None:
+def test_of_the_thresholds_that_find_most_the_most_even_serves() -> None:
     source = searches(20)
     point, scores = calibrate(source, 0.3), scores_of(source)
     limit = DrawnDistances.of({PROBE: source}).limit(0.3, certified=False)
     assert limit is not None
     everywhere = np.unique(np.concatenate([scores.own, scores.impostor]))
     allowed = everywhere[everywhere <= limit]
-    utility = search_curves(scores, np.append(allowed, point.threshold)).utility
-    means, variances = utility.mean(axis=0), utility.var(axis=0)
-    best = means[:-1].argmax()
-    error = utility[:, best].std(ddof=1) / math.sqrt(len(utility))
-    equivalent = means[:-1] >= means[best] - error
-    assert means[-1] >= means[best] - error - 1e-12
-    assert variances[-1] <= variances[:-1][equivalent].min() + 1e-12
+    found = search_curves(scores, np.append(allowed, point.threshold))
+    tpir, variances = found.sensitivity.mean(axis=0), found.utility.var(axis=0)
+    assert tpir[-1] == pytest.approx(tpir.max())
+    assert variances[-1] <= variances[np.isclose(tpir, tpir.max())].min() + 1e-12
 
 
 def test_a_threshold_that_finds_nothing_is_an_error() -> None:
@@ -158,32 +153,30 @@ def test_an_expected_rate_of_exactly_the_target_is_kept(count: int, target: floa
     assert point.rates.fpir_expected <= target + 1e-9
 
 
-def curves(distances: list[float], utility: list[list[float]]) -> UtilityCurves:
-    values = np.array(utility)
-    return UtilityCurves(np.array(distances), np.arange(len(values)), values, values, values)
+def curves(found: list[list[float]], utility: list[list[float]]) -> UtilityCurves:
+    """Return curves at 0.1, 0.2 and so on, with what each item finds and its utility."""
+    values, rates = np.array(utility), np.array(found)
+    return UtilityCurves(np.arange(1, len(values[0]) + 1) / 10, np.arange(len(values)), values, rates, values)
+
+
+def test_of_thresholds_that_find_as_much_the_most_even_serves() -> None:
+    found = [[0.2, 0.9, 0.9, 0.9], [0.2, 0.3, 0.3, 0.3]]
+    assert best_threshold(curves(found, [[0.3, 0.9, 0.8, 0.9], [0.3, 0.5, 0.6, 0.4]])) == 0.3
+
+
+def test_a_threshold_that_finds_less_never_serves_however_even_it_is() -> None:
+    assert best_threshold(curves([[0.5, 0.9], [0.5, 0.3]], [[0.6, 0.9], [0.6, 0.4]])) == 0.2
+    assert best_threshold(curves([[0.0, 0.3], [0.0, 0.0]], [[0.0, 0.4], [0.0, 0.0]])) == 0.2
 
 
 def test_of_equal_thresholds_the_largest_serves() -> None:
-    """Nothing tells the first three apart; the fourth finds less."""
-    even = curves([0.1, 0.2, 0.3, 0.4], [[0.8, 0.8, 0.8, 0.2], [0.8, 0.8, 0.8, 0.2]])
-    assert best_threshold(even) == 0.3
-
-
-def test_of_thresholds_within_a_standard_error_the_most_even_serves() -> None:
-    """At 0.2 the mean is 0.8 and its standard error 0.1: 0.71 is as good, and the same for every item."""
-    utility = [[0.69, 0.9, 0.71, 0.69], [0.69, 0.7, 0.71, 0.69]]
-    assert best_threshold(curves([0.1, 0.2, 0.3, 0.4], utility)) == 0.3
-    assert best_threshold(curves([0.1, 0.2], [[0.699, 0.9], [0.699, 0.7]])) == 0.2  # just too far from 0.8
-    assert best_threshold(curves([0.1, 0.2], [[0.701, 0.9], [0.701, 0.7]])) == 0.1  # just within
-
-
-def test_one_item_has_no_standard_error() -> None:
-    assert best_threshold(curves([0.1, 0.2, 0.3], [[0.8, 0.9, 0.7]])) == 0.2
+    """Nothing tells the last three apart; the first finds less."""
+    found = [[0.2, 0.8, 0.8, 0.8], [0.2, 0.7, 0.7, 0.7]]
+    assert best_threshold(curves(found, [[0.3, 0.9, 0.9, 0.9], [0.3, 0.8, 0.8, 0.8]])) == 0.4
 
 
 def test_thresholds_that_find_nothing_are_no_candidates() -> None:
-    assert best_threshold(curves([0.1, 0.2], [[0.0, 0.0]])) is None
-    assert best_threshold(curves([0.1, 0.2], [[0.0, 0.3], [0.0, 0.0]])) == 0.2
+    assert best_threshold(curves([[0.0, 0.0]], [[0.0, 0.0]])) is None
 
 
 def test_few_candidates_hold_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +189,8 @@ def test_few_candidates_hold_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_threshold(scores, 1.5) == whole
     early = SearchScores(np.arange(150), np.full(150, 0.01), scores.impostor, 150)
     monkeypatch.setattr("retrieval.measuring.rule.CANDIDATES", 2)
-    assert choose_threshold(early, 1.9) == float(np.nextafter(scores.impostor.min(), 0))
+    fourth = float(np.sort(scores.impostor)[3])
+    assert choose_threshold(early, fourth) == float(np.nextafter(scores.impostor.min(), 0))
 
 
 def test_where_every_stranger_may_be_answered_the_farthest_is() -> None:

@@ -70,7 +70,7 @@ def test_sixty_items_estimate_a_threshold_that_finds_more_than_a_certified_one()
     assert (estimated.basis.clusters, estimated.basis.items_needed, estimated.basis.least_items) == (60, 59, 50)
 
 
-def test_thresholds_below_the_limit_are_compared_by_utility() -> None:
+def test_thresholds_below_the_limit_are_compared_by_opis() -> None:
     items = drawn_items(60)
     limit = DrawnDistances.of({PROBE: items._draws()}).limit(0.3, certified=False)
     assert limit is not None

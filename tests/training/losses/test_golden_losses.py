@@ -19,7 +19,6 @@ from training.losses import (
     Contrastive,
     MeanFieldClassWiseMultiSimilarity,
     MeanFieldContrastive,
-    MultiSimilarity,
     ProxyAnchor,
     RecallAtK,
     SimilarityRegularizer,
@@ -83,7 +82,6 @@ def mean_field_contrastive(reduction: str) -> Callable[[Case], nn.Module]:
 
 
 MARGINS = {"positive_margin": "pos_margin", "negative_margin": "neg_margin"}
-SCALES = {"alpha": "alpha", "beta": "beta", "base": "base"}
 CONTEXT = {"neighbours": "k", "margin": "eps"}
 TCM = {
     "positive_margin": "margin_plus",
@@ -106,10 +104,6 @@ TABLE = {
     "contrastive": Golden("contrastive", of_case(Contrastive, **MARGINS)),
     "mean-field contrastive": Golden("meanfield_contrastive", mean_field_contrastive("sample"), learned=FIELDS),
     "mean-field multi-similarity": Golden("meanfield_cwms", mean_field_similarity, learned=FIELDS),
-    "multi-similarity": Golden("multisimilarity", of_case(partial(MultiSimilarity, epsilon=-1.0), **SCALES)),
-    "multi-similarity, mined": Golden(
-        "multisimilarity", of_case(MultiSimilarity, epsilon="epsilon", **SCALES), ("_mined",)
-    ),
     "proxy anchor": Golden(
         "proxyanchor", of_case(ProxyAnchor, "proxies", alpha="alpha", margin="margin"), learned=PROXIES
     ),

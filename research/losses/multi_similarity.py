@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .base import Loss, check_positive, library
+from training.losses.base import Loss, check_positive
+
+from .library import library
 
 
 class MultiSimilarity(Loss):
-    """Multi-similarity (Wang et al., CVPR 2019), with its miner; `epsilon < 0` mines nothing. Cost O(n² d).
-
-    Examples
-    --------
-    >>> photos = torch.eye(2).repeat(2, 1)  # at two places: 0, 1, 0, 1
-    >>> MultiSimilarity()(photos, torch.tensor([0, 1, 0, 1]))  # each item has a place
-    tensor(0.)
-    >>> MultiSimilarity()(photos, torch.tensor([0, 0, 1, 1]))  # both items are at both places
-    tensor(1.1566)
-    """
+    """Multi-similarity (Wang et al., CVPR 2019), with its miner; `epsilon < 0` mines nothing. Cost O(n² d)."""
 
     def __init__(self, *, alpha: float = 2.0, beta: float = 50.0, base: float = 0.5, epsilon: float = 0.1) -> None:
         super().__init__()
