@@ -52,7 +52,7 @@ def trainings(axes: Sequence[Axes], table: Table, means: Table) -> None:
     for place, part in enumerate(parts):
         chance = float(means.cell(f"base, {part}", "by chance"))
         axes[1].hlines(chance, place - 0.35, place + 0.35, color=INK, linestyle=":")
-    axes[1].set(xlabel="items", title="OPIS at equal TPIR (dotted: by chance)")
+    axes[1].set(xlabel="items", title="OPIS; dotted: by chance")
     axes[1].set_xticks(range(len(parts)), parts)
 
 
