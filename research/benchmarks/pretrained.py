@@ -22,7 +22,7 @@ from training.export.fit import features_of
 from training.export.pretrained import Pretrained
 from training.export.projection import choose_projection
 
-from .anchoring import Data, Repetition, repeat
+from .anchoring import NOTHING, Data, Repetition, repeat
 from .rotation_tables import ROTATIONS
 from .rotations import rotated
 from .tables import NONE, Recorder, parser_of
@@ -99,7 +99,7 @@ def main() -> None:
 
 def _served(runs: Sequence[Repetition]) -> tuple[str, str]:
     """Return FPIR and TPIR under the galleries' own thresholds; NONE if the items are too few to set one."""
-    decided = [run for run in runs if np.isfinite(run.own)]
+    decided = [run for run in runs if run.own != NOTHING]
     if not decided:
         return NONE, NONE
     realised = np.array([run.fpir(run.own) for run in decided])
