@@ -176,7 +176,8 @@ def answer_photos(
                 outcome.known.append(Known(photo.photo_id, photo.item_id, is_there, result, group))
             outcome.copies += copy and not is_missing
             outcome.variants += variant
-            yield {"photo_id": photo.photo_id, "item_id": _first(result), **_values(result), **told}
+            item_id = result.matches[0].item_id if result.matches else None
+            yield {"photo_id": photo.photo_id, "item_id": item_id, **_values(result), **told}
 
 
 def _source(photo: Photo, data: bytes | ImageRefused) -> Source | ImageRefused:
@@ -187,10 +188,6 @@ def _source(photo: Photo, data: bytes | ImageRefused) -> Source | ImageRefused:
         return crop(open_image(data), photo.bbox)
     except ImageRefused as refusal:
         return refusal
-
-
-def _first(result: SearchResult) -> str | None:
-    return result.matches[0].item_id if result.matches else None
 
 
 def _values(result: SearchResult) -> Line:

@@ -178,8 +178,13 @@ class MixedGallery:
         curves = search_curves(unfitted, [threshold])
         found = weighted_consistency(curves, weights[:, np.searchsorted(np.unique(scores.labels), curves.classes)])
         chance = np.full(len(weights), consistency(unfitted, threshold).opis_by_chance)
-        named = {"OPIS": found["opis"], "OPIS by chance": chance, "TPIR of the worse half": found["worse_half"]}
-        return {"equal TPIR": found["tpir"], **named, "never found": found["never_found"]}
+        return {
+            "equal TPIR": found["tpir"],
+            "OPIS": found["opis"],
+            "OPIS by chance": chance,
+            "TPIR of the worse half": found["worse_half"],
+            "never found": found["never_found"],
+        }
 
     def _resamples(self, scores: SearchScores) -> Floats:
         """Return how often each resample has each item (1 + B, T). The first row is the sample itself."""
