@@ -1,7 +1,8 @@
-# Three targets: `docker build --target cpu .`, which `docker build .` makes, too, `docker build --target cuda .`, which
-# needs nothing of CUDA but the driver of the machine, and `docker build --target demo .`, which serves a demo in Gradio. `--build-arg EXTRAS=sources,verify,milvus` adds extras. No image
-# holds torch: what serves needs no training code at run time. Bundles, galleries and keys are mounted, as
-# deploy/docker-compose.yml and deploy/kubernetes do; the root file system may be read-only, with a tmpfs at /tmp.
+# Three targets: `docker build --target cpu .`, which `docker build .` makes, too; `docker build --target cuda .`, which
+# needs nothing of CUDA but the driver of the machine and has Faiss on the cores; and `docker build --target demo .`,
+# which serves a demo in Gradio. `--build-arg EXTRAS=sources,verify,milvus` adds extras. No image holds torch: what
+# serves needs no training code at run time. Bundles, galleries and keys are mounted, as deploy/docker-compose.yml and
+# deploy/kubernetes do; the root file system may be read-only, with a tmpfs at /tmp.
 #   docker run -p 127.0.0.1:7860:7860 --user "$(id -u):$(id -g)" --read-only --tmpfs /tmp \
 #       -v ./bundles:/bundles:ro -v ./galleries:/galleries -v ./keys:/keys:ro retrieval:0.3.0.dev0
 #   docker run -p 127.0.0.1:7861:7861 --user "$(id -u):$(id -g)" -v ./demo:/demo retrieval:demo

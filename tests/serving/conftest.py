@@ -9,10 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -25,7 +26,7 @@ from serving.app import create_app
 from .live_page import CHROMIUM, FLAGS
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 ENCRYPTION = ssl.create_default_context()  # unused, and slow to make for every client
 # the command itself, in a process of its own, with every address it looks up or connects to in its log
@@ -61,6 +62,19 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield browser
         browser.close()
+
+
+@contextmanager
+def watched(browser: Browser, address: str) -> Iterator[Page]:
+    """Yield a new page; at the end, nothing was asked of a host but that of the address, and no script failed."""
+    hosts, errors = set(), []
+    page = browser.new_page()
+    page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    page.close()
+    assert {host for host in hosts if host} == {urlsplit(address).netloc}
+    assert errors == []
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -31,7 +30,7 @@ from serving.cli import serve
 from tests.serving.live_page import CHROMIUM
 
 from ..world import SIDE, between, draw, encode
-from .conftest import Served, start, stop, until
+from .conftest import Served, start, stop, until, watched
 
 gradio = pytest.importorskip("gradio")
 expect.set_options(timeout=30_000)  # ms
@@ -96,17 +95,11 @@ def answers(address: str) -> bool:
 
 @pytest.fixture
 def page(browser: Browser, demo: Demo) -> Iterator[Page]:
-    """Return the open demo; at the end, nothing was asked of another host and no script failed."""
-    hosts, errors = set(), []
-    page = browser.new_page()
-    page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(demo.address)
-    expect(page.locator("#verdict .answer")).to_be_visible()
-    yield page
-    page.close()
-    assert {host for host in hosts if host} == {urlsplit(demo.address).netloc}
-    assert errors == []
+    """Return the open demo (`watched`)."""
+    with watched(browser, demo.address) as page:
+        page.goto(demo.address)
+        expect(page.locator("#verdict .answer")).to_be_visible()
+        yield page
 
 
 def send(page: Page, image: bytes) -> None:

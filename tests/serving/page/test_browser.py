@@ -28,7 +28,7 @@ from tests.serving.live_page import CHROMIUM, under_path
 
 from ...words import looks, word_bundle, write_shop
 from ...world import draw, encode
-from ..conftest import Served, bearer, start, stop, until
+from ..conftest import Served, bearer, start, stop, until, watched
 
 expect.set_options(timeout=15_000)  # ms; a busy machine needs seconds for its first search
 
@@ -41,16 +41,10 @@ PHONE = {"width": 390, "height": 844}
 
 @pytest.fixture
 def page(browser: Browser, served: Served) -> Iterator[Page]:
-    """Return the open page; at the end, nothing was asked of another host and no script failed."""
-    hosts, errors = set(), []
-    page = browser.new_page()
-    page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    visit(page, served.address)
-    yield page
-    page.close()
-    assert {host for host in hosts if host} == {urlsplit(served.address).netloc}
-    assert errors == []
+    """Return the open page (`watched`)."""
+    with watched(browser, served.address) as page:
+        visit(page, served.address)
+        yield page
 
 
 def visit(page: Page, address: str) -> None:
