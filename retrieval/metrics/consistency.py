@@ -151,7 +151,7 @@ def consistency(scores: SearchScores, threshold: float) -> Consistency:
         raise InvalidParameter("scores", "have a mated search", len(scores.labels))
     curves = search_curves(scores, [threshold])
     values = weighted_consistency(curves, np.ones((1, len(curves.classes))))
-    by_chance = _by_chance(scores, curves)
+    by_chance = opis_by_chance(scores, curves)
     return Consistency(**{name: float(value[0]) for name, value in values.items()}, opis_by_chance=by_chance)
 
 
@@ -186,7 +186,7 @@ def threshold_at_tpir(scores: SearchScores, tpir: float) -> float:
     return float(ordered[min(last, int(np.searchsorted(reached, tpir - 1e-9)))])
 
 
-def _by_chance(scores: SearchScores, curves: UtilityCurves) -> float:
+def opis_by_chance(scores: SearchScores, curves: UtilityCurves) -> float:
     """Return the mean OPIS of simulated items that all have the mean rates, with as many searches as the items have."""
     in_mated = np.isin(scores.labels, curves.classes)
     generator, size = np.random.default_rng(0), (max(1, SIMULATED // len(curves.classes)), len(curves.classes))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from index.search.item_distance import ItemDistance
 from retrieval.catalogue.read import Photo
 from retrieval.catalogue.splits import MOST_ITEMS, EvaluationProtocol, photos_by_hash, require_mates, side
-from retrieval.metrics.consistency import consistency, search_curves, threshold_at_tpir, weighted_consistency
+from retrieval.metrics.consistency import opis_by_chance, search_curves, threshold_at_tpir, weighted_consistency
 from retrieval.metrics.identification import SearchScores
 
 from .evaluate import EvaluationSplit, item_groups, item_labels, score_split
@@ -174,10 +174,9 @@ class MixedGallery:
     def _consistency(self, scores: SearchScores, tpir: float, weights: Floats) -> dict[str, Floats]:
         """Return the consistency of unfitted items at the threshold with this TPIR, for each row of weights (B,)."""
         unfitted = scores.where(self.parts == UNFITTED)
-        threshold = threshold_at_tpir(unfitted, tpir)
-        curves = search_curves(unfitted, [threshold])
+        curves = search_curves(unfitted, [threshold_at_tpir(unfitted, tpir)])
         found = weighted_consistency(curves, weights[:, np.searchsorted(np.unique(scores.labels), curves.classes)])
-        chance = np.full(len(weights), consistency(unfitted, threshold).opis_by_chance)
+        chance = np.full(len(weights), opis_by_chance(unfitted, curves))
         return {
             "equal TPIR": found["tpir"],
             "OPIS": found["opis"],

@@ -27,7 +27,7 @@ from training.cli import gather_settings, parse_settings, read_toml
     "--objective",
     default="tpir",
     show_default=True,
-    help="What to optimise in the mixed gallery: tpir (mean around the target FPIR), r@1, or opis (at the TPIR before).",
+    help="What to optimise in the mixed gallery: tpir (mean around the target FPIR), r@1, or opis at equal TPIR.",
 )
 @click.option(
     "--config",
