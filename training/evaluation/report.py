@@ -95,4 +95,6 @@ def _mixed_table(mixed: Comparison) -> list[str]:
 def _change(values: dict[str, float] | None) -> str:
     if values is None:
         return ""
-    return f"{values['before']:.3f} → {values['after']:.3f} [{values['low']:+.3f}, {values['high']:+.3f}]"
+    fixed = values["low"] == values["high"]  # OPIS by chance is the same for both models
+    change = "" if fixed else f" → {values['after']:.3f} [{values['low']:+.3f}, {values['high']:+.3f}]"
+    return f"{values['before']:.3f}{change}"

@@ -214,3 +214,7 @@ def test_evaluation_compares_with_the_model_before_training_in_a_mixed_gallery(r
     assert text.index("New photos in a mixed gallery") < text.index("Test items alone, by the nearest photo")
     assert "random weights → this run" in text
     assert "photos of 'b' are the queries" in text
+    lines = text.splitlines()
+    (heading,) = (at for at, line in enumerate(lines) if line.startswith("OPIS   "))
+    by_chance = re.split(" {2,}", lines[heading + 2])[1]
+    assert by_chance == f"{mixed['unfitted']['OPIS by chance']['after']:.3f}", "the same for both models: no change"
