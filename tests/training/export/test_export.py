@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 from pathlib import Path
 
