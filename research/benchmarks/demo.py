@@ -60,7 +60,10 @@ def main() -> None:
         for kind, name in KINDS.items():
             answers = [result.answers.matched[result.answers.kinds == kind] for result in results.values()]
             shares = (f"{matched.mean():.3f}" for matched in answers)
-            record.add(f"{name} returns a match", f"{len(answers[0])}", *shares)
+            numbers = [len(matched) for matched in answers]
+            fewest, most = min(numbers), max(numbers)
+            queries = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+            record.add(f"{name} returns a match", queries, *shares)
         record.table("times", TIMES)
         for seed, (wall, processor) in times.items():
             record.add(f"{seed}", f"{wall:.0f} s", f"{processor:.0f} s")
