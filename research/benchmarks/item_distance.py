@@ -26,7 +26,7 @@ from retrieval.measuring.rule import choose_threshold
 from retrieval.metrics.consistency import GRID, at_equal_tpir, consistency, search_curves, threshold_at_tpir
 from retrieval.metrics.identification import SearchScores
 
-from .item_distance_data import ALL, TEST, TRAIN, Evidence, PhotoSet, Sets
+from .item_distance_data import ALL, SYMBOLS, TEST, TRAIN, Evidence, PhotoSet, Sets
 from .tables import NONE, Recorder, parser_of
 
 TARGET = 0.05
@@ -410,9 +410,11 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=50, help="Random halves of a set.")
     parser.add_argument("--compared", type=int, default=20, help="Random halves to compare constants on.")
     parser.add_argument("--demos", type=int, default=5, help="Catalogues and models of the demo to measure.")
+    parser.add_argument("--symbols", type=int, default=SYMBOLS, help="Symbols to draw.")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
-    sets = Sets(Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")), arguments.output, demos=arguments.demos)
+    data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared"))
+    sets = Sets(data, arguments.output, demos=arguments.demos, symbols=arguments.symbols)
     trained = list(sets.of(TRAIN))
     with Recorder("item_distance", arguments) as record:
         constants(record, trained, arguments.compared)

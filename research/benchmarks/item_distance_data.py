@@ -35,7 +35,7 @@ from .verification_data import Photos, load
 MODEL = "efficientnet-lite0"
 TRAIN, TEST, ALL = "training partition", "outside the training partition", "all items"
 NAMES = ("birds", "cars", "covers")
-SYMBOLS, TRAINING_SYMBOLS, DRAWINGS = 1200, 400, 6  # drawn symbols, those for training, and drawings of each
+SYMBOLS, DRAWINGS = 1200, 6  # drawn symbols, a third of them for training, and drawings of each
 TRAINING_SEEDS, TEST_SEEDS = (11, 12), (1, 2, 3, 4, 5)  # of the demo's catalogues
 FEW = (1, 2)  # gallery photos per item
 QUALITY, SHRUNK = 70, 0.75  # of a re-encoded copy
@@ -123,9 +123,9 @@ def photo_set(
 class Sets:
     """The photo sets, with some of the demo's catalogues; features and drawn photos are kept in a folder."""
 
-    def __init__(self, data: Path, output: Path, *, demos: int = len(TEST_SEEDS)) -> None:
-        self._data, self._output = data, output
-        self._tested = TEST_SEEDS[:demos]
+    def __init__(self, data: Path, output: Path, *, demos: int = len(TEST_SEEDS), symbols: int = SYMBOLS) -> None:
+        self._data, self._output, self._symbols_drawn = data, output, symbols
+        self._tested, self._trained = TEST_SEEDS[:demos], TRAINING_SEEDS[: demos + 1]
         self._model = Pretrained.load(MODEL)
 
     def of(self, part: str) -> Iterator[PhotoSet]:
@@ -135,7 +135,7 @@ class Sets:
             yield self._of_photos(name, name, photos, vectors, in_part(photos, part), copies=part == TRAIN)
         yield from self.stores(part)
         yield self._symbols(part)
-        seeds = {TRAIN: TRAINING_SEEDS, TEST: self._tested, ALL: TRAINING_SEEDS}[part]
+        seeds = {TRAIN: self._trained, TEST: self._tested, ALL: self._trained}[part]
         for seed in seeds:
             photos, vectors = self._photos(f"demo-{seed}")
             copies = part == TRAIN and seed == seeds[0]
@@ -253,22 +253,29 @@ class Sets:
 
         Half of the drawings of each are the gallery.
         """
-        items = np.repeat(np.arange(SYMBOLS), DRAWINGS).astype(str)
-        return unit(self._kept("symbols", symbol_images)), items, np.arange(len(items)) % DRAWINGS < DRAWINGS // 2
+        features = self._kept("symbols", self._symbol_images)
+        drawings = np.arange(len(features))
+        return unit(features), (drawings // DRAWINGS).astype(str), drawings % DRAWINGS < DRAWINGS // 2
 
     def _symbols(self, part: str) -> PhotoSet:
         """Return the drawn symbols of a part."""
         vectors, items, shown = self.symbols()
-        low, high = {TRAIN: (0, TRAINING_SYMBOLS), TEST: (TRAINING_SYMBOLS, SYMBOLS), ALL: (0, SYMBOLS)}[part]
+        drawn = len(items) // DRAWINGS
+        low, high = {TRAIN: (0, drawn // 3), TEST: (drawn // 3, drawn), ALL: (0, drawn)}[part]
         chosen = (items.astype(int) >= low) & (items.astype(int) < high)
         copies = None
         if part == TRAIN:
             rows = set(np.flatnonzero(chosen & shown).tolist())
             copies = self._kept(
                 "symbols-copies",
-                lambda: [copied_image(image) for row, image in enumerate(symbol_images()) if row in rows],
+                lambda: [copied_image(image) for row, image in enumerate(self._symbol_images()) if row in rows],
             )
         return photo_set("symbols", "symbols", vectors[chosen], items[chosen].tolist(), shown[chosen], copies)
+
+    def _symbol_images(self) -> list[Image.Image]:
+        """Return the drawn symbols, black on white."""
+        pixels = (255 * (1 - draw_symbols(self._symbols_drawn, DRAWINGS).pixels)).round().astype(np.uint8)
+        return [Image.fromarray(each).convert("RGB") for each in pixels]
 
     def _kept(self, name: str, draw: Callable[[], Sequence[Image.Image]]) -> np.ndarray:
         """Return the features (p, d) of images, from a file if it exists."""
@@ -279,12 +286,6 @@ class Sets:
             blocks = [np.stack(pixels[start : start + BLOCK]) for start in range(0, len(pixels), BLOCK)]
             np.save(path, np.concatenate([self._model.features(block).numpy() for block in blocks]))
         return np.asarray(np.load(path, allow_pickle=False))
-
-
-def symbol_images() -> list[Image.Image]:
-    """Return the drawn symbols, black on white."""
-    pixels = (255 * (1 - draw_symbols(SYMBOLS, DRAWINGS).pixels)).round().astype(np.uint8)
-    return [Image.fromarray(each).convert("RGB") for each in pixels]
 
 
 def spread(rows: np.ndarray, most: int) -> np.ndarray:

@@ -27,14 +27,15 @@ from research.results import RESULTS, read_record
 from .tables import ROOT, commit
 
 UNFINISHED = 75  # EX_TEMPFAIL: the benchmark stopped at its time limit
-FEW = 5  # photos of an item, role and source that a fast run has
+FEW = 3  # photos of an item, role and source that a fast run has
 
 
 class Benchmark(NamedTuple):
     """The name of a benchmark, and its arguments when everything is measured, when little is, and on a GPU.
 
-    OUTPUT is the folder for what it computes, FEATURES that of head_start, BUNDLE a pretrained model, GALLERY the
-    photos of grocery as a gallery, and PHOTO and PHOTOS some of them. Without arguments for a GPU, it is not run there.
+    OUTPUT is the folder for what it computes, FEATURES that of head_start, VECTORS that of item_distance, BUNDLE a
+    pretrained model, GALLERY the photos of grocery as a gallery, and PHOTO and PHOTOS some of them. Without arguments
+    for a GPU, it is not run there.
     """
 
     name: str
@@ -58,11 +59,11 @@ BENCHMARKS = (
     Benchmark("endpoint", ENDPOINT, f"{ENDPOINT} --rounds 1 --requests 20", ENDPOINT),
     Benchmark("pretrained", fast="--output OUTPUT --repetitions 2"),
     Benchmark("pair", fast="--output OUTPUT --repetitions 2"),
-    Benchmark("item_distance", fast="--output OUTPUT --repetitions 2 --compared 1 --demos 0"),
-    Benchmark("promise", fast="--output OUTPUT --worlds 2 --repetitions 1 --grown 1 --labelled 1"),
-    Benchmark("promise_vectors", fast="--output OUTPUT --repetitions 1"),
+    Benchmark("item_distance", fast="--output OUTPUT --repetitions 2 --compared 1 --demos 0 --symbols 150"),
+    Benchmark("promise", "--output VECTORS", "--output VECTORS --worlds 2 --repetitions 1 --grown 1 --labelled 1"),
+    Benchmark("promise_vectors", "--output VECTORS", "--output VECTORS --repetitions 1"),
     Benchmark("framing", "", "--repetitions 1"),
-    Benchmark("operating_point", fast="--output OUTPUT --repetitions 1"),
+    Benchmark("operating_point", "--output VECTORS", "--output VECTORS --repetitions 1"),
     Benchmark("sides", fast="--output OUTPUT --repetitions 1"),
     Benchmark("two_photos", fast="--output OUTPUT --repetitions 1"),
     Benchmark("first_hour", "", "--photos 4"),
@@ -94,10 +95,11 @@ def run(benchmark: Benchmark, folder: Path, how: str) -> bool:
     output.mkdir(parents=True, exist_ok=True)
     words = shlex.split(getattr(benchmark, how))
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve()
-    needed = inputs(folder, data, "cuda" if how == "gpu" else "cpu") if "BUNDLE" in words else {}
+    needed = dict(inputs(folder, data, "cuda" if how == "gpu" else "cpu")) if "BUNDLE" in words else {}
     if how == "fast":
         data = few_photos(data, folder / "data")
-    needed = {"FEATURES": [str(output.with_name("head_start"))], "OUTPUT": [str(output)], **needed}
+    shared = {"FEATURES": "head_start", "VECTORS": "item_distance", "OUTPUT": benchmark.name}
+    needed |= {word: [str(output.with_name(name))] for word, name in shared.items()}
     command = [sys.executable, "-m", f"research.benchmarks.{benchmark.name}"]
     for word in words:
         command += needed.get(word, [word])
