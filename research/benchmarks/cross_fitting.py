@@ -143,13 +143,14 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/cross_fitting"), help="Folder for features and runs.")
     parser.add_argument("--divisions", type=int, default=10)
+    parser.add_argument("--only", choices=SETS, help="Measure this set alone.")
     arguments = parser.parse_args()
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")) / "data"
     columns = ("data", "items", "FPIR, cross-fitted", "TPIR", "of the TPIR at exactly 0.05")
     more = ("FPIR, draws of fitted items", "FPIR, pretrained", "TPIR, pretrained")
     with Recorder("cross_fitting", arguments) as record:
         record.table("heads", (*columns, *more))
-        for name in SETS:
+        for name in SETS if arguments.only is None else (arguments.only,):
             every = features_of(name, data / name / f"{name}.csv", arguments.output)
             for size in (len(np.unique(every.items)) // 2, SMALL_GALLERY):
                 runs = [

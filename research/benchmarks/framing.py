@@ -213,6 +213,7 @@ def main() -> None:
     """Measure and print the tables."""
     parser = parser_of(__doc__)
     parser.add_argument("--repetitions", type=int, default=20, help="Divisions of each set.")
+    parser.add_argument("--only", choices=SETS, help="Measure this set alone.")
     arguments = parser.parse_args()
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared"))
     with Recorder("framing", arguments) as record, tempfile.TemporaryDirectory() as folder:
@@ -224,6 +225,7 @@ def main() -> None:
             f"{name}, {title}": load(name, data, bundle.embedder(threads=os.cpu_count() or 1))
             for title, bundle in bundles.items()
             for name in SETS
+            if arguments.only in (None, name)
         }
         add_tables(record, sets, arguments.repetitions)
         record.table("queries", ("model", "photo", "looks", "runs of the model", "milliseconds", "of CPU time"))
