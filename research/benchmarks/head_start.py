@@ -182,8 +182,9 @@ class Division:
             part = FITTED if place < fitted else UNFITTED if place < middle else "unknown"
             rows = generator.permutation(np.flatnonzero(features.items == item))
             rows = rows[np.argsort(features.new[rows], kind="stable")]  # new photos come last
-            first = min(photos, int((~features.new[rows]).sum()))
-            new = rows[features.new[rows]] if features.new[rows].any() else rows[first:]
+            others = bool(features.new[rows].any())
+            first = min(photos, int((~features.new[rows]).sum()) if others else len(rows) - 1)
+            new = rows[features.new[rows]] if others else rows[first:]
             shown[part] += rows[:first].tolist()
             searched += new[:SEARCHED].tolist()
             parts += [part] * len(new[:SEARCHED])

@@ -142,10 +142,10 @@ def sets(data: Path, output: Path) -> Iterator[tuple[str, PhotoSet]]:
 
 
 def sample(items: np.ndarray) -> np.ndarray:
-    """Return the positions of some photos of some items that have enough, at random."""
+    """Return the positions of some photos of some items that have enough, or as many as any, at random."""
     generator = np.random.default_rng(0)
     names, counts = np.unique(items, return_counts=True)
-    chosen = generator.permutation(names[counts >= PHOTOS])[:CLASSES]
+    chosen = generator.permutation(names[counts >= min(PHOTOS, counts.max())])[:CLASSES]
     return np.concatenate([generator.permutation(np.flatnonzero(items == name))[:PHOTOS] for name in chosen])
 
 

@@ -5,7 +5,8 @@
     python -m research.benchmarks.suite --gpu -o runs/gpu      run on a GPU those that gain from one; no record changes
 
 Each benchmark is a process with a folder of its own for each commit: an interrupted one goes on where it ended, and
-nothing that another commit made is used again. Run nothing beside it, because many figures are times.
+nothing that another commit made is used again. Run nothing beside it, because many figures are times. Fast runs measure
+nothing, so as many as there are cores run at once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +28,7 @@ from research.results import RESULTS, read_record
 
 from .tables import ROOT, commit
 
+SHARED = {"FEATURES": "head_start", "VECTORS": "item_distance"}  # whose folder has what others use again
 UNFINISHED = 75  # EX_TEMPFAIL: the benchmark stopped at its time limit
 FEW = 3  # photos of an item, role and source that a fast run has
 
@@ -89,17 +92,41 @@ def unmeasured(results: Path = RESULTS) -> list[str]:
     ]
 
 
+def in_turn(chosen: Sequence[Benchmark], folder: Path, how: str) -> bool:
+    """Run benchmarks one after the other; return whether all succeeded."""
+    good = [run(each, folder, how) for each in chosen]
+    return all(good)
+
+
+def on_all_cores(chosen: Sequence[Benchmark], folder: Path) -> bool:
+    """Make fast runs of benchmarks, one at a time on each core; return whether all succeeded."""
+    few_photos(data_folder(), folder / "data")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    chains: dict[str, list[Benchmark]] = {}
+    for each in chosen:  # those of a chain use what the first one computes
+        shared = [SHARED.get(word, word) for word in shlex.split(each.fast) if word in (*SHARED, "BUNDLE")]
+        chains.setdefault(shared[0] if shared else each.name, []).append(each)
+    with ThreadPoolExecutor(os.cpu_count()) as lanes:
+        good = list(lanes.map(lambda chain: in_turn(chain, folder, "fast"), chains.values()))
+    return all(good)
+
+
+def data_folder() -> Path:
+    """Return the folder of the photos, weights and vectors."""
+    return Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve()
+
+
 def run(benchmark: Benchmark, folder: Path, how: str) -> bool:
     """Run a benchmark ("whole", "fast" or "gpu") and tell how long it took; return whether it succeeded."""
     output = folder / commit() / benchmark.name
     output.mkdir(parents=True, exist_ok=True)
     words = shlex.split(getattr(benchmark, how))
-    data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve()
+    data = data_folder()
     needed = dict(inputs(folder, data, "cuda" if how == "gpu" else "cpu")) if "BUNDLE" in words else {}
     if how == "fast":
-        data = few_photos(data, folder / "data")
-    shared = {"FEATURES": "head_start", "VECTORS": "item_distance", "OUTPUT": benchmark.name}
-    needed |= {word: [str(output.with_name(name))] for word, name in shared.items()}
+        data = folder / "data"
+    folders = {**SHARED, "OUTPUT": benchmark.name}
+    needed |= {word: [str(output.with_name(name))] for word, name in folders.items()}
     command = [sys.executable, "-m", f"research.benchmarks.{benchmark.name}"]
     for word in words:
         command += needed.get(word, [word])
@@ -117,8 +144,8 @@ def run(benchmark: Benchmark, folder: Path, how: str) -> bool:
     return good
 
 
-def few_photos(data: Path, folder: Path) -> Path:
-    """Return a folder like `data` whose catalogues list few photos of each item; everything else is linked."""
+def few_photos(data: Path, folder: Path) -> None:
+    """Fill a folder like `data` whose catalogues list few photos of each item; everything else is linked."""
     for place in (*data.glob("*"), *data.glob("data/*/*")):
         link = folder / place.relative_to(data)
         link.parent.mkdir(parents=True, exist_ok=True)
@@ -135,7 +162,6 @@ def few_photos(data: Path, folder: Path) -> Path:
                         writer.writerow(row)
         elif place != data / "data" and not link.exists():
             link.symlink_to(place)
-    return folder
 
 
 def inputs(folder: Path, data: Path, provider: str) -> Mapping[str, list[str]]:
@@ -166,8 +192,9 @@ def main() -> None:
     how = "gpu" if arguments.gpu else "fast" if arguments.fast else "whole"
     able = [each.name for each in BENCHMARKS if each.gpu]
     chosen = arguments.names or {"gpu": able, "fast": [each.name for each in BENCHMARKS], "whole": unmeasured()}[how]
-    good = [run(each, arguments.output.resolve(), how) for each in BENCHMARKS if each.name in chosen]
-    sys.exit(0 if all(good) else 1)
+    benchmarks, folder = [each for each in BENCHMARKS if each.name in chosen], arguments.output.resolve()
+    good = on_all_cores(benchmarks, folder) if arguments.fast else in_turn(benchmarks, folder, how)
+    sys.exit(0 if good else 1)
 
 
 if __name__ == "__main__":
