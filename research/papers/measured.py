@@ -30,8 +30,9 @@ def _answer(*answers: str) -> str:
 
 def _tcm() -> str:
     rows = read_record("paper_claims").table("TCM lowers OPIS by at least 25 % at no loss of R@1").rows
-    changes = "; ".join(f"{row[0].split(' (')[0]} {row[3]}" for row in rows)
-    return f"{_answer(*(row[-1] for row in rows))}{HEADS}: TCM changes OPIS by {changes}"
+    changes = "; ".join(f"{row[0].split(' (')[0]} {row[3]}, R@1 {row[4]}" for row in rows)
+    asked = "our goal is 25 % less OPIS at no loss of R@1; TCM changes OPIS by"
+    return f"{_answer(*(row[-1] for row in rows))}{HEADS}: {asked} {changes}"
 
 
 def _mean_field() -> str:
