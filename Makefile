@@ -82,7 +82,7 @@ bench: $(VENV)/.installed  ## measure what has no record of this commit; needs R
 	$(BIN)/python -m research.benchmarks.suite
 	$(MAKE) tables
 
-bench-fast: $(VENV)/.installed  ## see that every benchmark still runs, on all cores: under 20 minutes on 2; no record changes
+bench-fast: $(VENV)/.installed  ## see that every benchmark still runs, on all cores: about 20 minutes on 2; no record changes
 	$(BIN)/python -m research.benchmarks.suite --fast -o runs/bench-fast
 
 $(VENV)-gpu/.installed: pyproject.toml constraints-gpu.txt
