@@ -150,7 +150,9 @@ def main() -> None:
     more = ("FPIR, draws of fitted items", "FPIR, pretrained", "TPIR, pretrained")
     with Recorder("cross_fitting", arguments) as record:
         record.table("heads", (*columns, *more))
-        for name in SETS if arguments.only is None else (arguments.only,):
+        for name in SETS:
+            if arguments.only not in (None, name):
+                continue
             every = features_of(name, data / name / f"{name}.csv", arguments.output)
             for size in (len(np.unique(every.items)) // 2, SMALL_GALLERY):
                 runs = [

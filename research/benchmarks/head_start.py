@@ -181,11 +181,11 @@ class Division:
         for place, item in enumerate(items):
             part = FITTED if place < fitted else UNFITTED if place < middle else "unknown"
             rows = generator.permutation(np.flatnonzero(features.items == item))
-            rows = rows[np.argsort(features.new[rows], kind="stable")]  # new photos come last
-            others = bool(features.new[rows].any())
-            first = min(photos, int((~features.new[rows]).sum()) if others else len(rows) - 1)
-            new = rows[features.new[rows]] if others else rows[first:]
-            shown[part] += rows[:first].tolist()
+            known, new = rows[~features.new[rows]], rows[features.new[rows]]
+            if not len(new):
+                photos_shown = min(photos, len(known) - 1)  # one photo at least is searched
+                known, new = known[:photos_shown], known[photos_shown:]
+            shown[part] += known[:photos].tolist()
             searched += new[:SEARCHED].tolist()
             parts += [part] * len(new[:SEARCHED])
         return cls(np.array(shown[FITTED]), np.array(shown[UNFITTED]), np.array(searched), np.array(parts))

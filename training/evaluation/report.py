@@ -95,6 +95,8 @@ def _mixed_table(mixed: Comparison) -> list[str]:
 def _change(values: dict[str, float] | None) -> str:
     if values is None:
         return ""
-    fixed = values["low"] == values["high"]  # OPIS by chance is the same for both models
-    change = "" if fixed else f" → {values['after']:.3f} [{values['low']:+.3f}, {values['high']:+.3f}]"
+    same = (
+        values["before"] == values["after"] and values["low"] == values["high"]
+    )  # as is OPIS by chance, for any models
+    change = "" if same else f" → {values['after']:.3f} [{values['low']:+.3f}, {values['high']:+.3f}]"
     return f"{values['before']:.3f}{change}"
