@@ -84,19 +84,16 @@ def render(report: dict[str, Any]) -> str:
 
 
 def _mixed_table(mixed: Comparison) -> list[str]:
-    head = ["items", "number", "queries", *MIXED]
     rows = [
         [part, str(found["items"]), str(found["queries"]), *(_change(found.get(name)) for name in MIXED)]
         for part, found in mixed.items()
     ]
-    return text_table(head, rows)
+    return text_table(["items", "number", "queries", *MIXED], rows)
 
 
 def _change(values: dict[str, float] | None) -> str:
     if values is None:
         return ""
-    same = (
-        values["before"] == values["after"] and values["low"] == values["high"]
-    )  # as is OPIS by chance, for any models
-    change = "" if same else f" → {values['after']:.3f} [{values['low']:+.3f}, {values['high']:+.3f}]"
-    return f"{values['before']:.3f}{change}"
+    if values["before"] == values["after"] and values["low"] == values["high"]:  # such as OPIS by chance
+        return f"{values['before']:.3f}"
+    return f"{values['before']:.3f} → {values['after']:.3f} [{values['low']:+.3f}, {values['high']:+.3f}]"

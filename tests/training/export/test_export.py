@@ -219,3 +219,5 @@ def test_evaluation_compares_with_the_model_before_training_in_a_mixed_gallery(r
     (heading,) = (at for at, line in enumerate(lines) if line.startswith("OPIS   "))
     by_chance = re.split(" {2,}", lines[heading + 2])[1]
     assert by_chance == f"{mixed['unfitted']['OPIS by chance']['after']:.3f}", "the same for both models: no change"
+    mixed["unfitted"]["never found"] = {"before": 0.1, "after": 0.2, "low": 0.1, "high": 0.1}  # in every resample
+    assert "0.100 → 0.200 [+0.100, +0.100]" in render(report)
