@@ -5,15 +5,17 @@
 Some items of a set are known. A head is trained on their gallery photos, and five without a fifth of the items each, by
 the training that users run. The gallery gets its threshold for FPIR 5 % from the draws of the five models, and is
 searched with query photos of the known items and of all others. Beside it: the threshold from draws of the items by the
-model that was fitted on them, and the pretrained model with its own draws. Rates weight items equally.
+model that was fitted on them, and the pretrained model with its own draws. Rates weight items equally. An interrupted
+benchmark continues.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +140,15 @@ def division(data: Data, size: int, output: Path, *, seed: int) -> dict[str, Out
     return found
 
 
+def stored(data: Data, size: int, output: Path, *, seed: int) -> dict[str, Outcome]:
+    """Return the outcomes of one choice of known items, which are measured once."""
+    path = output / f"{size}-{seed}.json"
+    if not path.exists():
+        found = division(data, size, output / "run", seed=seed)
+        path.write_text(json.dumps({name: asdict(outcome) for name, outcome in found.items()}))
+    return {name: Outcome(**rates) for name, rates in json.loads(path.read_text()).items()}
+
+
 def main() -> None:
     """Measure every set and print the table."""
     parser = parser_of(__doc__)
@@ -156,7 +167,7 @@ def main() -> None:
             every = features_of(name, data / name / f"{name}.csv", arguments.output)
             for size in (len(np.unique(every.items)) // 2, SMALL_GALLERY):
                 runs = [
-                    division(every, size, arguments.output / "run", seed=seed)
+                    stored(every, size, arguments.output / name, seed=seed)
                     for seed in tqdm(range(arguments.divisions), desc=f"{name}, {size} items")
                 ]
                 cross, fitted, plain = (
