@@ -78,7 +78,7 @@ BENCHMARKS = (
     Benchmark("cross_fitting", fast="--output OUTPUT --divisions 1 --only cars"),
     Benchmark("demo", "--output OUTPUT --seeds 6 7 8 9 10", "--output OUTPUT --seeds 6"),
     Benchmark("paper_claims", fast="--output OUTPUT --seeds 1"),
-    Benchmark("rotations", fast="--output OUTPUT --seeds 1 --recipes Smooth-AP"),
+    Benchmark("rotations", fast="--output OUTPUT --seeds 1 --only Smooth-AP"),
     Benchmark("grocery", fast="--output OUTPUT --seeds 1 --epochs 1 --only 'Smooth-AP + TCM'"),
     Benchmark("many_classes", fast="--output OUTPUT --seeds 1 --sets cars --minutes 2"),
 )
