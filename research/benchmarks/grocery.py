@@ -21,7 +21,7 @@ from training.evaluation.report import evaluate_run
 from training.loop.run import Run
 from training.loop.train import train
 
-from .tables import Recorder, parser_of
+from .tables import NONE, Recorder, parser_of
 
 START: dict[str, Any] = {"dim": 128, "head_start": "random"}  # of the embedding layer
 RECIPES: dict[str, dict[str, Any]] = {
@@ -34,7 +34,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "head_learning_rate": 1e-2,  # the head is ten times as large
     },
 }
-METRICS = ("R@1", "TPIR", "FPIR", "OPIS")
+METRICS = ("R@1", "TPIR", "FPIR", "equal TPIR", "OPIS")
 
 
 def main() -> None:
@@ -82,18 +82,26 @@ def report_of(settings: Settings, path: Path) -> dict[str, Any]:
 
 
 def tables(results: dict[str, list[dict[str, Any]]], record: Recorder) -> None:
-    """Record a table per part of the mixed gallery: mean ± standard deviation over seeds, and before training."""
+    """Record a table per part of the mixed gallery: mean ± standard deviation over seeds, and before training.
+
+    OPIS is at the TPIR that a run and the model before training both reach, which differs from run to run: each row has
+    the OPIS before training at the TPIR of its runs.
+    """
     for part, first in results[next(iter(results))][0]["mixed"].items():
         names = [name for name in METRICS if name in first]
-        record.table(part, ("loss", *names))
-        record.add("before training", *(f"{first[name]['before']:.4f}" for name in names))
+        compared = "OPIS" in first
+        record.table(part, ("loss", *names, *(["OPIS before training"] if compared else [])))
+        before = [NONE if compared and name in METRICS[-2:] else f"{first[name]['before']:.4f}" for name in names]
+        record.add("before training", *before, *([NONE] if compared else []))
         for recipe, reports in results.items():
-            cells = []
-            for name in names:
-                values = np.array([report["mixed"][part][name]["after"] for report in reports])
-                spread = f" ± {values.std(ddof=1):.4f}" if len(values) > 1 else ""
-                cells.append(f"{values.mean():.4f}{spread}")
-            record.add(recipe, *cells)
+            runs = [report["mixed"][part] for report in reports]
+            cells = [_mean([run[name]["after"] for run in runs]) for name in names]
+            record.add(recipe, *cells, *([_mean([run["OPIS"]["before"] for run in runs])] if compared else []))
+
+
+def _mean(values: list[float]) -> str:
+    spread = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.4f}{spread}"
 
 
 if __name__ == "__main__":
