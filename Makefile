@@ -78,11 +78,11 @@ audit: $(VENV)/.installed  ## known weaknesses of what is installed; asks a serv
 release-check: $(VENV)/.installed  ## what a tag needs: names, changes, archive, libraries of the GPU packages (large downloads)
 	$(BIN)/python -m tools.release
 
-bench: $(VENV)/.installed  ## measure what has no record of this commit; needs RETRIEVAL_TEST_DATA and up to days, alone on the machine
+bench: $(VENV)/.installed  ## measure what has no record of this commit; needs RETRIEVAL_TEST_DATA and up to a day, alone on the machine
 	$(BIN)/python -m research.benchmarks.suite
 	$(MAKE) tables
 
-bench-fast: $(VENV)/.installed  ## see that every benchmark still runs, on all cores: about 20 minutes on 2; no record changes
+bench-fast: $(VENV)/.installed  ## see that every benchmark still runs, on all cores: 19 minutes on 2; no record changes
 	$(BIN)/python -m research.benchmarks.suite --fast -o runs/bench-fast
 
 $(VENV)-gpu/.installed: pyproject.toml constraints-gpu.txt
