@@ -267,7 +267,7 @@ def caveats(point: Point) -> list[str]:
         lines.append(
             f"Set on half of the calibration's {point.basis.clusters} independent groups of items, such a threshold "
             f"realised an FPIR between {halves[0]:.3f} and {halves[1]:.3f} on the other half (nine of ten splits): "
-            "the FPIR on items unlike these may differ as much"
+            "the FPIR on items unlike these may differ by more"
         )
     if tpir is not None and tpir < FEW_FOUND:
         lines.append(
