@@ -34,7 +34,12 @@ RECIPES: dict[str, dict[str, Any]] = {
         "head_learning_rate": 1e-2,  # the head is ten times as large
     },
 }
-METRICS = ("R@1", "TPIR", "FPIR", "equal TPIR", "OPIS")
+METRICS = ("R@1", "TPIR", "FPIR")
+COMPARED = {  # columns of each row's own TPIR, which the model before training reaches too: metric, and of which model
+    "equal TPIR": ("equal TPIR", "after"),
+    "OPIS": ("OPIS", "after"),
+    "OPIS before training": ("OPIS", "before"),
+}
 
 
 def main() -> None:
@@ -84,19 +89,18 @@ def report_of(settings: Settings, path: Path) -> dict[str, Any]:
 def tables(results: dict[str, list[dict[str, Any]]], record: Recorder) -> None:
     """Record a table per part of the mixed gallery: mean ± standard deviation over seeds, and before training.
 
-    OPIS is at the TPIR that a run and the model before training both reach, which differs from run to run: each row has
-    the OPIS before training at the TPIR of its runs.
+    OPIS is at the TPIR that a run and the model before training both reach. That TPIR differs from run to run, so each
+    row has the OPIS before training at the TPIR of its own runs.
     """
     for part, first in results[next(iter(results))][0]["mixed"].items():
         names = [name for name in METRICS if name in first]
-        compared = "OPIS" in first
-        record.table(part, ("loss", *names, *(["OPIS before training"] if compared else [])))
-        before = [NONE if compared and name in METRICS[-2:] else f"{first[name]['before']:.4f}" for name in names]
-        record.add("before training", *before, *([NONE] if compared else []))
+        compared = {title: cell for title, cell in COMPARED.items() if cell[0] in first}
+        record.table(part, ("loss", *names, *compared))
+        record.add("before training", *(f"{first[name]['before']:.4f}" for name in names), *(NONE for _ in compared))
         for recipe, reports in results.items():
             runs = [report["mixed"][part] for report in reports]
-            cells = [_mean([run[name]["after"] for run in runs]) for name in names]
-            record.add(recipe, *cells, *([_mean([run["OPIS"]["before"] for run in runs])] if compared else []))
+            cells = [(name, "after") for name in names] + list(compared.values())
+            record.add(recipe, *(_mean([run[name][when] for run in runs]) for name, when in cells))
 
 
 def _mean(values: list[float]) -> str:
