@@ -38,7 +38,8 @@ picture: $(VENV)/.installed  ## draw the README's picture again, from the answer
 TESTS := test test-fast test-all research-test
 $(TESTS): export OMP_NUM_THREADS ?= 1  # one thread per worker; more would oversubscribe the cores
 $(TESTS): export PYTHONDONTWRITEBYTECODE =  # commands that tests start need not compile the modules again
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+# a crash ends the tests: with the files that a dead worker had done, loadfile would wait for ever
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0
 
 test-fast: $(VENV)/.installed  ## what takes seconds: under 2 minutes on 2 idle cores
 	$(PYTEST) --ignore tests/research -m "not slow and not end_to_end and not browser"

@@ -17,6 +17,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from index.ann.kinds import AUTO
@@ -101,12 +102,13 @@ class Entry:
 
 
 class Database:
-    """A connection to a gallery database; any number of threads may use it, one at a time."""
+    """A connection to a gallery database. Any number of threads may read; changes are made by one at a time."""
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
         if not path.exists():
             raise GalleryError(f"{path.parent} is not a gallery", remedy="Index photos into it first")
         self._path = path
+        self._guard = Lock()  # SQLite ends the process if a connection is closed during a query
         self._connect(path, read_only=read_only)
         try:
             check_format(self.fact("format"), FORMAT, path.parent, GalleryError, remedy=ANEW)
@@ -139,8 +141,9 @@ class Database:
             self._connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
 
     def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
+        """Close the connection, after the query that is running."""
+        with self._guard:
+            self._connection.close()
 
     def copy(self, path: Path) -> None:
         """Write this version (in a transaction, its version) to a new file, while other processes may write."""
@@ -194,7 +197,7 @@ class Database:
 
     def rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
         """Return all rows of a query."""
-        with self._explained(self._path):
+        with self._explained(self._path), self._guard:
             return self._connection.execute(query, values).fetchall()
 
     # facts about the gallery
@@ -255,16 +258,14 @@ class Database:
     def log(self, action: str, photos: int, *, actor: str) -> None:
         """Record a change and increase the version; readers then reload."""
         self.increase("version")
-        now = datetime.now(UTC).isoformat(timespec="seconds")
         self._connection.execute(
             "INSERT INTO changes SELECT value, ?, ?, ?, ? FROM facts WHERE key = 'version'",
-            (now, actor, action, photos),
+            (datetime.now(UTC).isoformat(timespec="seconds"), actor, action, photos),
         )
 
     def changes(self, limit: int) -> list[Change]:
         """Return the newest changes, newest first; a limit of -1 returns all of them."""
-        rows = self.rows("SELECT * FROM changes ORDER BY version DESC LIMIT ?", (limit,))
-        return [Change(*row) for row in rows]
+        return [Change(*row) for row in self.rows("SELECT * FROM changes ORDER BY version DESC LIMIT ?", (limit,))]
 
     def each(self, query: str, values: Sequence[object]) -> Iterator[Any]:
         """Yield the rows of a query that ends in IN, for all values; they are passed in several parts."""
@@ -348,10 +349,8 @@ class Database:
         run("INSERT INTO removed VALUES (?)", [(seq,) for seq, _ in rows])
         run("DELETE FROM thumbnails WHERE photo_id = ?", [(photo_id,) for photo_id in photo_ids])
         run("UPDATE items SET photos = photos - 1 WHERE number = ?", [(item,) for _, item in rows])
-        numbers = sorted({item for _, item in rows})
-        empty = [
-            (number,) for (number,) in self.each("SELECT number FROM items WHERE photos = 0 AND number IN", numbers)
-        ]
+        items = sorted({item for _, item in rows})
+        empty = list(self.each("SELECT number FROM items WHERE photos = 0 AND number IN", items))
         run("DELETE FROM items WHERE number = ?", empty)
         self.increase("photos", -len(rows))
         self.increase("live_seqs", -sum(seq for seq, _ in rows))

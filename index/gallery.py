@@ -56,6 +56,9 @@ from .upkeep.verify import verify, verify_files
 __all__ = ["Gallery", "Neighbour", "Rebuilt", "StoredPhoto"]
 
 ATTEMPTS = 5  # at a filtered search while other processes write
+VALUES = """
+SELECT photo_id, item_id, json_extract(metadata, ?) FROM photos JOIN items ON number = item ORDER BY seq
+"""
 ITEMS = "SELECT item_id FROM items WHERE item_id > ? ORDER BY item_id LIMIT ?"
 FIND_ITEMS = """
 WITH texts AS (
@@ -181,9 +184,8 @@ class Gallery(Searched):
 
     def values(self, key: str) -> list[tuple[str, str, Any]]:
         """Return photo_id, item_id and the value of a metadata key, None if it has none, of each live photo."""
-        query = "SELECT photo_id, item_id, json_extract(metadata, ?) FROM photos JOIN items ON number = item"
-        query += " ORDER BY seq"
-        return self._database.rows(query, (f"$.{key}",))  # unguarded: searches go on
+        with self._own_database() as own:
+            return own.rows(VALUES, (f"$.{key}",))
 
     def photo(self, photo_id: str) -> tuple[str, str, dict[str, Any]] | None:
         """Return photo_id, item_id and metadata of a photo, or None if it does not exist."""
@@ -204,21 +206,25 @@ class Gallery(Searched):
         `find` is a part of their ids or of the metadata of their photos, in any case. Items that have it as their id or
         `name` come first, then those whose id or name begins with it, then the others.
         """
+        with self._own_database() as own:
+            found = own.rows(FIND_ITEMS, (find.casefold(), after, limit)) if find else own.rows(ITEMS, (after, limit))
+        return [item_id for (item_id,) in found]
+
+    @contextmanager
+    def _own_database(self) -> Iterator[Database]:
+        """Yield a connection for a long query, so that searches do not wait for it."""
         with self._guard:
             self._database.fact("format")  # raises if the gallery is closed
-        with closing(Database(self.path / DATABASE, read_only=True)) as own:  # searches do not wait for this scan
-            if not find:
-                return [row[0] for row in own.rows(ITEMS, (after, limit))]
-            return [row[0] for row in own.rows(FIND_ITEMS, (find.casefold(), after, limit))]
+        with closing(Database(self.path / DATABASE, read_only=True)) as own:
+            yield own
 
     def thumbnail(self, photo_id: str) -> bytes | None:
         """Return the JPEG thumbnail of a photo, or None if it has none."""
         return self._thumbnails([photo_id]).get(photo_id)
 
     def _thumbnails(self, photo_ids: Sequence[str]) -> dict[str, bytes]:
-        query = "SELECT photo_id, jpeg FROM thumbnails WHERE photo_id IN"
         with self._guard:
-            return {photo_id: bytes(jpeg) for photo_id, jpeg in self._database.each(query, photo_ids)}
+            return dict(self._database.each("SELECT photo_id, jpeg FROM thumbnails WHERE photo_id IN", photo_ids))
 
     def kept(self, name: str) -> bytes | None:
         """Return the content that is kept under a name with the newest version, None if there is none."""
@@ -349,8 +355,9 @@ class Gallery(Searched):
         with self._guard:
             self._folder.start_writing()
             with self._folder.change():
-                gone = {*self._database.seqs_of(photo_ids)}
-                gone |= {row[0] for row in self._database.each(PHOTOS_OF_ITEMS, item_ids)}
+                gone = {*self._database.seqs_of(photo_ids)}.union(
+                    photo_id for (photo_id,) in self._database.each(PHOTOS_OF_ITEMS, item_ids)
+                )
                 if gone:
                     self._database.remove_photos(sorted(gone))
                     self._database.log("remove", len(gone), actor=actor)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,8 @@ def test_a_scan_for_items_keeps_no_search_waiting(tmp_path: Path, monkeypatch: p
 def test_a_closed_gallery_says_so_and_is_not_called_damaged(tmp_path: Path) -> None:
     with filled(tmp_path / "g", 4, 2) as gallery:
         assert len(gallery) == 4
-    for use in (gallery.item_ids, gallery.__len__, lambda: gallery.search(unit(1), 1), lambda: gallery.photo("p0")):
+    search = partial(gallery.search, unit(1), 1)
+    for use in (gallery.item_ids, gallery.__len__, search, lambda: gallery.photo("p0"), lambda: gallery.values("name")):
         with pytest.raises(GalleryError, match=r"is closed\. Open it again") as caught:
             use()
         assert not isinstance(caught.value, GalleryCorrupt)
