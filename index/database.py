@@ -17,7 +17,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from index.ann.kinds import AUTO
@@ -34,6 +33,7 @@ LOG_S = 0.5  # time to wait for processes that hold the log
 CHECKSUM = "checksum"  # key in the settings of an index
 ANEW = "Index the photos into a new gallery"
 RESTORE = "Restore the gallery from a copy, or index the photos again"
+SEQS = "SELECT photo_id, seq FROM photos WHERE photo_id IN"
 SCHEMA = """
 CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE segments (
@@ -102,13 +102,12 @@ class Entry:
 
 
 class Database:
-    """A connection to a gallery database. Any number of threads may read; changes are made by one at a time."""
+    """A connection to a gallery database; any number of threads may use it, one at a time."""
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
         if not path.exists():
             raise GalleryError(f"{path.parent} is not a gallery", remedy="Index photos into it first")
         self._path = path
-        self._guard = Lock()  # SQLite ends the process if a connection is closed during a query
         self._connect(path, read_only=read_only)
         try:
             check_format(self.fact("format"), FORMAT, path.parent, GalleryError, remedy=ANEW)
@@ -141,9 +140,12 @@ class Database:
             self._connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
 
     def close(self) -> None:
-        """Close the connection, after the query that is running."""
-        with self._guard:
-            self._connection.close()
+        """Close the connection. During a query of another thread, SQLite would end the process."""
+        self._connection.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_connection"):
+            self.close()
 
     def copy(self, path: Path) -> None:
         """Write this version (in a transaction, its version) to a new file, while other processes may write."""
@@ -197,7 +199,7 @@ class Database:
 
     def rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
         """Return all rows of a query."""
-        with self._explained(self._path), self._guard:
+        with self._explained(self._path):
             return self._connection.execute(query, values).fetchall()
 
     # facts about the gallery
@@ -358,7 +360,7 @@ class Database:
 
     def seqs_of(self, photo_ids: Sequence[str]) -> dict[str, int]:
         """Return the seqs of the photos that are in the gallery."""
-        return dict(self.each("SELECT photo_id, seq FROM photos WHERE photo_id IN", photo_ids))
+        return dict(self.each(SEQS, photo_ids))
 
     def photos(self, condition: str = "TRUE", *values: str) -> list[tuple[str, str, dict[str, Any]]]:
         """Return photo_id, item_id and metadata of the photos that satisfy a condition, in insertion order."""

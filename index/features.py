@@ -76,11 +76,8 @@ class FeatureWriter:
 
 
 def open_features(path: Path, rows: int) -> OpenFeatures:
-    """Map the features of a segment; raise GalleryCorrupt if the file is missing or its arrays fail their check."""
-    try:
-        raw = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
-    except (OSError, ValueError) as error:
-        raise GalleryCorrupt(f"the features of segment {path.stem} cannot be read: {error}", remedy=RESTORE) from error
+    """Map the features of a segment; raise GalleryCorrupt if its arrays fail their check, OSError without the file."""
+    raw = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
     end = len(raw) - 8
     first = end - 8 * (rows + 1) - 4 * rows
     whole = (

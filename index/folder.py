@@ -25,7 +25,7 @@ INDEX_ENDINGS = (FAISS, SEQS, ASIDE)  # of the files of indexes
 
 
 class GalleryFolder:
-    """An opened gallery on this machine. Code that changes attributes must hold the `guard`."""
+    """An opened gallery on this machine. Code that changes attributes or uses the database must hold the `guard`."""
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
         self.path = path
@@ -36,7 +36,7 @@ class GalleryFolder:
         self.newest: Snapshot | None = None  # the cached snapshot
         self.dim = self.database.number("dim")
         self.features_key = self.database.fact(FEATURES_KEY)
-        self.caches = Caches(path, self.features_key, self.database)
+        self.caches = Caches(path, self.features_key, self.database, self.guard)
         self._lock: int | None = None  # file descriptor while this process is the writer
 
     @staticmethod
@@ -63,9 +63,12 @@ class GalleryFolder:
         """Close the database and release the write lock."""
         with self.guard:
             self.database.close()
-            if self._lock is not None:
-                os.close(self._lock)
-                self._lock = None
+            self.__del__()
+
+    def __del__(self) -> None:
+        lock, self._lock = getattr(self, "_lock", None), None
+        if lock is not None:
+            os.close(lock)
 
     # reading
 
@@ -97,6 +100,7 @@ class GalleryFolder:
         if self.read_only:
             raise GalleryError(f"{self.path} was opened read-only", remedy="Open it without read_only")
         if self._lock is None:
+            self.database.fact("format")  # raises if the gallery is closed
             self._lock = take_lock(self.path / LOCK)
             self.delete_unused_files()
             self._name_kept_photos()

@@ -146,10 +146,6 @@ class Gallery(Searched):
         """Close the database and release the write lock."""
         self._folder.close()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_folder"):
-            self.close()
-
     def __len__(self) -> int:
         """Return the number of live photos."""
         return self.snapshot().photos

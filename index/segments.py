@@ -20,8 +20,8 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +36,6 @@ from .features import FEATURES, FeatureWriter, OpenFeatures, open_features
 from .files import load_array, new_file, sha256, sync_folder
 
 VECTORS, ROWS, PARTIAL = ".npy", ".rows", ".partial"
-EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 ENDINGS = (VECTORS, ROWS, FEATURES, PARTIAL)  # of the files of segments
 WHOLE = 0.25  # share of a segment's rows above which hashing the whole file is faster than row by row
 BLOCK = 2**20  # bytes hashed at a time
@@ -208,17 +207,26 @@ def write_segment(
     return name, digest
 
 
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Turn a failed read into GalleryBusy if the process may open no more files now, else into GalleryCorrupt."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise GalleryBusy(f"{what} cannot be opened now: {error.strerror}") from error
+        raise GalleryCorrupt(f"{what} is missing or cannot be read: {error}", remedy=RESTORE) from error
+
+
 def open_segment(folder: Path, segment: Segment, *, dim: int, features: bool = False) -> OpenSegment:
     """Map a segment; raise GalleryCorrupt if it is missing or has another shape than recorded."""
     rows = segment.rows
     paths = segment_paths(folder, segment.name, features=features)
-    try:
+    with reading(f"segment {segment.name}"):
         vectors: Vectors = load_array(paths[0], mapped=True)
         raw = tuple(np.asarray(np.memmap(path, dtype=np.uint8, mode="r")) for path in paths[:2])
-    except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno in EXHAUSTED:
-            raise GalleryBusy(f"segment {segment.name} cannot be opened now: {error.strerror}") from error
-        raise GalleryCorrupt(f"segment {segment.name} cannot be read: {error}", remedy=RESTORE) from error
+    with reading(f"the features of segment {segment.name}"):
+        described = open_features(paths[2], rows) if features else None
     if vectors.shape != (rows, dim) or vectors.dtype != np.float32:
         raise GalleryCorrupt(
             f"segment {segment.name} holds {vectors.shape} {vectors.dtype}, not ({rows}, {dim}) float32", remedy=RESTORE
@@ -234,7 +242,7 @@ def open_segment(folder: Path, segment: Segment, *, dim: int, features: bool = F
         files=raw,
         sha256=segment.sha256,
         checked=np.zeros(rows, dtype=bool),
-        features=open_features(paths[2], rows) if features else None,
+        features=described,
         **arrays,
     )
 

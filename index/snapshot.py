@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from index.ann.faiss_index import REBUILD, Candidates
 from index.ann.kinds import FLAT, FP16
 
-from .database import FEATURES_KEY, INDEXES, POINT, RESTORE, SEGMENTS, Database, IndexFile
+from .database import FEATURES_KEY, INDEXES, POINT, RESTORE, SEGMENTS, SEQS, Database, IndexFile
 from .errors import GalleryCorrupt, GalleryError
 from .files import load_array, sha256
 from .groups import number_of
@@ -32,7 +32,7 @@ from .search.exact import MANY, contenders, first_of_items, pair_squares, sweep
 from .search.filters import Filter, Value
 from .search.item_distance import mean_photo
 from .search.votes import InvertedLists, PhotoPoints
-from .segments import OpenSegment, open_segment
+from .segments import OpenSegment, open_segment, reading
 
 FIRST_FETCH = 16  # candidate photos in the first fetch, in addition to 1.5 times the average number for k items
 MOST_FETCHED = 4096  # upper bound of the first fetch: an item may have very many photos
@@ -74,8 +74,9 @@ Facts = tuple[Floats, int]  # mean photo (d,) of an item and the number of its g
 class Caches:
     """Values that a gallery computes from its segments, kept for all versions."""
 
-    def __init__(self, path: Path, features_key: str, database: Database) -> None:
-        self.path, self.features_key, self.database = path, features_key, database
+    def __init__(self, path: Path, features_key: str, database: Database, guard: threading.RLock) -> None:
+        self.path, self.features_key = path, features_key
+        self.database, self.guard = database, guard  # whoever uses the database holds the guard
         self.facts: dict[int, tuple[bytes, Facts]] = {}  # of items by number, with the seqs of their photos
         self.orders: SegmentCache[tuple[Rows, NDArray[np.int32]]] = SegmentCache()  # rows of a segment by item
         self.keys: SegmentCache[tuple[Keys, Keys]] = SegmentCache()  # hashes of item ids and photo ids
@@ -311,14 +312,14 @@ class Snapshot(Whole):
         """Return the number of each item, by id, that the gallery had when the item was first asked for."""
         missing = [item for item in item_ids if item not in self._numbers]
         if missing:
-            known = dict(self.caches.database.each(ITEM_NUMBERS, missing))
+            known = self._known(ITEM_NUMBERS, missing, 0, self.items)
             self._numbers.update({item: known.get(item) for item in missing})
         numbers = ((item, self._numbers[item]) for item in item_ids)
         return {item: number for item, number in numbers if number is not None}
 
     def positions(self, photo_ids: Sequence[str]) -> Rows:
-        """Return the positions of photos, NONE for photos that the newest version lacks."""
-        known = self.caches.database.seqs_of(photo_ids)
+        """Return the positions of photos, NONE for photos that this version lacks."""
+        known = self._known(SEQS, photo_ids, 1, self.seqs)
         seqs = np.array([known.get(photo_id, NONE) for photo_id in photo_ids], dtype=np.int64)
         places = np.searchsorted(self.seqs, seqs)
         inside = places < len(self.seqs)
@@ -326,11 +327,24 @@ class Snapshot(Whole):
         there = inside & (self.seqs[places] == seqs) & self.live[places] if len(self.seqs) else inside
         return np.where(there, places, NONE)
 
+    def _known(self, query: str, names: Sequence[str], column: int, values: NDArray[np.integer]) -> dict[str, int]:
+        """Return a value of items (column 0) or photos (1) by id; those that this version lacks are left out.
+
+        A query asks the newest version. If that is a later one, the segments tell, with the `values` of their photos.
+        """
+        database = self.caches.database
+        with self.caches.guard, database.transaction("DEFERRED"):
+            if database.state()[0] == self.version:
+                return dict(database.each(query, names))
+        places, wanted = np.flatnonzero(self.live & np.isin(self._keys[column], hashed(names))), set(names)
+        ids = (photo[:2][1 - column] for photo in self.photos_at(places))
+        return {name: value for name, value in zip(ids, values[places].tolist(), strict=True) if name in wanted}
+
     def facts_of(self, items: Rows) -> ItemFacts:
         """Return the mean photos and the groups of items, by number. They are kept until photos change."""
         wanted = items.tolist()
-        missing = [item for item in dict.fromkeys(wanted) if item not in self._facts]
-        facts = {item: self._facts[item] for item in wanted if item in self._facts}
+        facts = {item: known for item in wanted if (known := self._facts.get(item)) is not None}
+        missing = [item for item in dict.fromkeys(wanted) if item not in facts]
         if missing:
             facts |= self._read_facts(missing)
             if len(self._facts) + len(missing) > MEANS:
@@ -568,14 +582,12 @@ def _base(last: Snapshot | None, index: IndexFile | None, indexes: Path) -> Base
     if last is not None and last.base is not None and last.base.name == index.name:
         return last.base
     paths = [indexes / f"{index.name}{ending}" for ending in (".faiss", ".npy")]
-    try:
+    with reading(f"index {index.name}"):
         if sha256(*paths) != index.sha256:  # it is read completely anyway
             raise GalleryCorrupt(
                 f"index {index.name} has changed since it was written: its sha256 differs", remedy=REBUILD
             )
         seqs = load_array(paths[1], mapped=True)
-    except (OSError, ValueError) as error:
-        raise GalleryCorrupt(f"the index {index.name} cannot be read: {error}", remedy=RESTORE) from error
     candidates = Candidates.read(paths[0], index.kind, index.settings, count=len(seqs))
     return Base(candidates, seqs, index.name)
 

@@ -336,7 +336,8 @@ class Retriever:
                 break
         if kind or queries > 1:
             point, rates = _shared(point, rates, queries, kind)
-        return Answers(self.bundle, self.gallery, options, point, found.version, rates), found.neighbours
+        thumbnail = self.gallery.thumbnail
+        return Answers(self.bundle, found.photos, thumbnail, options, point, found.version, rates), found.neighbours
 
     def _check_open(self) -> None:
         if self._closed:

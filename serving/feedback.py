@@ -76,7 +76,6 @@ class FeedbackRecorder:
             photos.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._using():
             self._database = sqlite3.connect(table, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-            self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = OFF")  # answers need not survive a power cut
             self._database.executescript(SCHEMA)
 

@@ -1,4 +1,7 @@
-"""Reloads: open the bundle and the gallery again, on request and when their paths lead to other folders."""
+"""Reloads: open the bundle and the gallery again, on request and when their paths lead to other folders.
+
+Threads that run the model are no daemons: Python would end these inside ONNX Runtime, and that aborts the process.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Event, Lock, Thread, main_thread
 from typing import Protocol
 
 from PIL import Image
@@ -64,7 +67,7 @@ class Reloads:
         opened = service.retriever
         self._seen = Places(opened.bundle.path, opened.gallery.path).state()  # what was opened last, or could not be
         self._retry = float("inf")
-        self._thread = Thread(target=self._follow, name="following", daemon=True)
+        self._thread = Thread(target=self._follow, name="following")  # no daemon: it runs the model
 
     def start(self) -> None:
         """Reload from now on when the paths lead to other folders."""
@@ -114,7 +117,7 @@ class Reloads:
             log.exception("what the paths lead to now cannot be served")
 
     def _follow(self) -> None:
-        while not self._stop.wait(LOOK_S):
+        while main_thread().is_alive() and not self._stop.wait(LOOK_S):
             self.follow()
 
     @contextmanager
@@ -146,7 +149,7 @@ def warm_up_in_background(retriever: Retriever) -> None:
         with suppress(RetrievalError, OSError):
             warm_up(retriever)
 
-    Thread(target=search, name="warm-up", daemon=True).start()
+    Thread(target=search, name="warm-up").start()  # no daemon: it runs the model
 
 
 def _folder(place: Path | str) -> tuple[str, int]:

@@ -79,8 +79,7 @@ class Service:
         if retriever is not self.retriever:
             self.drift = DriftMonitor(retriever.bundle)
         self.retriever = retriever
-        check = partial(retriever.gallery.verify, rows=False)
-        threading.Thread(target=check, name="gallery-check", daemon=True).start()
+        threading.Thread(target=_check, args=(retriever.gallery,), name="gallery-check", daemon=True).start()
 
     def stop(self) -> None:
         """Stop accepting searches and wait briefly for running ones."""
@@ -307,6 +306,14 @@ class Service:
                 raise PhotoChanged(f"the gallery has {listed(there)} again", remedy="Remove or rename it first")
             held.restore(gallery, removal, actor=CALLER.get().actor)
             return {"photos": len(removal.photo_ids), "gallery_version": gallery.version}
+
+
+def _check(gallery: AnyGallery) -> None:
+    """Read the files of a gallery, whose problems it remembers."""
+    try:
+        gallery.verify(rows=False)
+    except RetrievalError as error:
+        log.warning("the files of the gallery were not checked: %s", error)
 
 
 def etag_of(row: tuple[str, str, dict[str, Any]] | None) -> str:

@@ -421,8 +421,8 @@ class MilvusGallery(Searched):
 
     def thumbnail(self, photo_id: str) -> bytes | None:
         """Return the JPEG thumbnail of a photo, or None if it has none."""
-        if photo_id in self._store.thumbnails:
-            return base64.b64decode(self._store.thumbnails[photo_id]) or None
+        if (known := self._store.thumbnails.get(photo_id)) is not None:
+            return base64.b64decode(known) or None
         rows = self._store.get([photo_id], ["thumbnail"], self._level(self._facts()))
         return _jpeg(rows[photo_id]) if rows else None
 
@@ -535,8 +535,9 @@ class MilvusGallery(Searched):
     def choose_index(self, kind: str) -> None:
         """Choose the kind of index that a large gallery gets (`rebuild_if_due`)."""
         check_kind(kind)
-        if self._facts(fresh=True)["wanted"] != kind:
-            self._finish({"wanted": kind}, f"choose the index {kind}", 0, None)
+        with self._guard:
+            if self._facts(fresh=True)["wanted"] != kind:
+                self._finish({"wanted": kind}, f"choose the index {kind}", 0, None)
 
     def rebuild_if_due(self, **_: object) -> None:
         """Give a gallery of more than SCANNED photos the index that was chosen, and measure its recall.

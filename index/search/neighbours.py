@@ -44,6 +44,7 @@ class VersionNeighbours(NamedTuple):
     version: int
     point: bytes | None  # what the version keeps as its operating point
     neighbours: list[list[Neighbour]]  # of each query
+    photos: Any  # of the version, as `snapshot` of the gallery returns them
 
 
 class Version(NamedTuple):
@@ -122,7 +123,7 @@ class Searched(ABC):
         unit = check_vectors(vectors, self.dim)
         with self._searching(where, left_out) as now:
             table = ItemSearch(now.photos, item_distance, verifier).nearest(unit, k, only=now.only, features=features)
-            return VersionNeighbours(now.number, now.point, neighbours_of(table, now.photos_at))
+            return VersionNeighbours(now.number, now.point, neighbours_of(table, now.photos_at), now.photos)
 
     @abstractmethod
     def _searching(self, where: str | None, left_out: Collection[str]) -> AbstractContextManager[Version]:

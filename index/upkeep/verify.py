@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from index.database import DATABASE, FEATURES_KEY, FOLDS_FILE, INDEXES, SEGMENTS, Database
-from index.errors import GalleryCorrupt, GalleryError
+from index.errors import GalleryCorrupt
 from index.files import sha256
 from index.folder import FAISS, SEQS
-from index.segments import OpenSegment, encode_row, open_segment, segment_paths
+from index.segments import OpenSegment, encode_row, open_segment, reading, segment_paths
 from index.snapshot import removed_seqs
 
 COMPARED = 10_000  # photos compared at a time
@@ -46,11 +46,14 @@ def verify(path: Path, database: Database, *, rows: bool = True) -> list[str]:
 
 
 def verify_files(path: Path) -> list[str]:
-    """Return the problems of a gallery's database and files, read over a connection of its own."""
+    """Return the problems of a gallery's database and files, read over a connection of its own.
+
+    Raises GalleryError if they cannot be read now, such as for lack of open files.
+    """
     try:
         with closing(Database(path / DATABASE, read_only=True)) as database:
             return verify(path, database, rows=False)
-    except GalleryError as error:
+    except GalleryCorrupt as error:
         return [error.message]
     except FileNotFoundError as error:  # the gallery was removed
         return [f"{error.filename} is gone"]
@@ -76,7 +79,7 @@ def check_database(database: Database) -> list[str]:
                 ((count,),) = database.rows(f"SELECT count(*) FROM {fact}")  # noqa: S608 (two names)
                 if count != database.number(fact):
                     problems.append(f"there are {count} {fact}, the facts say {database.fact(fact)}")
-    except GalleryError as error:
+    except GalleryCorrupt as error:
         return [error.message]
     return [f"database: {problem}" for problem in problems]
 
@@ -100,9 +103,10 @@ def _check_files(path: Path, database: Database) -> list[str]:
 
 def _check_file(what: str, paths: list[Path], digest: str) -> list[str]:
     try:
-        same = sha256(*paths) == digest
-    except OSError as error:
-        return [f"{what} is missing or cannot be read: {error.strerror}"]
+        with reading(what):
+            same = sha256(*paths) == digest
+    except GalleryCorrupt as error:
+        return [error.message]
     return [] if same else [f"{what} has changed since it was written: its sha256 differs"]
 
 

@@ -51,7 +51,8 @@ def open_isolated(data: bytes, form: Format, orientation: int = 0) -> Image.Imag
     Raises ImageUnreadable, ImageTooLarge or ImageUnsupported if it cannot be used or costs too much.
     """
     try:
-        child = _IDLE.get_nowait()
+        while (child := _IDLE.get_nowait()).poll() is not None:  # such as for lack of memory
+            _stopped(child)
     except Empty:
         child = _started()
     try:
@@ -85,6 +86,7 @@ def _started() -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,  # warnings of Pillow
+        start_new_session=True,  # Ctrl-C stops the server, and its decoders when it has answered
         env={**os.environ, "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
     )
 
@@ -136,6 +138,8 @@ def _exchanged(child: subprocess.Popen[bytes], *request: bytes) -> Image.Image:
 def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Answer requests until there are no more."""
     import resource
+
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # systemd sends it to all processes of a service
 
     try:
         with importing("pillow_heif", "sources"):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from index.location import AnyGallery
-from index.photos import NONE
 from index.search.distance import accepts
 from index.search.left_out import CLOSE
 from index.search.neighbours import Neighbour
@@ -109,7 +108,8 @@ class Answers:
     """Makes the answers of one search, by the operating point of the gallery version that was searched."""
 
     bundle: Bundle
-    gallery: AnyGallery
+    photos: Any  # of the version that was searched, as `snapshot` of its gallery returns them
+    thumbnail: Callable[[str], bytes | None]
     options: Options
     point: Point
     version: int
@@ -155,13 +155,11 @@ class Answers:
         """Return the places of the items that have the nearest photo, or a copy of it; () if only the first has it."""
         first = neighbours[0]
         near = [n for n, other in enumerate(neighbours) if abs(other.photo_distance - first.photo_distance) <= CLOSE]
-        now = self.gallery.snapshot().with_pictures(partial(is_copy, self.gallery.thumbnail))
-        rows = now.positions([neighbours[place].photo_id for place in near])
-        there = rows != NONE  # else it was removed since the search
-        if len(near) < 2 or not there[0]:
+        if len(near) < 2:
             return ()
-        same = now.copies(np.full(int(there.sum()), rows[0]), rows[there])
-        places = np.array(near)[there][same].tolist()
+        searched = self.photos.with_pictures(partial(is_copy, self.thumbnail))
+        rows = searched.positions([neighbours[place].photo_id for place in near])
+        places = np.array(near)[searched.copies(np.full(len(near), rows[0]), rows)].tolist()
         return tuple(places) if len({0, *places}) > 1 else ()
 
     def _explanation(self, neighbours: Sequence[Neighbour], look: Look | None) -> Explanation:
@@ -173,16 +171,12 @@ class Answers:
         return Explanation(items, self._places(neighbours[0], look) if items and items[0].inliers else ())
 
     def _places(self, first: Neighbour, look: Look | None) -> tuple[Place, ...]:
-        """Return where details agree with the photo of the first item; none if it was changed since the search."""
+        """Return where details agree with the photo of the first item."""
         verifier = self.bundle.verifier
-        if verifier is None or look is None or look.box is not None or not self.gallery.features_key:
+        if verifier is None or look is None or look.box is not None:
             return ()
-        now = self.gallery.snapshot()
-        (own,) = now.photos_of(list(now.item_numbers([first.item_id]).values())) or ([],)
-        for position in own:
-            if now.photo(int(position))[0] == first.photo_id:
-                return tuple(verifier.places(look.features, now.features(np.array([position]))[0]))
-        return ()
+        (features,) = self.photos.features(self.photos.positions([first.photo_id]))
+        return tuple(verifier.places(look.features, features))
 
     def _reason(self, neighbours: Sequence[Neighbour], ranking: Ranking) -> Reason:
         """Return the reason for an answer without a match."""
@@ -191,5 +185,5 @@ class Answers:
         if not self.point.decides:
             return UNCALIBRATED
         if not neighbours:
-            return GALLERY_EMPTY if self.options.where is None or not len(self.gallery) else FILTERED_OUT
+            return GALLERY_EMPTY if self.options.where is None or not self.photos.size else FILTERED_OUT
         return BEYOND_THRESHOLD

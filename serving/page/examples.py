@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from threading import Thread
+from threading import Thread, main_thread
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +54,7 @@ class Examples:
     def start(self, retriever: Retriever) -> None:
         """Choose photos of the gallery, unless there are files."""
         if not self._examples:
-            Thread(target=self._choose, args=(retriever,), name="examples", daemon=True).start()
+            Thread(target=self._choose, args=(retriever,), name="examples").start()  # no daemon: it runs the model
 
     def shown(self, retriever: Retriever) -> list[Example]:
         """Return the examples; a photo that has been removed from the gallery is none."""
@@ -79,6 +79,8 @@ def gallery_examples(retriever: Retriever) -> list[Example]:
     now, wanted = gallery.snapshot(), Counter(CHOSEN)
     found: dict[str, tuple[str, Example]] = {}  # kind and example, by item
     for place, position in enumerate(_evenly_spaced(now, TRIED).tolist()):
+        if not main_thread().is_alive():  # the server has stopped
+            break
         photo_id, item_id, metadata = now.photo(position)
         jpeg, own = gallery.thumbnail(photo_id), [name for name, _, _ in gallery.photos(item_id)]
         if jpeg is None or item_id in found or wanted.total() == 0:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import getpass
 import os
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -183,39 +181,6 @@ def test_a_state_that_is_rolled_back_is_forgotten(database: Database) -> None:
     with pytest.raises(KeyError):
         fail()
     assert database.state() == (0, 0)
-
-
-CLOSED_DURING_QUERIES = """
-import sys, threading, time
-from pathlib import Path
-from index.database import Database
-from index.errors import GalleryError
-
-def ask():
-    try:
-        while True:
-            asked.append(database.seqs_of(["p"] * 500))
-    except GalleryError as error:
-        told.append(error.message)
-
-for _ in range(20):
-    database, asked, told = Database(Path(sys.argv[1]), read_only=True), [], []
-    threads = [threading.Thread(target=ask) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    while len(asked) < 3:
-        time.sleep(0.001)
-    database.close()
-    for thread in threads:
-        thread.join()
-    assert len(told) == 3 and all(message.endswith("is closed") for message in told), told
-"""
-
-
-def test_a_connection_that_is_closed_during_queries_of_other_threads_says_so(path: Path) -> None:
-    command = [sys.executable, "-c", CLOSED_DURING_QUERIES, path]
-    made = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert (made.returncode, made.stderr) == (0, "")  # SQLite may end the process
 
 
 def test_the_user_is_named_where_the_system_knows_one(monkeypatch: pytest.MonkeyPatch) -> None:

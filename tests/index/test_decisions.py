@@ -95,7 +95,7 @@ def test_a_filter_is_of_the_version_that_is_searched(tmp_path: Path, monkeypatch
         return now
 
     monkeypatch.setattr(reader, "snapshot", changed_meanwhile)
-    version, _, (found,) = reader.search_version(vectors[:1], 1, where="brand = 'b'")
+    version, _, (found,), _ = reader.search_version(vectors[:1], 1, where="brand = 'b'")
     assert (found[0].photo_id, found[0].distance, version) == ("p0", 0.0, writer.version)
     monkeypatch.undo()
     assert len(reader.search(vectors[:1], 40, where="brand = 'a'")[0]) == 38

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from index import folder
-from index.errors import GalleryCorrupt, GalleryError, GalleryLocked, RetrievalError
+from index.errors import GalleryBusy, GalleryCorrupt, GalleryError, GalleryLocked, RetrievalError
 from index.gallery import Gallery
 from index.segments import _arrays, encode_row
 from index.upkeep.verify import _differing_rows
@@ -371,3 +371,28 @@ def test_every_byte_of_the_description_of_a_segment_is_checked(tmp_path: Path) -
     for wrong in (raw[8:], raw[:-8], raw[-8:], replace(segment, first=1), replace(segment, rows=39)):
         with pytest.raises(GalleryCorrupt, match="damaged description"):
             _arrays(*((wrong, segment) if isinstance(wrong, np.ndarray) else (raw, wrong)))
+
+
+def test_a_lack_of_open_files_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path / "g").close()
+
+    def exhausted(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with Gallery.open(tmp_path / "g", read_only=True) as gallery:
+        for name in ("index.upkeep.verify.sha256", "index.segments.load_array"):
+            with monkeypatch.context() as patch:
+                patch.setattr(name, exhausted)
+                with pytest.raises(GalleryBusy, match="cannot be opened now: Too many open files"):
+                    gallery.verify(rows=False) if name.endswith("sha256") else gallery.search(unit(1), 1)
+        assert gallery.damage == []
+        assert gallery.verify(rows=False) == []
+
+
+def test_a_closed_gallery_takes_no_write_lock(tmp_path: Path) -> None:
+    closed = filled(tmp_path / "g")
+    closed.close()
+    with pytest.raises(GalleryError, match="is closed"):
+        closed.remove(photo_ids=["p1"])
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert gallery.remove(photo_ids=["p1"]) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from click.testing import CliRunner
 from PIL import Image
 
 from index.location import open_gallery
+from index.search.distance import Rows
+from index.snapshot import Snapshot
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.check import check_catalogue
 from retrieval.catalogue.read import read_catalogue
@@ -70,6 +73,25 @@ def test_a_search_that_finds_a_shared_photo_asks_and_never_matches(folder: Path)
         assert len(retriever.search(encode(SHOWN), top_k=1).review) > 1
         assert any("have the same photo" in line for line in lines(answer, filtered=False))
         assert retriever.search(encode(draw(3, 0))).decision == "match"
+
+
+def test_a_photo_that_is_changed_during_the_search_still_shares_its_picture(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        Retriever.open(folder / "bundle", folder / "g") as retriever,
+        open_gallery(folder / "g", read_only=False) as writer,
+    ):
+        positions = Snapshot.positions
+
+        def changed_before(now: Snapshot, photo_ids: Sequence[str]) -> Rows:
+            for item in SHARING:
+                writer.update([f"{item}/0.jpg"], [item], [{"price": 5}])
+            return positions(now, photo_ids)
+
+        monkeypatch.setattr(Snapshot, "positions", changed_before)
+        answer = retriever.search(resaved(SHOWN, 100))
+        assert (answer.decision, answer.reason, answer.matches) == ("perhaps", "shared_photo", ())
 
 
 def test_a_damaged_photo_is_searched_with_a_word_and_never_matches(folder: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import sqlite3
 import stat
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from retrieval.retriever import Retriever
 from serving import feedback
 from serving.access.keys import Caller, add_key
 from serving.app import create_app
+from serving.feedback import FeedbackRecorder
 from serving.settings import ServeSettings
 
 from ..world import draw, encode
@@ -177,6 +179,16 @@ def test_a_table_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "feedback.jsonl.answers.sqlite").write_bytes(b"no table" * 1000)
     with pytest.raises(RetrievalError, match=r"feedback\.jsonl\.answers\.sqlite.* file is not a database"):
         feedback.FeedbackRecorder(file)
+
+
+def test_processes_that_start_together_all_take_feedback(tmp_path: Path) -> None:
+    """To make the table wait for another process fails at once in some of SQLite's journal modes."""
+    for number in range(20):
+        file = tmp_path / f"{number}.jsonl"
+        with ThreadPoolExecutor(4) as pool:  # a connection each, as in processes
+            recorders = list(pool.map(FeedbackRecorder, [file] * 4))
+        for recorder in recorders:
+            recorder.close()
 
 
 def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_what_is_kept_and_what_is_refused(address: str) -> None:
     assert gallery.thumbnail("a") == b"jpeg"
     assert gallery.thumbnail("b") is None
     assert gallery.values("brand") == [("a", "x", "b")]
-    version, _, ((found,),) = gallery.search_version(unit(1), 3)
+    version, _, ((found,),), _ = gallery.search_version(unit(1), 3)
     assert (version, found.distance, found.metadata) == (1, 0.0, {"brand": "b"})
     with pytest.raises(InvalidParameter, match="not be in the gallery yet"):
         gallery.add(["a"], ["x"], unit(1))

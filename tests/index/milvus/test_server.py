@@ -108,7 +108,7 @@ def test_what_one_process_writes_another_sees_when_its_facts_are_read_again(gall
     with MilvusGallery.open(gallery.path, access=Access(age_s=0)) as other:
         vector = unit(1, 99)
         gallery.add(["seen"], ["seen"], vector)
-        version, _, ((found,),) = other.search_version(vector, 1)
+        version, _, ((found,),), _ = other.search_version(vector, 1)
         assert (version, found.photo_id) == (gallery.version, "seen")
         gallery.remove(photo_ids=["seen"])
         assert other.search(vector, 1)[0][0].photo_id != "seen"

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -169,6 +171,28 @@ def test_a_decoder_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ImageRefused):
         open_image(encode(draw(1, 1), "TIFF")[:200])
     assert open_image(encode(draw(1, 1), "BMP")).size == draw(1, 1).size
+
+
+def test_a_decoder_that_ended_while_it_was_idle_costs_no_photo() -> None:
+    isolated._end()
+    open_image(encode(draw(1, 1), "GIF"))
+    idle = isolated._IDLE.get()
+    isolated._IDLE.put(idle)
+    idle.kill()
+    idle.wait()
+    assert open_image(encode(draw(1, 1), "BMP")).size == draw(1, 1).size
+
+
+def test_signals_that_stop_a_service_leave_its_decoders_until_they_have_answered() -> None:
+    """Ctrl-C goes to all processes of a group, and systemd sends SIGTERM to all of a service."""
+    isolated._end()
+    open_image(encode(draw(1, 1), "GIF"))
+    idle = isolated._IDLE.get()
+    isolated._IDLE.put(idle)
+    assert os.getpgid(idle.pid) != os.getpgid(0)
+    idle.send_signal(signal.SIGTERM)
+    open_image(encode(draw(1, 1), "BMP"))
+    assert idle.poll() is None
 
 
 def test_a_heic_whose_package_fails_is_refused_with_the_reason_and_the_extra(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -19,15 +21,45 @@ from retrieval.retriever import Retriever
 from serving.app import create_app
 from serving.page.examples import CROP, LEFT_OUT, Examples, _evenly_spaced, gallery_examples
 from serving.settings import ServeSettings
-from tests.index.vectors import filled
+from tests.index.vectors import filled as filled_gallery
 
 from ...world import draw, encode, write_folder
 from ..conftest import until
 
+STOPPED_WHILE_CHOOSING = """
+import sys
+from threading import Event
+import numpy as np
+from retrieval.retriever import Retriever
+from serving.page.examples import Examples
+
+retriever, begun = Retriever.open(*sys.argv[1:]), Event()
+search, pixels = retriever.search, np.zeros((4, 3, 3, 3), np.uint8).repeat(16, axis=1).repeat(16, axis=2)
+
+def long_search(*args, **options):
+    begun.set()
+    for _ in range(200):
+        retriever.embedder.embed_pixels(pixels[:, :size, :size])
+    return search(*args, **options)
+
+size = retriever.embedder.preprocessing.size
+retriever.search = long_search
+Examples([]).start(retriever)
+begun.wait()
+"""
+
+
+def test_a_server_that_stops_while_it_chooses_examples_exits_in_peace(filled: Path) -> None:
+    """Python would end a daemon thread inside ONNX Runtime, which aborts the process."""
+    command = [sys.executable, "-c", STOPPED_WHILE_CHOOSING, filled / "bundle", filled / "gallery"]
+    for _ in range(3):
+        made = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+        assert (made.returncode, made.stderr) == (0, "")
+
 
 @pytest.mark.parametrize("count", [1, 2, 5, 7, 36, 37, 100])
 def test_photos_that_are_evenly_spaced_lie_in_the_middles_of_equal_parts(tmp_path: Path, count: int) -> None:
-    with filled(tmp_path / "g") as gallery:
+    with filled_gallery(tmp_path / "g") as gallery:
         gallery.remove(photo_ids=["p3", "p17", "p30"])
         now = gallery.snapshot()
     live, parts = np.flatnonzero(now.live), min(count, 37)
