@@ -27,6 +27,8 @@ INDEX_ENDINGS = (FAISS, SEQS, ASIDE)  # of the files of indexes
 class GalleryFolder:
     """An opened gallery on this machine. Code that changes attributes or uses the database must hold the `guard`."""
 
+    _lock: int | None = None  # file descriptor while this process is the writer
+
     def __init__(self, path: Path, *, read_only: bool) -> None:
         self.path = path
         self.read_only = read_only
@@ -37,7 +39,6 @@ class GalleryFolder:
         self.dim = self.database.number("dim")
         self.features_key = self.database.fact(FEATURES_KEY)
         self.caches = Caches(path, self.features_key, self.database, self.guard)
-        self._lock: int | None = None  # file descriptor while this process is the writer
 
     @staticmethod
     def create(path: Path, facts: Mapping[str, object]) -> None:
@@ -63,12 +64,14 @@ class GalleryFolder:
         """Close the database and release the write lock."""
         with self.guard:
             self.database.close()
-            self.__del__()
+            self._unlock()
 
-    def __del__(self) -> None:
-        lock, self._lock = getattr(self, "_lock", None), None
-        if lock is not None:
-            os.close(lock)
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    __del__ = _unlock  # a version that is still in use may need the database
 
     # reading
 

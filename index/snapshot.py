@@ -164,8 +164,7 @@ class Snapshot(Whole):
         """Return this version as if some live photos were not in it, without the filters that were made for it."""
         live = self.live.copy()
         live[positions] = False
-        items = len(np.unique(self.items[live]))
-        return replace(self, live=live, photos=int(live.sum()), item_count=items)
+        return replace(self, live=live, photos=int(live.sum()), item_count=len(np.unique(self.items[live])))
 
     def by_segment(self, positions: Rows) -> Iterator[tuple[OpenSegment, Rows, NDArray[np.bool_]]]:
         """Yield each segment that contains some of the positions, the rows there, and the mask of these positions."""
@@ -588,8 +587,7 @@ def _base(last: Snapshot | None, index: IndexFile | None, indexes: Path) -> Base
                 f"index {index.name} has changed since it was written: its sha256 differs", remedy=REBUILD
             )
         seqs = load_array(paths[1], mapped=True)
-    candidates = Candidates.read(paths[0], index.kind, index.settings, count=len(seqs))
-    return Base(candidates, seqs, index.name)
+    return Base(Candidates.read(paths[0], index.kind, index.settings, count=len(seqs)), seqs, index.name)
 
 
 def without_replaced(last: Snapshot, index: IndexFile | None) -> Snapshot:

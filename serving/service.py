@@ -186,8 +186,7 @@ class Service:
 
     def _review(self, asked: float | None) -> float | None:
         """Return the largest p-value of items for review: what a client asks for, but no more than in the settings."""
-        limits = [limit for limit in (asked, self.settings.review) if limit is not None]
-        return min(limits, default=None)
+        return min([limit for limit in (asked, self.settings.review) if limit is not None], default=None)
 
     def _check_photo(self, image: bytes) -> None:
         check_sent(image, most_bytes=self.settings.photo_bytes, most_pixels=10**6 * self.settings.photo_megapixels)

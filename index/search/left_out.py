@@ -144,8 +144,7 @@ def _others(search: ItemSearch, queries: Queries) -> _Others:
                 left_out[row] = {int(queries.numbers[row]), *items[mask].tolist()}
         rows = rows[(kept.sum(axis=1) < CANDIDATES) & (found.items[:, -1] != NONE)]
         k *= 4
-    candidates = Candidates.of(search.photos, positions, nearest)
-    return _Others(candidates, duplicates, left_out)
+    return _Others(Candidates.of(search.photos, positions, nearest), duplicates, left_out)
 
 
 def _left_out(search: ItemSearch, queries: Queries, found: Candidates) -> tuple[NDArray[np.bool_], Rows]:

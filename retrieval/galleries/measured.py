@@ -367,8 +367,7 @@ def _usable(queries: Probes | None, gallery: AnyGallery) -> dict[str, Probes]:
     if queries is None:
         return {}
     gone = _gone(queries, gallery)
-    rows = [row for row, item in enumerate(queries.items) if item not in gone]
-    return by_source(queries.where(rows))
+    return by_source(queries.where([row for row, item in enumerate(queries.items) if item not in gone]))
 
 
 def _fold_of(known: Fitted | None, gallery: AnyGallery, fitted: Collection[str]) -> dict[str, int]:

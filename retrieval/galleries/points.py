@@ -80,8 +80,7 @@ def has_point(bundle: Bundle, gallery: AnyGallery) -> bool:
 
 def served_point(content: bytes | None, bundle: Bundle, gallery: AnyGallery) -> Point:
     """Return the operating point that serves in a gallery, given the points that it keeps."""
-    point = stored_point(content, bundle) or bundle.operating_point
-    return as_served(point, gallery, bundle.draws_id)[0]
+    return as_served(stored_point(content, bundle) or bundle.operating_point, gallery, bundle.draws_id)[0]
 
 
 def point_before(content: bytes | None, bundle: Bundle, gallery: AnyGallery) -> Point:

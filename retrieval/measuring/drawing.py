@@ -141,8 +141,7 @@ class Drawing:
         usable = (numbers != NONE) & ~np.isin(numbers, list(excluded))
         numbers, items = numbers[usable], names.items[usable]
         queries = Queries(names.vectors[usable], numbers, np.full((len(numbers), 1), NONE))
-        groups = groups_of(self.photos, numbers, items)
-        return self._without_details._draws(items, items, groups, queries)[0]
+        return self._without_details._draws(items, items, groups_of(self.photos, numbers, items), queries)[0]
 
     def probes(self, probes: Probes) -> Draws:
         """Return the probe draws. A probe whose item is not in the collection finds no items of its own group.

@@ -43,8 +43,7 @@ class Metric:
 
     def distances(self, scores: ArrayLike) -> Floats:
         """Return the plain distances (n,), 0 to 2, of scores."""
-        squared = self.to_square(np.asarray(scores, dtype=np.float64))
-        return np.asarray(np.sqrt(np.clip(squared, 0.0, 4.0)))
+        return np.asarray(np.sqrt(np.clip(self.to_square(np.asarray(scores, dtype=np.float64)), 0.0, 4.0)))
 
     @property
     def range(self) -> tuple[float, float]:

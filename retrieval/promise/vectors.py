@@ -93,8 +93,7 @@ class GivenVectors:
                 listed(strange[:SHOWN]),
                 remedy="Write an empty id where a photo shows no item of the collection",
             )
-        ids = [f"query {row}" for row in range(len(array))]
-        return Probes(scaled(array, norms), ids, texts.tolist())
+        return Probes(scaled(array, norms), [f"query {row}" for row in range(len(array))], texts.tolist())
 
 
 def lengths(vectors: NDArray[Any]) -> NDArray[np.float64]:

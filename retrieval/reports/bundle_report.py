@@ -67,8 +67,7 @@ def render_report(data: ReportData) -> str:
 def variant_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the metrics of a variant as text: name, OPIS of pairs and of searches, FPIR, TPIR."""
     opis = (f"{row[name]:.2e}" for name in ("opis", "search_opis"))
-    rates = (f"{row[name]:.3f}" for name in ("fpir", "tpir"))
-    return str(row["form"]), *opis, *rates
+    return str(row["form"]), *opis, *(f"{row[name]:.3f}" for name in ("fpir", "tpir"))
 
 
 def _charts(data: ReportData) -> Sequence[tuple[Chart, str]]:

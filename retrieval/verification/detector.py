@@ -48,8 +48,7 @@ def _scaled(image: Image.Image, settings: VerifierSettings) -> NDArray[np.uint8]
     """Return the image in gray at the scale of the settings."""
     scale = min(settings.enlargement, settings.side / max(image.size))
     size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
-    small = image.resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0)
-    return np.asarray(small.convert("L"))
+    return np.asarray(image.resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0).convert("L"))
 
 
 def _root_sift(descriptors: NDArray[np.float32]) -> NDArray[np.uint8]:

@@ -148,5 +148,4 @@ class GeometricVerifier:
 
 def _hash(settings: Any, array: NDArray[Any]) -> str:
     """Return the hash of settings and an array."""
-    text = json.dumps(settings, sort_keys=True).encode()
-    return hashlib.sha256(text + array.tobytes()).hexdigest()
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode() + array.tobytes()).hexdigest()

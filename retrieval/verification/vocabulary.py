@@ -133,5 +133,4 @@ def projected(descriptors: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 def signatures_of(projections: NDArray[np.float32], centres: NDArray[np.float32]) -> NDArray[np.uint64]:
     """Return the signatures (k, a) of projected descriptors (k, BITS), compared with projected centres (k, a, BITS)."""
-    packed = np.packbits(projections[:, None] > centres, axis=2)
-    return packed.view("<u8")[..., 0].astype(np.uint64)
+    return np.packbits(projections[:, None] > centres, axis=2).view("<u8")[..., 0].astype(np.uint64)

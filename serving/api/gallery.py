@@ -221,8 +221,7 @@ def sync_routes(service: Service) -> APIRouter:
     )
     async def sync(request: Request) -> dict[str, Any]:
         """Update the items and metadata of the gallery's photos from a table, and list photos that are missing."""
-        table = await parsed(request, SyncRequest, most_commas=TABLE_COMMAS)
-        return await to_thread.run_sync(synced, table)
+        return await to_thread.run_sync(synced, await parsed(request, SyncRequest, most_commas=TABLE_COMMAS))
 
     def synced(table: SyncRequest) -> dict[str, Any]:
         photos, settings = _photos(table), SyncSettings(prune=table.prune, prune_at_most=table.prune_at_most)

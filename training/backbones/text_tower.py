@@ -53,8 +53,7 @@ class TextTower(nn.Module):
             self.tokenizer([text], truncation=True, max_length=self.length, padding=padding, return_tensors="pt")
             for text in texts
         )
-        vectors = torch.cat([self(tokens.input_ids) for tokens in made])
-        return np.asarray(F.normalize(vectors, dim=1))
+        return np.asarray(F.normalize(torch.cat([self(tokens.input_ids) for tokens in made]), dim=1))
 
     def pack_tokenizer(self) -> bytes:
         """Return tokenizer.json with the length of texts, and with lower case and filling where the tower needs it."""
