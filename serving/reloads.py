@@ -146,7 +146,7 @@ def warm_up_in_background(retriever: Retriever) -> None:
     """Search with a gray photo in a thread; errors are left to the service, which warms up again when it starts."""
 
     def search() -> None:
-        with suppress(RetrievalError, OSError):
+        with suppress(RetrievalError, OSError, RuntimeError):  # the last one if the process ends
             warm_up(retriever)
 
     Thread(target=search, name="warm-up").start()  # no daemon: it runs the model

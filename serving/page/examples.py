@@ -63,7 +63,7 @@ class Examples:
     def _choose(self, retriever: Retriever) -> None:
         try:
             self._examples = gallery_examples(retriever)
-        except RetrievalError as error:  # such as a gallery that was removed meanwhile
+        except (RetrievalError, RuntimeError) as error:  # such as a gallery that was removed, or a process that ends
             log.warning("the page has no examples: %s", error)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -50,6 +52,27 @@ def test_what_is_kept_and_what_is_refused(address: str) -> None:
         MilvusGallery.open("milvus+nothing")
     assert exists(address)
     assert not exists(address.replace("shop", "other"))
+
+
+def test_an_index_is_chosen_after_the_change_that_another_thread_makes(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery = MilvusGallery.create(address, dim=DIM, embedding_id="e")
+    finish, threads = gallery._finish, list[threading.Thread]()
+
+    def after_a_choice(*args: Any, **options: Any) -> None:
+        monkeypatch.undo()
+        threads.append(threading.Thread(target=gallery.choose_index, args=["HNSW"]))
+        threads[0].start()
+        threads[0].join(1)  # it waits
+        finish(*args, **options)
+
+    monkeypatch.setattr(gallery, "_finish", after_a_choice)
+    gallery.keep({"note": b"kept"}, "keep a note")
+    threads[0].join()
+    assert gallery.kept("note") == b"kept"
+    assert gallery._facts(fresh=True)["wanted"] == "HNSW"
+    gallery.close()
 
 
 ROWS = [{}, {"brand": "a"}, {"brand": "b", "price": 1}, {"brand": "it's", "price": 2, "sale": True}, {"sale": False}]
