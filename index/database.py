@@ -143,6 +143,10 @@ class Database:
         """Close the connection. During a query of another thread, SQLite would end the process."""
         self._connection.close()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_connection"):  # it is part of a cycle, which may be collected much later
+            self.close()
+
     def copy(self, path: Path) -> None:
         """Write this version (in a transaction, its version) to a new file, while other processes may write."""
         with self._explained(path), closing(sqlite3.connect(path)) as connection:

@@ -246,8 +246,7 @@ class MilvusPhotos:
             if len(seen[row]) < enough or may_be_nearer(last, averages).any():
                 items[row, : len(known)] = [self._number_of(hit["entity"]["item_id"]) for hit in known]
                 distances[row, : len(known)] = unseen_nearest(last, averages)
-        unseen = (items, distances) if rows else (items[:, :0], distances[:, :0])
-        return Around(listed[0], listed[-1], unseen)
+        return Around(listed[0], listed[-1], (items, distances) if rows else (items[:, :0], distances[:, :0]))
 
     def _others(self, vectors: NDArray[np.float32]) -> list[list[Any]]:
         """Return the items with the nearest means to vectors (n, d), and keep them."""

@@ -31,8 +31,7 @@ class PromiseGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the name of the command that measures before its arguments."""
-        words = args if args and args[0] in self.commands else ["measure", *args]
-        return super().parse_args(ctx, words)
+        return super().parse_args(ctx, args if args and args[0] in self.commands else ["measure", *args])
 
     def get_help(self, ctx: click.Context) -> str:
         """Return the help of the command that measures."""

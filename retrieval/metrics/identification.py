@@ -185,8 +185,7 @@ def det_curve(scores: SearchScores) -> DetCurve:
     fpir = np.searchsorted(impostors, thresholds, side="right") / len(scores.impostor)
     mated = scores.mated.sum()
     found = np.searchsorted(correct, thresholds, side="right")
-    fnir = 1 - found / mated if mated else np.full(len(thresholds), np.nan)
-    return DetCurve(thresholds, fpir, fnir)
+    return DetCurve(thresholds, fpir, 1 - found / mated if mated else np.full(len(thresholds), np.nan))
 
 
 def _share(hits: NDArray[np.bool_], among: NDArray[np.bool_]) -> float:

@@ -212,16 +212,17 @@ async function newItem() {
   open(id);
 }
 async function showItems() {
-  const id = opened(), item = id === null ? null : await getItem(id);
+  const mine = number, id = opened(), item = id === null ? null : await getItem(id);
   const filled = list.childElementCount && main.contains(left) && !stale ? null : fill();
   mark();
   await filled;
+  if (mine !== number) return null; // a later view is shown
   stale = false;
   const right = make("section", { className: "right", ariaLabel: id ?? "No item" }, ...(item ? itemParts(item) : [soft("Choose an item, or add a new one.")]));
-  const panes = make("div", { className: item ? "panes opened" : "panes" }, left, right);
-  if (!main.contains(left)) return [panes];
+  const className = item ? "panes opened" : "panes";
+  if (!main.contains(left)) return [make("div", { className }, left, right)];
   const top = list.scrollTop;
-  main.firstChild.className = panes.className;
+  main.firstChild.className = className;
   main.querySelector(".right").replaceWith(right);
   list.scrollTop = top;
   return null;

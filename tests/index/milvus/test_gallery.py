@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from index.errors import GalleryError, InvalidParameter
 from index.gallery import Gallery
 from index.milvus.client import STRONG
-from index.milvus.gallery import MilvusGallery, exists
+from index.milvus.gallery import FACTS, MilvusGallery, exists
 from index.search.filters import Where, parse_where, to_milvus
 
 from ..search.test_filters import COLUMNS, holds, trees
@@ -58,18 +57,18 @@ def test_an_index_is_chosen_after_the_change_that_another_thread_makes(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gallery = MilvusGallery.create(address, dim=DIM, embedding_id="e")
-    finish, threads = gallery._finish, list[threading.Thread]()
+    write, choosing = gallery._store.write_texts, threading.Thread(target=gallery.choose_index, args=["HNSW"])
 
-    def after_a_choice(*args: Any, **options: Any) -> None:
-        monkeypatch.undo()
-        threads.append(threading.Thread(target=gallery.choose_index, args=["HNSW"]))
-        threads[0].start()
-        threads[0].join(1)  # it waits
-        finish(*args, **options)
+    def after_a_choice(texts: dict[str, str]) -> None:
+        if FACTS in texts:
+            monkeypatch.undo()
+            choosing.start()
+            choosing.join(2)  # it waits
+        write(texts)
 
-    monkeypatch.setattr(gallery, "_finish", after_a_choice)
+    monkeypatch.setattr(gallery._store, "write_texts", after_a_choice)
     gallery.keep({"note": b"kept"}, "keep a note")
-    threads[0].join()
+    choosing.join()
     assert gallery.kept("note") == b"kept"
     assert gallery._facts(fresh=True)["wanted"] == "HNSW"
     gallery.close()

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from index.gallery import Gallery
 from retrieval.feedback import read_feedback
@@ -120,6 +120,25 @@ def test_items_have_a_thumbnail_and_a_count_and_are_found_by_id(page: Page, addr
     expect(rows).to_have_attribute("aria-current", "true")
     page.get_by_label("Find items").fill("nothing has this")
     expect(page.locator(".list")).to_have_text("No item has this text.")
+
+
+def test_an_item_that_arrives_late_leaves_the_list_and_the_item_chosen_after_it(page: Page, address: str) -> None:
+    go(page, address)
+    rows = page.locator(".list a")
+    expect(rows).to_have_count(10)
+    kept: list[Route] = []
+    page.route("**/v1/items/item-03", lambda route: kept.append(route))  # noqa: PLW0108 (playwright marks its handlers)
+    rows.filter(has_text="item-03").click()
+    while not kept:
+        page.wait_for_timeout(10)
+    rows.filter(has_text="item-05").click()
+    expect(page.locator(".right h2")).to_have_text("item-05")
+    with page.expect_response("**/v1/items/item-03"):
+        kept[0].continue_()
+    page.wait_for_timeout(300)
+    expect(rows).to_have_count(10)
+    expect(page.locator(".right h2")).to_have_text("item-05")
+    assert rows.filter(has_text="item-05").get_attribute("aria-current") == "true"
 
 
 def test_a_new_item_is_shown_at_once(page: Page, address: str, tmp_path: Path) -> None:
