@@ -38,7 +38,7 @@ picture: $(VENV)/.installed  ## draw the README's picture again, from the answer
 TESTS := test test-fast test-all research-test
 $(TESTS): export OMP_NUM_THREADS ?= 1  # one thread per worker; more would oversubscribe the cores
 $(TESTS): export PYTHONDONTWRITEBYTECODE =  # commands that tests start need not compile the modules again
-# a crash ends the tests: with the files that a dead worker had done, loadfile would wait for ever
+# a crashed worker ends the run: xdist would give its finished files to another one, which then waits for ever
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0
 
 test-fast: $(VENV)/.installed  ## what takes seconds: under 2 minutes on 2 idle cores

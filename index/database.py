@@ -33,7 +33,7 @@ LOG_S = 0.5  # time to wait for processes that hold the log
 CHECKSUM = "checksum"  # key in the settings of an index
 ANEW = "Index the photos into a new gallery"
 RESTORE = "Restore the gallery from a copy, or index the photos again"
-SEQS = "SELECT photo_id, seq FROM photos WHERE photo_id IN"
+PHOTO_SEQS = "SELECT photo_id, seq FROM photos WHERE photo_id IN"
 SCHEMA = """
 CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE segments (
@@ -140,11 +140,11 @@ class Database:
             self._connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
 
     def close(self) -> None:
-        """Close the connection. During a query of another thread, SQLite would end the process."""
+        """Close the connection. No other thread may be in a query: SQLite would end the process."""
         self._connection.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_connection"):  # it is part of a cycle, which may be collected much later
+        if hasattr(self, "_connection"):  # sqlite3 keeps it in a reference cycle, which may be collected much later
             self.close()
 
     def copy(self, path: Path) -> None:
@@ -360,7 +360,7 @@ class Database:
 
     def seqs_of(self, photo_ids: Sequence[str]) -> dict[str, int]:
         """Return the seqs of the photos that are in the gallery."""
-        return dict(self.each(SEQS, photo_ids))
+        return dict(self.each(PHOTO_SEQS, photo_ids))
 
     def photos(self, condition: str = "TRUE", *values: str) -> list[tuple[str, str, dict[str, Any]]]:
         """Return photo_id, item_id and metadata of the photos that satisfy a condition, in insertion order."""

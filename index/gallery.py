@@ -264,7 +264,7 @@ class Gallery(Searched):
         """Read all data and return a list of problems in words; empty if there are none.
 
         Without `rows`, only the database and the files are checked. Searches go on meanwhile, and problems are added to
-        `damage`.
+        `damage`. Raises GalleryError if the data cannot be read now, such as for lack of open files.
         """
         if rows:
             with self._guard:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from index.ann.faiss_index import REBUILD, Candidates
 from index.ann.kinds import FLAT, FP16
 
-from .database import FEATURES_KEY, INDEXES, POINT, RESTORE, SEGMENTS, SEQS, Database, IndexFile
+from .database import FEATURES_KEY, INDEXES, PHOTO_SEQS, POINT, RESTORE, SEGMENTS, Database, IndexFile
 from .errors import GalleryCorrupt, GalleryError
 from .files import load_array, sha256
 from .groups import number_of
@@ -308,7 +308,7 @@ class Snapshot(Whole):
         return np.where(positions == NONE, NONE, self.items[positions]) if len(self.items) else positions
 
     def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
-        """Return the number of each item, by id, that the gallery had when the item was first asked for."""
+        """Return the number of each item that has live photos in this version, by id."""
         missing = [item for item in item_ids if item not in self._numbers]
         if missing:
             known = self._known(ITEM_NUMBERS, missing, 0, self.items)
@@ -318,7 +318,7 @@ class Snapshot(Whole):
 
     def positions(self, photo_ids: Sequence[str]) -> Rows:
         """Return the positions of photos, NONE for photos that this version lacks."""
-        known = self._known(SEQS, photo_ids, 1, self.seqs)
+        known = self._known(PHOTO_SEQS, photo_ids, 1, self.seqs)
         seqs = np.array([known.get(photo_id, NONE) for photo_id in photo_ids], dtype=np.int64)
         places = np.searchsorted(self.seqs, seqs)
         inside = places < len(self.seqs)

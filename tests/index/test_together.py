@@ -7,8 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -109,39 +107,31 @@ def test_a_version_answers_for_itself_after_later_changes(tmp_path: Path) -> Non
     assert found not in positions.tolist()
 
 
-@contextmanager
-def held(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Hold a removal of item i1 by another thread back until the event is set; it is rolled back then."""
-    inside, go = threading.Event(), threading.Event()
+def test_a_change_that_is_rolled_back_is_never_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gallery = filled(tmp_path / "g", 12, 4)
+    now, seen, inside, go = gallery.snapshot(), [], threading.Event(), threading.Event()
 
     def log(*_: object, **__: object) -> None:
         inside.set()
-        go.wait(60)
+        go.wait(PATIENCE)
         raise GalleryError("the change fails")
 
     def remove() -> None:
         with pytest.raises(GalleryError, match="the change fails"):
             gallery.remove(item_ids=["i1"])
 
-    with monkeypatch.context() as patch:
-        patch.setattr(gallery._database, "log", log)
-        thread = threading.Thread(target=remove)
-        thread.start()
-        inside.wait(60)
-        yield go
-        go.set()
-        thread.join()
+    def ask() -> None:
+        seen.append((now.item_numbers(["i1"]), now.positions(["p1"])))
 
-
-def test_a_change_that_is_rolled_back_is_never_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gallery = filled(tmp_path / "g", 12, 4)
-    now, seen = gallery.snapshot(), []
-    with held(gallery, monkeypatch) as go:
-        asking = threading.Thread(target=lambda: seen.append((now.item_numbers(["i1"]), now.positions(["p1"]))))
-        asking.start()
-        asking.join(0.2)  # the change is under way: it waits
-        go.set()
-        asking.join()
+    monkeypatch.setattr(gallery._database, "log", log)
+    removing, asking = threading.Thread(target=remove), threading.Thread(target=ask)
+    removing.start()
+    inside.wait(PATIENCE)
+    asking.start()
+    asking.join(0.2)  # the change is under way: it waits
+    go.set()
+    removing.join()
+    asking.join()
     ((numbers, positions),) = seen
     assert list(numbers) == ["i1"]
     assert now.photo(int(positions[0]))[0] == "p1"

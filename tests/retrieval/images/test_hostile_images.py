@@ -173,11 +173,17 @@ def test_a_decoder_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_image(encode(draw(1, 1), "BMP")).size == draw(1, 1).size
 
 
-def test_a_decoder_that_ended_while_it_was_idle_costs_no_photo() -> None:
+def idle_decoder() -> subprocess.Popen[bytes]:
+    """Return the process that decodes the next photo."""
     isolated._end()
     open_image(encode(draw(1, 1), "GIF"))
     idle = isolated._IDLE.get()
     isolated._IDLE.put(idle)
+    return idle
+
+
+def test_a_decoder_that_ended_while_it_was_idle_costs_no_photo() -> None:
+    idle = idle_decoder()
     idle.kill()
     idle.wait()
     assert open_image(encode(draw(1, 1), "BMP")).size == draw(1, 1).size
@@ -185,10 +191,7 @@ def test_a_decoder_that_ended_while_it_was_idle_costs_no_photo() -> None:
 
 def test_signals_that_stop_a_service_leave_its_decoders_until_they_have_answered() -> None:
     """Ctrl-C goes to all processes of a group, and systemd sends SIGTERM to all of a service."""
-    isolated._end()
-    open_image(encode(draw(1, 1), "GIF"))
-    idle = isolated._IDLE.get()
-    isolated._IDLE.put(idle)
+    idle = idle_decoder()
     assert os.getpgid(idle.pid) != os.getpgid(0)
     idle.send_signal(signal.SIGTERM)
     open_image(encode(draw(1, 1), "BMP"))
